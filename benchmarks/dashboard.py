@@ -37,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import aiohttp
 import asyncpg
+from pushkit.outbox.settling import settle
 
 from pushkit import KeyRing, PushConfig
 from pushkit.a2a import WireVersion
@@ -49,7 +50,6 @@ from pushkit.keys.jwk import VerificationKey
 from pushkit.net.timing import Timing
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.model import Claim, NewDelivery, Result, new_delivery_id
-from pushkit.outbox.settling import settle
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault

@@ -42,11 +42,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import asyncpg
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.shares import SlotLimits
 
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
-from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery
-from pushkit.outbox.shares import SlotLimits
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.storage.sqlite import in_sqlite

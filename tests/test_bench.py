@@ -82,7 +82,16 @@ def stored(path: Path) -> dict[str, list[dict[str, object]]]:
         }
 
 
-OWN = {"id", "subscription_id", "notified_at", "not_before", "created_at", "updated_at"}
+OWN = {
+    "id",
+    "subscription_id",
+    "notified_at",
+    "not_before",
+    "scheduled_at",
+    "due_at",
+    "created_at",
+    "updated_at",
+}
 STORED = {
     "subscriptions": "SELECT * FROM pushkit_subscriptions ORDER BY task_id",
     "deliveries": "SELECT *, length(id) FROM pushkit_deliveries ORDER BY task_id, seq",

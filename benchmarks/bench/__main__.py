@@ -108,7 +108,28 @@ SCENARIOS = [
         )
         for milliseconds, updates in ((0, 640), (100, 160), (1000, 16))
     ),
+    Scenario(
+        "64 tasks at one host, 256 attempts at once there",
+        (("pushkit", {"concurrency": 256}), OURS),
+        {"tasks": 64, "updates": 6400},
+    ),
+    Scenario("64 tasks, 64 hosts", (OURS, ("a2a-sdk", {"tasks": 4})), {"tasks": 64}, ports=64),
+    *(
+        Scenario(
+            f"{tasks:,} tasks at one host",
+            (OURS, ("pushkit", {"tasks": 16})),
+            {"tasks": tasks, "updates": max(tasks, 6400)},
+        )
+        for tasks in (64, 1000, 4000)
+    ),
+    Scenario(
+        "64 tasks, webhooks of 20 ms",
+        (OURS, ("pushkit", {"tasks": 16})),
+        {"tasks": 64, "updates": 3200},
+        delay=0.02,
+    ),
     Scenario("64 tasks, PostgreSQL", (POSTGRES, OURS), {"tasks": 64, "updates": 3200}),
+    Scenario("1,000 tasks, PostgreSQL", (POSTGRES, OURS), {"tasks": 1000, "updates": 5000}),
     Scenario(
         "two workers, PostgreSQL",
         (("pushkit", {"database": "PostgreSQL", "workers": 2}), POSTGRES),

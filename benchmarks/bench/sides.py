@@ -40,7 +40,7 @@ class Load:
     algorithm: str = "ES256"  # of the signing key
     database: str | None = None  # a PostgreSQL DSN; None for a SQLite file
     rate: float | None = None  # updates a second in total; None for as many as possible
-    concurrency: int = 256  # attempts at once
+    concurrency: int | None = None  # attempts at once, also at one host; None for the defaults
     left_out: int = 0  # webhooks, counted from the last, that no task has
     # Webhooks among the others, counted from the last, that never answer: not waited for.
     hanging: int = 0
@@ -59,6 +59,13 @@ class Load:
         """Return the webhook of a task."""
         ports = self.ports[: len(self.ports) - self.left_out]
         return f"http://127.0.0.1:{ports[task % len(ports)]}/hook"
+
+    @property
+    def at_once(self) -> dict[str, int]:
+        """The options of a sender that say how many attempts run at once: none by default."""
+        if self.concurrency is None:
+            return {}
+        return {"concurrency": self.concurrency, "concurrency_per_host": self.concurrency}
 
     @property
     def numbers(self) -> range:
@@ -191,9 +198,7 @@ async def pushkit(load: Load) -> Cost:
             keys=KeyRing.create(datetime.now(UTC), Algorithm(load.algorithm)),
             database=load.database or f"{folder}/outbox.db",
             allow=["127.0.0.1:*"],
-            options=SenderOptions(
-                concurrency=load.concurrency, concurrency_per_host=load.concurrency
-            ),
+            options=SenderOptions(**load.at_once),
         ) as push:
             for task in load.numbers:
                 config = {"url": load.url(task), "id": "bench"}
@@ -364,8 +369,7 @@ async def draining(load: Load) -> Cost:
             database=outbox,
             allow=["127.0.0.1:*"],
             options=SenderOptions(
-                concurrency=load.concurrency,
-                concurrency_per_host=load.concurrency,
+                **load.at_once,
                 max_backlog=2**40,
                 max_backlog_per_owner=2**40,
                 max_backlog_per_subscription=2**40,
@@ -409,7 +413,7 @@ async def bare_posts(load: Load) -> Cost:
     from pushkit.net.destination import DestinationPolicy
     from pushkit.net.transport import ConnectionOptions, Transport
 
-    options = ConnectionOptions(max_connections_per_host=load.concurrency)
+    options = ConnectionOptions(max_connections_per_host=load.concurrency or 256)
     client = Transport(DestinationPolicy(["127.0.0.1:*"]), options)
     body = b'{"statusUpdate":{"metadata":{"sent":"%d"}}}'
     filler = b" " * max(0, 560 + load.body_bytes - len(body) - 18)

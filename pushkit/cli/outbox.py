@@ -55,6 +55,9 @@ _OF_ATTEMPTS: Final = columns(
     "#=number STARTED=started_at MS=duration timing.resolve timing.connect timing.wait timing.body"
     " timing.address outcome status error"
 )
+_OF_QUEUES: Final = columns(
+    "id TASK=task_id origin worker SINCE=leased_at epoch waiting DUE=due_at FAILING=failing_since"
+)
 _OF_ORIGINS: Final = columns("origin pending in_flight dead")
 _REPEATS = "webhooks may receive notifications a second time, with the same ids"
 _SHOWN = 20
@@ -231,6 +234,19 @@ def erase(*, task: str, outbox: _Outbox, tenant: str) -> None:
     subscriptions = numbered(erased.subscriptions, "subscription")
     deliveries = numbered(erased.deliveries, "delivery")
     click.echo(f"erased {subscriptions} and {deliveries} of {task}")
+
+
+@outbox.command(epilog=example("pushkit outbox queues --limit 20"))
+@_outbox
+@page_options()
+def queues(*, outbox: _Outbox, page: Page) -> None:
+    """List queues: which worker leases each, and what waits.
+
+    Every subscription is a queue. It is listed while a worker leases it, or deliveries wait for
+    one; a paused subscription only while it is leased. FAILING is since when every attempt failed.
+    """
+    found = outbox.look(lambda admin: admin.queues(after=page.after, limit=page.limit))
+    page.show(found, document, _OF_QUEUES)
 
 
 @outbox.command(epilog=example("pushkit outbox stats --json"))

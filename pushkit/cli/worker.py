@@ -2,8 +2,8 @@
 
 One process per core is enough; any number of machines may run workers on one PostgreSQL database.
 If a process dies, the others drain, the command ends with status 1, and its service manager
-(systemd, Kubernetes) restarts it. Deliveries that the dead process had in flight are claimed again
-when their leases expire.
+(systemd, Kubernetes) restarts it. The queues that the dead process had leased are taken over when
+their leases end.
 """
 
 from __future__ import annotations
@@ -158,14 +158,14 @@ worker_settings = gathered(
         "--concurrency",
         type=click.IntRange(1, 4096),
         default=_DEFAULTS.concurrency,
-        help="How many attempts each process makes at once.",
+        help="How many requests each process sends at once.",
     ),
     concurrency_per_host=click.option(
         "--per-host",
         "concurrency_per_host",
         type=click.IntRange(1, 4096),
         default=_DEFAULTS.concurrency_per_host,
-        help="How many attempts all processes make at once to one origin.",
+        help="How many requests each process sends at once to one origin.",
     ),
     drain=seconds_option(
         "--drain",

@@ -85,7 +85,7 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
             Severity.FAILURE,
             "Deliveries are due, and no worker claims them.",
             "Check that a worker runs (pushkit worker, or the agent's own). If one does, it is"
-            " short of slots or of CPU.",
+            " short of CPU, or its `concurrency` is used up.",
             "/deliveries?state=pending",
         )
     for code, number in figures.local_faults.items():
@@ -124,7 +124,7 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
     if oldest is not None and figures.now - oldest > _OLD:
         yield Finding(
             Severity.NOTE,
-            "The oldest delivery at the head of a queue has waited for more than an hour.",
+            "The oldest delivery that is next in its queue has waited for more than an hour.",
             "It is attempted again by the retry schedule.",
             "/deliveries?state=pending",
         )

@@ -36,6 +36,7 @@ from pushkit.outbox.inspection import (
     DeliverySummary,
     Inspection,
     OutboxStats,
+    QueueStanding,
 )
 from pushkit.outbox.retention import Purge, Retention
 from pushkit.outbox.states import CancelledBy, DeliveryState
@@ -45,6 +46,7 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script, chunks
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
 
 D = TypeVar("D", Redriven, Retried)
@@ -141,6 +143,15 @@ class OutboxAdmin:
         look = functools.partial(browse_destinations, after=after, limit=limit)
         return await read_now(self._database, look)
 
+    async def queues(self, *, after: str | None = None, limit: int = 100) -> list[QueueStanding]:
+        """Return a page of the queues that a worker leases, or that are due, now or later, by id.
+
+        Those of paused subscriptions only while they are leased. `after` is the last id of the
+        previous page.
+        """
+        look = functools.partial(self._inspection.queues, after=after, limit=limit)
+        return await read_now(self._database, look)
+
     async def attempts_of(self, ids: Sequence[str]) -> dict[str, list[LoggedAttempt]]:
         """Return the attempts of some deliveries, by id."""
         return await self._database.read(self._inspection.attempts_of(ids))
@@ -212,7 +223,7 @@ class OutboxAdmin:
 
         A destination that waits (`Retry-After`, or after failures in a row) gets one delivery; the
         others follow once it is answered. Subscriptions stay paused, and in order. A filter selects
-        the head of each subscription; deliveries given by id are attempted once they are heads.
+        the first one of each subscription; deliveries given by id wait for those before them.
         """
         chosen = replace(wanted, next_only=True) if isinstance(wanted, DeliveryFilter) else wanted
         return await self._send(
@@ -406,9 +417,12 @@ class OutboxAdmin:
         for subscription_id, found in by_subscription.items():
             subscription = yield from self._subscriptions.lock(subscription_id)
             now = yield from self._database.now()
-            cancelled += yield from self._dead_letters.cancel(subscription_id, found, now)
+            if subscription is None:
+                continue
+            queues = yield from OUTBOX.lock([subscription_id])
+            cancelled += yield from self._dead_letters.cancel(queues[subscription_id], found, now)
             unfinished = yield from self._outbox.has_unfinished(subscription_id)
-            if subscription is not None and subscription.ended and not unfinished:
+            if subscription.ended and not unfinished:
                 yield from self._subscriptions.withdraw([subscription_id], now)
         yield from self._database.wake()
         return cancelled

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Self
 
-from pushkit.outbox.dead_letters import DeadLetters, Standing
+from pushkit.outbox.dead_letters import DeadLetters, Standing, reschedule
 from pushkit.outbox.destinations import DestinationStore
-from pushkit.outbox.parking import hold_parking
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import Database
-from pushkit.storage.script import Script
+from pushkit.storage.script import Script, to_micros
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
 
 
@@ -95,7 +95,7 @@ class Again:
     def redrive(self, ids: Sequence[str], states: Sequence[DeliveryState]) -> Script[Redriven]:
         """Make deliveries in these states pending again, if their subscriptions are active."""
         by_subscription = yield from self.dead_letters.subscriptions_of(ids)
-        held = yield from self.subscriptions.lock_all(list(by_subscription))
+        queues = yield from OUTBOX.lock(list(by_subscription))
         asked = yield from self.would_redrive(ids, states)
         now = yield from self.database.now()
         wanted, redriven = set(asked.ids), list[str]()
@@ -105,11 +105,7 @@ class Again:
                 # The operator assumes that the webhook works again: old failures no longer count.
                 yield from self.subscriptions.set_failing_since(subscription_id, None)
                 redriven += yield from self.dead_letters.redrive(
-                    subscription_id,
-                    chosen,
-                    states=states,
-                    origin=held[subscription_id].origin,
-                    now=now,
+                    queues[subscription_id], chosen, states=states, now=now
                 )
         yield from self.database.wake()
         return Redriven(ids=tuple(redriven), reasons=asked.reasons)
@@ -120,17 +116,27 @@ class Again:
         return _retried(ids, standings)
 
     def retry(self, ids: Sequence[str]) -> Script[Retried]:
-        """End the wait of pending deliveries, and of the destinations of those that are heads."""
+        """End the wait of pending deliveries, and of the destinations of those that are next."""
         by_subscription = yield from self.dead_letters.subscriptions_of(ids)
-        yield from self.subscriptions.lock_all(list(by_subscription))
         now = yield from self.database.now()
-        due = yield from self.dead_letters.make_due(ids, now)
-        # Read after the update: a delivery that was being claimed is in flight by then.
         standings = yield from self.dead_letters.standings(ids)
-        tried = [standings[each].destination for each in due if standings[each].is_head]
-        # A concurrent claim must not park a destination with the wait that ends here.
-        yield from hold_parking(self.database)
-        yield from self.destinations.half_open(tried, failures=self.probes_from, now=now)
+        tried = {each.destination for each in standings.values() if each.is_next}
+        # All at once, in id order: two transactions must not wait for each other.
+        others = yield from OUTBOX.due_later(tried, to_micros(now))
+        queues = yield from OUTBOX.lock([*by_subscription, *others])
+        standings = yield from self.dead_letters.standings(ids)
+        waiting = [each for each, at in standings.items() if at.state is DeliveryState.PENDING]
+        due = yield from self.dead_letters.make_due(waiting, now)
+        tried.intersection_update(
+            standings[each].destination for each in due if standings[each].is_next
+        )
+        theirs = [each for each in queues.values() if each.id in by_subscription]
+        yield from reschedule(theirs, now)
+        yield from OUTBOX.look_again(
+            [each for each in queues.values() if each not in theirs and each.group in tried],
+            to_micros(now),
+        )
+        yield from self.destinations.half_open([*tried], failures=self.probes_from, now=now)
         yield from self.database.wake()
         return _retried(ids, standings)
 
@@ -138,7 +144,7 @@ class Again:
 def _retried(ids: Sequence[str], standings: Mapping[str, Standing]) -> Retried:
     states = {each: standings[each].state if each in standings else None for each in ids}
     pending = [each for each, state in states.items() if state is DeliveryState.PENDING]
-    waiting = [standings[each] for each in pending if not standings[each].is_head]
+    waiting = [standings[each] for each in pending if not standings[each].is_next]
     return Retried(
         ids=tuple(pending),
         behind=sum(not each.is_paused for each in waiting),

@@ -1,7 +1,7 @@
 """`AlertWebhook`: sends alerts to the operator's webhook, through the same outbox.
 
 It is a subscription like any other: signed, retried, shown by the same commands. Its owner has no
-other subscription, so that it has its own fair share of the slots.
+other subscription, so that it has its own fair share of the permits.
 """
 
 from __future__ import annotations

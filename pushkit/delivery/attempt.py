@@ -48,7 +48,7 @@ from pushkit.record import field, record
 from pushkit.scheduling import stop_after_attempt
 from pushkit.scheduling.retry import (
     RetryPolicy,
-    after_fruitless_claims,
+    after_faults,
     gives_up,
     next_attempt,
     wait_schedule,
@@ -59,7 +59,7 @@ from pushkit.traceparent import TRACEPARENT
 from pushkit.url import Url
 
 if TYPE_CHECKING:
-    from pushkit.delivery.slots import Claimed
+    from pushkit.delivery.job import Job
     from pushkit.telemetry.tracing import Tracing
 
 T = TypeVar("T")
@@ -89,7 +89,6 @@ class Pace:
         # The rate; a burst of one second's requests is allowed. None for no limit.
         per_second: float | None,
         *,
-        at_once: int = 16,  # how many may wait for their turn at one origin
         clock: Callable[[], float] = time.monotonic,  # seconds, never going back
     ) -> None:
         # Cached: the policy does not change, and the same few origins recur at every attempt.
@@ -97,21 +96,22 @@ class Pace:
             functools.partial(_is_named, policy)
         )
         self._interval = None if per_second is None else 1 / per_second
-        self.longest: timedelta = timedelta(seconds=at_once / per_second if per_second else 0)
         self._clock = clock
         self._due: dict[str, float] = {}
 
     def take(self, origin: str) -> float:
-        """Take the next turn; return how many seconds away it is."""
+        """Take the next turn of an origin and return 0, or return how many seconds away it is."""
         if self._interval is None or self._is_named(origin):
             return 0
         now = self._clock()
-        # GCRA: when this request would be due if all before it were spread evenly at the rate.
-        due = max(self._due.get(origin, now), now)
+        wait = self._due.get(origin, now) - now - 1
+        if wait > 0:
+            return wait
         if len(self._due) >= _MAX_REMEMBERED:
             self._due = {each: until for each, until in self._due.items() if until > now}
-        self._due[origin] = due + self._interval
-        return max(due - now - 1, 0)
+        # GCRA: when this request would be due if all before it were spread evenly at the rate.
+        self._due[origin] = max(self._due.get(origin, now), now) + self._interval
+        return 0
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -138,12 +138,12 @@ class Attempt:
 
     @property
     def longest(self) -> timedelta:
-        """How long an attempt may take, including the wait for its turn."""
-        return self.pace.longest + self.options.timeout
+        """How long an attempt may take."""
+        return self.options.timeout
 
-    async def make(self, claimed: Claimed) -> Result:
+    async def make(self, job: Job) -> Result:
         """Make an attempt. Faults of the network, the webhook or the signer are never raised."""
-        delivery, to, refusals = claimed.delivery, claimed.to, claimed.refusals
+        delivery, to, refusals = job.delivery, job.to, job.refusals
         if to is None:
             return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
         if delivery.attempts > 0:
@@ -153,9 +153,6 @@ class Attempt:
             if gives_up(self.options.retry, attempts=attempts, since=since, now=now):
                 # It became too old while it waited.
                 return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
-        wait = self.pace.take(delivery.origin)
-        if wait > 0:
-            await asyncio.sleep(wait)
         try:
             if self.tracing is None:
                 return await self._make(delivery, to, refusals)
@@ -171,7 +168,7 @@ class Attempt:
                 _explained(exc),
                 extra={"code": code, "delivery_id": delivery.id},
             )
-            again_at = self.clock() + after_fruitless_claims(delivery.fruitless_claims)
+            again_at = self.clock() + after_faults(delivery.faults + 1)
             return Result(outcome=Outcome.LOCAL_FAULT, error=code, retry_at=again_at)
 
     async def _make_traced(

@@ -17,4 +17,4 @@ def open_outbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now
     Raises:
         ConfigError: A DSN, and the driver is not installed.
     """
-    return open_location(location, component="sender", migrations=SENDER_MIGRATIONS, clock=clock)
+    return open_location(location, component="outbox", migrations=SENDER_MIGRATIONS, clock=clock)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import operator
-import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,20 +12,21 @@ from typing import TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
-from pushkit.delivery.chain import Chain
+from pushkit.delivery.job import Job, job_of, read_subscriptions
 from pushkit.delivery.options import SenderOptions
-from pushkit.delivery.queues import Queue, Queues
+from pushkit.delivery.queues import OpenQueue, Queues
 from pushkit.delivery.reporting import NotifiedDelivery, NotifyResult, RefusedRecipient
 from pushkit.delivery.route import Routes
-from pushkit.delivery.slots import Claimed, Reservation, read_subscriptions
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox.idempotency import Enqueued, IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.model import Claim, NewDelivery, StatusMark, new_delivery_ids
+from pushkit.outbox.model import NewDelivery, StatusMark, new_delivery_ids
 from pushkit.outbox.store import OutboxStore
+from pushkit.queue.rules import Handed
+from pushkit.queue.runner import seconds
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
-from pushkit.storage.database import Database
+from pushkit.storage.database import Database, read_now
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import DEFERRED, Deferred, Group, Refused, Script, alone
 from pushkit.subscriptions.model import Recipient
@@ -41,11 +43,14 @@ class Notice:
     bodies: Bodies  # the update's
     idempotency_key: IdempotencyKey | None = None  # the caller's key, if any
     traceparent: str | None = None  # the trace that it belongs to, if there is one
-    # The worker whose slots its deliveries may take as they are stored; None for no worker.
+    # The worker to whose memory its deliveries may be handed; None for no worker.
     worker: Worker | None = None
-    # Its deliveries that are stored in flight, each in a slot or a chain of this process.
-    claimed: list[Claimed] = field(default_factory=list)
+    # Its deliveries that were handed to that worker as they were stored.
+    handed: list[tuple[OpenQueue, Handed, Job]] = field(default_factory=list)
+    since: float = 0.0  # a moment before their queues were read (`pushkit.queue.runner.seconds`)
+    seen_at: float = 0.0  # a moment when these were still locked
     some_wait: bool = False  # whether one of its deliveries waits for a claim
+    is_counted: bool = False  # whether backlogs were counted for it
 
     @property
     def is_last(self) -> bool:
@@ -53,23 +58,16 @@ class Notice:
         state = self.bodies.update.state
         return state is not None and state.terminal
 
-    def cancel(self) -> None:
-        """Free the slots and places in chains that were reserved."""
-        if self.worker is not None:
-            self.worker.slots.cancel(self.claimed)
-        self.claimed.clear()
-
-    def begin(self, stored: NotifyResult | SnapshotsMissing | BaseException) -> None:
-        """Begin the deliveries that were stored in flight; on an error, give back their slots."""
-        if self.worker is None:
+    def begin(
+        self, stored: NotifyResult | SnapshotsMissing | CountsMissing | BaseException
+    ) -> None:
+        """Hand over the deliveries that were stored, after the commit."""
+        if self.worker is None or isinstance(stored, BaseException):
             return
-        if isinstance(stored, BaseException):
-            self.cancel()
-            return
-        for claimed in self.claimed:
-            self.worker.begin(claimed)
+        for queue, handed, job in self.handed:
+            self.worker.hand(queue.recipient, handed, job, since=self.since, seen_at=self.seen_at)
         if self.some_wait:
-            self.worker.pump.wake()
+            self.worker.wake()
 
     @property
     def task_key(self) -> TaskKey | None:
@@ -80,6 +78,13 @@ class Notice:
 
 SnapshotsMissing: TypeAlias = set[tuple[WireVersion, str]]
 """Versions and owners whose snapshots an update needs before it can be stored."""
+
+
+class CountsMissing(frozenset[str | None]):
+    """Owners (None for all together) whose backlog has to be counted before an update is stored.
+
+    Counting a long backlog takes milliseconds: it is read beside the transactions that store.
+    """
 
 
 class Enqueuer:
@@ -94,12 +99,16 @@ class Enqueuer:
         self.vault = vault  # seals bodies, if that is configured
         self.outbox = OutboxStore()
         self.subscriptions = SubscriptionStore()
-        self.whole_backlog = Quota[None](
+        self._whole_backlog = Quota[str | None](
             options.max_backlog, lambda _, limit: self.outbox.whole_backlog(limit)
         )
-        self.owner_backlog = Quota[str](options.max_backlog_per_owner, OwnerStore().backlog)
+        self._owner_backlog = Quota[str | None](
+            options.max_backlog_per_owner,
+            lambda owner, limit: OwnerStore().backlog(owner or "", limit),
+        )
         # `enqueue`, as one object: a group commit collects the calls of the same function.
-        self._group: Group[Notice, NotifyResult | SnapshotsMissing] = self.enqueue
+        self._group: Group[Notice, NotifyResult | SnapshotsMissing | CountsMissing] = self.enqueue
+        self._counting: dict[CountsMissing, asyncio.Future[None]] = {}
 
     async def store(self, notice: Notice, connection: object | None = None) -> NotifyResult:
         """Store an update for each subscription that wants it and can have it.
@@ -112,20 +121,43 @@ class Enqueuer:
             StorageError: The database refused; nothing was stored.
         """
         while True:
-            found: NotifyResult | SnapshotsMissing
+            found: NotifyResult | SnapshotsMissing | CountsMissing
             if connection is None:
-                # Deliveries stored in a slot are begun even if the caller is cancelled.
+                # Deliveries that are handed over are begun even if the caller is cancelled.
                 found = await self.database.write_together(self._group, notice, notice.begin)
             else:
                 found = await self.database.write_on(connection, alone(self.enqueue, notice))
             if isinstance(found, NotifyResult):
                 return found
+            if isinstance(found, CountsMissing):
+                await self._count(found)
+                notice.is_counted = True
+                continue
             # Each owner's snapshot is fetched at most once, so the loop ends.
             await notice.bodies.fetch_snapshots(found)
 
+    async def _count(self, missing: CountsMissing) -> None:
+        """Count backlogs beside the transactions; callers that need the same ones share it."""
+        counting = self._counting.get(missing)
+        if counting is None:
+            counting = asyncio.ensure_future(
+                read_now(self.database, functools.partial(self._counts, missing))
+            )
+            self._counting[missing] = counting
+            counting.add_done_callback(lambda _: self._counting.pop(missing, None))
+        await asyncio.shield(counting)
+
+    def _counts(self, missing: CountsMissing, now: datetime) -> Script[None]:
+        for owner in missing:
+            yield from self.backlog_of(owner).count(owner, now)
+
+    def backlog_of(self, owner: str | None) -> Quota[str | None]:
+        """Return the quota of an owner's backlog, or of all together."""
+        return self._whole_backlog if owner is None else self._owner_backlog
+
     def enqueue(
         self, notices: Sequence[Notice], /, *, wait: bool = True
-    ) -> Script[list[NotifyResult | SnapshotsMissing | Deferred | Refused]]:
+    ) -> Script[list[NotifyResult | SnapshotsMissing | CountsMissing | Deferred | Refused]]:
         """Store updates, in order; return the result of each.
 
         A recipient that cannot have an update does not affect the others. Nothing is written of an
@@ -138,30 +170,31 @@ class Enqueuer:
             wait: Whether to wait for subscriptions that another transaction has locked, or to
                 defer the updates that go to them.
         """
-        _cancel(notices)  # an earlier run of this script may have failed in its commit
-        try:
-            tasks = tuple(dict.fromkeys([notice.bodies.task for notice in notices]))
-            recipients: Sequence[Recipient]
-            recipients = yield from self.subscriptions.lock_recipients(tasks, wait=wait)
-            deferred = set[tuple[str, str]]()
-            if not wait:
-                recipients, deferred = yield from self._without_deferred(tasks, recipients)
-            since = time.perf_counter()
-            now = yield from self.database.now()
-            keys = [notice.task_key for notice in notices]
-            enqueued = yield from find_enqueued([key for key in dict.fromkeys(keys) if key])
-            transaction = _Transaction(self, now, since, enqueued)
-            yield from transaction.open(recipients)
-            results: list[NotifyResult | SnapshotsMissing | Deferred | Refused] = []
-            for notice, key in zip(notices, keys, strict=True):
-                if notice.bodies.task in deferred:
-                    results.append(DEFERRED)
-                else:
-                    results.append((yield from transaction.add(notice, key)))
-            yield from transaction.finish()
-        except BaseException:
-            _cancel(notices)
-            raise
+        since = seconds()
+        for notice in notices:  # an earlier run of this script may have failed in its commit
+            notice.handed, notice.since = [], since
+        tasks = tuple(dict.fromkeys([notice.bodies.task for notice in notices]))
+        recipients: Sequence[Recipient]
+        recipients = yield from self.subscriptions.lock_recipients(tasks, wait=wait)
+        deferred = set[tuple[str, str]]()
+        if not wait:
+            recipients, deferred = yield from self._without_deferred(tasks, recipients)
+        now = yield from self.database.now()
+        keys = [notice.task_key for notice in notices]
+        enqueued = yield from find_enqueued([key for key in dict.fromkeys(keys) if key])
+        transaction = _Transaction(self, now, recipients, enqueued)
+        results: list[NotifyResult | SnapshotsMissing | CountsMissing | Deferred | Refused] = []
+        for notice, key in zip(notices, keys, strict=True):
+            if notice.bodies.task in deferred:
+                results.append(DEFERRED)
+            elif uncounted := transaction.uncounted(notice):
+                results.append(uncounted)
+            else:
+                results.append((yield from transaction.add(notice, key)))
+        yield from transaction.finish()
+        seen_at = seconds()
+        for notice in notices:
+            notice.seen_at = seen_at
         return results
 
     def _without_deferred(
@@ -186,32 +219,34 @@ class _Transaction:
         self,
         enqueuer: Enqueuer,
         now: datetime,
-        since: float,  # the same, by `time.perf_counter`
+        recipients: Sequence[Recipient],  # whose rows are locked
         enqueued: dict[TaskKey, list[Enqueued]],
     ) -> None:
         self._enqueuer = enqueuer
         self._max_backlog = enqueuer.options.max_backlog_per_subscription
         self._now = now
-        self._since = since
         self._ids = new_delivery_ids(now)
         self._enqueued = enqueued
-        self._queues = Queues(enqueuer.outbox, enqueuer.subscriptions)
+        self._queues = Queues(recipients, enqueuer.outbox, enqueuer.subscriptions)
         # How many more deliveries each owner may add, and (None) all of them together: now, and
         # when the transaction began.
         self._left: dict[str | None, int] = {}
         self._quota: dict[str | None, int] = {}
-        self._claim: Claim | None = None  # of all deliveries that are stored in flight
-        self._unrouted: list[Claimed] = []  # whose routes are not remembered
+        self._unrouted: list[Job] = []  # whose routes are not remembered
         self._some_wait = False
 
-    def open(self, recipients: Sequence[Recipient]) -> Script[None]:
-        """Read the queues of recipients whose rows are locked, and the quotas."""
-        enqueuer = self._enqueuer
-        yield from self._queues.open(recipients)
-        self._quota[None] = yield from enqueuer.whole_backlog.left(None, self._now)
-        for owner in {recipient.owner for recipient in recipients}:
-            self._quota[owner] = yield from enqueuer.owner_backlog.left(owner, self._now)
-        self._left = dict(self._quota)
+    def uncounted(self, notice: Notice) -> CountsMissing | None:
+        """Return whose backlogs have to be counted for an update; note those that are known."""
+        missing = set[str | None]()
+        queues = self._queues.of_task(notice.bodies.task)
+        for owner in {None, *[queue.recipient.owner for queue in queues]}.difference(self._quota):
+            quota = self._enqueuer.backlog_of(owner)
+            is_due = quota.is_due(owner, self._now) and not notice.is_counted
+            if is_due or not quota.is_known(owner):
+                missing.add(owner)
+            else:
+                self._quota[owner] = self._left[owner] = quota.known_left(owner)
+        return CountsMissing(missing) if missing else None
 
     def add(
         self, notice: Notice, key: TaskKey | None
@@ -253,9 +288,9 @@ class _Transaction:
             left[None] -= 1
             added.append(new)
             if self._queues.is_full:
-                yield from self._queues.write(self._now)
+                yield from self._queues.write()
         if notice.is_last:
-            self._queues.end_task(bodies.task)
+            yield from self._queues.end_task(bodies.task, self._now)
         result = NotifyResult(
             deliveries=_notified([*earlier, *added]),
             refused=tuple(refused),
@@ -267,54 +302,46 @@ class _Transaction:
         return result
 
     def _add(
-        self, queue: Queue, body: bytes, notice: Notice, status: StatusMark | None
+        self, queue: OpenQueue, body: bytes, notice: Notice, status: StatusMark | None
     ) -> NewDelivery:
-        """Add an update to a queue: in flight if a slot or its chain has a place, else pending."""
+        """Add an update to a queue, and hand it to the worker's memory if that is allowed."""
         worker, recipient = notice.worker, queue.recipient
         delivery_id = next(self._ids)
-        sealed = self._enqueuer.vault.seal_body(delivery_id, body)
-        reserved: Reservation | None = None
-        claim: Claim | None = None
-        if worker is not None and not recipient.paused:
-            reserved = worker.reserve(queue, len(body), self._now)
-            if reserved is not None:
-                claim = self._claim = self._claim or worker.claim_at(self._now)
-        new = self._queues.add(
+        has_room = worker is not None and worker.has_room(recipient.id, len(body))
+        new, handed = self._queues.add(
             queue,
             delivery_id,
-            sealed,
+            self._enqueuer.vault.seal_body(delivery_id, body),
             now=self._now,
             status=status,
             idempotency_key=notice.idempotency_key,
-            claim=claim,
             traceparent=notice.traceparent,
+            worker=worker.name if worker is not None and has_room else None,
+            until=worker.lease_until(self._now) if worker is not None else 0,
+            probation_from=self._enqueuer.options.breaker.failures,
         )
-        if reserved is not None:
+        if handed is not None:
             to = self._enqueuer.routes.known(recipient.id, recipient.revision)
-            chain = reserved if isinstance(reserved, Chain) else None
-            notice.claimed.append(Claimed(new, to, self._since, chain=chain))
+            job = job_of(new, to)
+            notice.handed.append((queue, handed, job))
             if to is None:
-                self._unrouted.append(notice.claimed[-1])
-        elif new.head:
-            notice.some_wait = self._some_wait = True
+                self._unrouted.append(job)
+        elif queue.row.lease_worker is None and queue.row.due_at is not None:
+            notice.some_wait = self._some_wait = True  # nobody looks at it but a claim
         return new
 
     def finish(self) -> Script[None]:
         """Write the added deliveries, wake workers if one is due, and update the quotas."""
         enqueuer = self._enqueuer
-        yield from self._queues.write(self._now)
+        yield from self._queues.write()
         if self._some_wait:
             yield from enqueuer.database.wake()
         if self._unrouted:
             yield from read_subscriptions(self._unrouted)
         for owner, quota in self._quota.items():
-            used = quota - self._left[owner]
-            if owner is None:
-                enqueuer.whole_backlog.add(None, used)
-            else:
-                enqueuer.owner_backlog.add(owner, used)
+            enqueuer.backlog_of(owner).add(owner, quota - self._left[owner])
 
-    def _require_capacity(self, queue: Queue, notice: Notice) -> Script[None]:
+    def _require_capacity(self, queue: OpenQueue, notice: Notice) -> Script[None]:
         """Check that one more delivery fits; with `coalesce`, drop superseded statuses for it.
 
         One delivery of each subscription may exceed the limits, for the end of its task: clients
@@ -324,19 +351,18 @@ class _Transaction:
             BacklogFullError: It does not fit.
         """
         enqueuer, recipient = self._enqueuer, queue.recipient
-        yield from self._queues.write(self._now)
+        yield from self._queues.write()
         backlog = yield from enqueuer.outbox.backlog(recipient.id, self._max_backlog)
         left = min(self._left[recipient.owner], self._left[None])
         if backlog < self._max_backlog and left > 0:
             return
         if enqueuer.options.coalesce:
             dropped = yield from enqueuer.outbox.supersede(
-                recipient.id,
+                queue.row,
                 by_new_status=_status_mark(notice.bodies.update) is not None,
                 now=self._now,
             )
             if dropped:  # at least one leaves for the one that is added, however full it is
-                yield from self._queues.refresh(queue)
                 self._left[recipient.owner] += dropped
                 self._left[None] += dropped
                 return
@@ -355,11 +381,11 @@ class _Transaction:
 
 
 def _wanting(
-    queues: Sequence[Queue], update: AnyUpdate, earlier: Sequence[Enqueued]
-) -> tuple[list[Queue], set[WireVersion], int]:
+    queues: Sequence[OpenQueue], update: AnyUpdate, earlier: Sequence[Enqueued]
+) -> tuple[list[OpenQueue], set[WireVersion], int]:
     """Return the queues that lack an update, the versions wanted, and how many do not want it."""
     has_it = {each.subscription_id for each in earlier} if earlier else ()
-    without, versions, unwanted = list[Queue](), set[WireVersion](), 0
+    without, versions, unwanted = list[OpenQueue](), set[WireVersion](), 0
     for queue in queues:
         recipient = queue.recipient
         if not recipient.wanted.accepts(update):
@@ -384,12 +410,6 @@ def _refusal(recipient: Recipient, error: PushkitError) -> RefusedRecipient:
 
 def _enqueued(new: NewDelivery) -> Enqueued:
     return Enqueued(new.id, new.subscription_id, new.owner, new.config_id, new.update_sha256)
-
-
-def _cancel(notices: Sequence[Notice]) -> None:
-    for notice in notices:
-        if notice.claimed:
-            notice.cancel()
 
 
 def _notified(stored: list[Enqueued | NewDelivery]) -> tuple[NotifiedDelivery, ...]:

@@ -153,6 +153,7 @@ _MENDS = {
     "storage": "The database failed, or refused the operation: the message, or the workers' log,"
     " has its error.",
     "unexpected_error": "A defect of pushkit: the workers' log has its traceback.",
-    "worker_died": "A worker ended during an attempt. Its deliveries are attempted again.",
+    "worker_died": "A worker ended with the delivery's queue. Its deliveries are attempted again;"
+    " from the second such end in a row on, each counts as an attempt of the first one.",
     "lease_expired": "An attempt was not settled in time: a worker hangs, or is short of CPU.",
 }

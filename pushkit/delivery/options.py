@@ -38,9 +38,11 @@ class SenderOptions:
     Attributes:
         retry: When to try again, and when to give up.
         timeout: The deadline of one attempt in total; A2A recommends 10 s to 30 s.
-        concurrency: How many attempts run at once. An owner that holds three times as many slots
-            as are free gets no more: a quarter is left for the others.
-        concurrency_per_host: How many connections to one host and port.
+        concurrency: How many requests at once, by this process: with several workers, each has its
+            own. An owner that has three times as many under way as are free gets no more: a quarter
+            is left for the others, and the last eighth for owners that have none.
+        concurrency_per_host: How many requests at once to one host and port, over all owners, by
+            this process; also how many connections.
         max_body_bytes: The largest body that `notify()` accepts; receivers refuse more.
         go_token_spelling: Send the token as `A2A-Notification-Token` too.
         drain: How long `close()` waits for running attempts.
@@ -53,10 +55,12 @@ class SenderOptions:
         max_configs_per_task: The most push configs of one owner for one task.
         coalesce: Before an update is refused because of these limits, drop `working` statuses
             without a message that a newer status superseded. The receiver sees a gap in `seq`.
-        lease_margin: How much longer than an attempt a lease lasts: deliveries of a worker that
-            died are taken over after `timeout` plus this (immediately on the same SQLite file).
-        poll_interval: How long an idle worker waits at most before it looks for deliveries that
-            other processes stored; PostgreSQL also wakes it immediately.
+        lease_margin: How much longer than an attempt the lease of a queue lasts. It is renewed
+            three times within this; the queues of a worker that died are taken over after at most
+            `timeout` plus this (immediately on the same SQLite file).
+        poll_interval: How long a worker waits at most before it looks for queues that are due:
+            deliveries that other processes stored, retries, workers that died. PostgreSQL also
+            wakes it for new ones.
         retain: How long finished deliveries are kept.
         keep_answers: Keep the first KiB of webhooks' answers with their attempts, for
             `outbox.show`: `none`, of `failed` attempts, or `all`. Secrets that were sent are
@@ -73,8 +77,9 @@ class SenderOptions:
             database.
         verify_ownership: Before the first delivery, a URL must answer
             `GET url?validationToken=<random>` with the token; until it does, it gets nothing.
-        rate_per_origin: The most requests a second of this process to one origin, over all owners;
-            None for no limit. Origins named in `allow` have no limit.
+        rate_per_origin: The most requests a second of this process to one origin, over all owners,
+            in bursts of up to a second's worth; None for no limit. What waits for it takes nothing
+            from other origins. Origins named in `allow` have no limit.
         max_subscriptions_per_owner: The most subscriptions of one owner, over all tenants; counted
             once a second.
         max_backlog_per_owner: The most unfinished deliveries to one owner, over all tenants;
@@ -83,8 +88,7 @@ class SenderOptions:
             end are sent; None for nowhere.
 
     Raises:
-        ConfigError: An option has a wrong type, a number is out of range, or `rate_per_origin` is
-            too low for `concurrency_per_host`.
+        ConfigError: An option has a wrong type, or a number is out of range.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -131,12 +135,9 @@ class SenderOptions:
             check_count(name, getattr(self, name))
         for name in _ABOVE_ZERO:
             check_duration(name, getattr(self, name))
-        # An attempt waits at most 10 s for its turn: it holds a slot meanwhile.
-        rate, least = self.rate_per_origin, self.concurrency_per_host / 10
-        if rate is not None and not rate >= least:
+        if self.rate_per_origin is not None and not self.rate_per_origin > 0:
             raise ConfigError(
-                f"rate_per_origin: found {rate:g} a second, expected at least {least:g}"
-                " (concurrency_per_host / 10): lower concurrency_per_host too"
+                f"rate_per_origin: found {self.rate_per_origin:g} a second, expected more than 0"
             )
 
 

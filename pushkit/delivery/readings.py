@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import datetime
 
 from pushkit.keys.ring import KeyRing
+from pushkit.outbox.browsing import IN_FLIGHT
 from pushkit.outbox.states import UNFINISHED
 from pushkit.storage.script import Script, Statement, count, from_micros, to_micros
 from pushkit.telemetry.metrics import Readings
@@ -22,16 +23,16 @@ def outbox_readings(now: datetime, *, breaker_opens_at: int) -> Script[Readings]
     moment = to_micros(now)
     # The same conditions as the partial indexes have, so that no row is read.
     unfinished = yield from count(f"pushkit_deliveries WHERE {UNFINISHED}")
-    in_flight = yield from count("pushkit_deliveries WHERE state = 'in_flight'")
+    in_flight = yield from count(IN_FLIGHT)
     dead = yield from count("pushkit_deliveries WHERE state = 'dead'")
     due = yield Statement(
-        "SELECT d.not_before FROM pushkit_deliveries d LEFT JOIN pushkit_destinations h"
-        " ON h.tenant = d.tenant AND h.owner = d.owner AND h.origin = d.origin"
-        " WHERE d.head = 1 AND d.state = 'pending' AND d.not_before <= $1"
-        " AND COALESCE(h.until, 0) <= $1 ORDER BY d.not_before LIMIT 1",
+        "SELECT q.due_at FROM pushkit_subscriptions q LEFT JOIN pushkit_destinations g"
+        " ON g.tenant = q.tenant AND g.owner = q.owner AND g.origin = q.origin"
+        " WHERE q.due_at IS NOT NULL AND q.lease_worker IS NULL AND q.due_at <= $1"
+        " AND COALESCE(g.until, 0) <= $1 ORDER BY q.due_at LIMIT 1",
         (moment,),
     )
-    oldest = (now - from_micros(due[0]["not_before"])).total_seconds() if due else 0.0
+    oldest = (now - from_micros(due[0]["due_at"])).total_seconds() if due else 0.0
     failing = f"pushkit_destinations WHERE failures >= {breaker_opens_at}"
     waiting = yield from count(f"{failing} AND until > $1", moment)
     probed = yield from count(f"{failing} AND until <= $1", moment)

@@ -25,11 +25,11 @@ from pushkit.a2a import (
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
-from pushkit.outbox.dead_letters import DeadLetters
-from pushkit.outbox.heads import clear_head, set_head
+from pushkit.outbox.dead_letters import DeadLetters, reschedule
 from pushkit.outbox.model import new_delivery_id
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.outbox.store import OutboxStore
+from pushkit.queue.rules import Queue, released
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
@@ -45,6 +45,7 @@ from pushkit.subscriptions.model import (
     SubscriptionState,
 )
 from pushkit.subscriptions.owners import OwnerStore
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
 
 
@@ -103,8 +104,11 @@ class Registrar:
             # Receivers order updates by `seq` within a task and config: a lower one looks late.
             # Until `put`, others might set the config, get updates and remove it.
             subscription = yield from self._subscriptions.continue_seq(subscription)
-        elif before is None or before.origin != origin:  # None: another client has just set it
-            yield from self._outbox.move(subscription.id, origin)
+        else:
+            if before is None or before.origin != origin:  # None: another client has just set it
+                yield from self._outbox.move(subscription.id, origin)
+            yield from _reschedule([subscription.id], now)
+            yield from self._database.wake()
         return replace(subscription, replaced=before is not None), before
 
     def _check_quota(self, key: SubscriptionKey, now: datetime) -> Script[None]:
@@ -155,19 +159,19 @@ class SubscriptionChanges:
     dead_letters: DeadLetters = field(default_factory=DeadLetters)
 
     def pause(self, chosen: Chosen) -> Script[Found]:
-        """Pause the chosen subscriptions: their deliveries are no longer claimed."""
+        """Pause the chosen subscriptions: what their workers have not begun waits."""
         found, now = yield from self._lock(chosen)
         for subscription in found:
             yield from self.subscriptions.set_paused(subscription.id, now, paused=True)
-            yield from clear_head(subscription.id)
+        yield from _reschedule([each.id for each in found], now)
         return Found(found)
 
     def resume(self, chosen: Chosen) -> Script[Found]:
-        """Resume the chosen subscriptions, each from the head of its queue."""
+        """Resume the chosen subscriptions, each from the first delivery of its queue."""
         found, now = yield from self._lock(chosen)
         for subscription in found:
             yield from self.subscriptions.set_paused(subscription.id, now, paused=False)
-            yield from set_head(subscription.id)
+        yield from _reschedule([each.id for each in found], now)
         yield from self.database.wake()
         return Found(found)
 
@@ -180,6 +184,7 @@ class SubscriptionChanges:
                 yield from self.outbox.cancel_subscription(
                     subscription.id, now, CancelledBy.DISABLED
                 )
+                yield from _take_away(subscription.id)
             if subscription.ended:
                 yield from self.subscriptions.withdraw([subscription.id], now)
         return Found(found)
@@ -201,12 +206,9 @@ class SubscriptionChanges:
                 cancelled = yield from self.dead_letters.cancelled_with(
                     subscription.id, subscription.disabled_at
                 )
+                queues = yield from OUTBOX.lock([subscription.id])
                 again += yield from self.dead_letters.redrive(
-                    subscription.id,
-                    cancelled,
-                    states=(DeliveryState.CANCELLED,),
-                    origin=subscription.origin,
-                    now=now,
+                    queues[subscription.id], cancelled, states=(DeliveryState.CANCELLED,), now=now
                 )
         yield from self.database.wake()
         return Found(found, again)
@@ -214,19 +216,19 @@ class SubscriptionChanges:
     def test(self, chosen: Chosen, snapshot: Task | None = None) -> Script[Found]:
         """Enqueue a test notification for each that is neither disabled nor withdrawn."""
         found, now = yield from self._lock(chosen)
+        rows = yield from OUTBOX.lock([each.id for each in found])
         ids = []
         for subscription in found:
             if subscription.state in _GETS_NOTHING:
                 continue
-            recipient = Recipient.of(subscription)
+            recipient = _recipient(subscription, rows[subscription.id])
             update = _test_update(recipient.task_id, recipient.version, snapshot)
             body = push_body(update, recipient.version, now=now)
-            queues = Queues(self.outbox, self.subscriptions)
-            yield from queues.open([recipient])
+            queues = Queues([recipient], self.outbox, self.subscriptions)
             [queue] = queues.of_task((recipient.tenant, recipient.task_id))
             ids.append(new_delivery_id(now))
             queues.add(queue, ids[-1], self.vault.seal_body(ids[-1], body), now=now)
-            yield from queues.write(now)
+            yield from queues.write()
         yield from self.database.wake()
         return Found(found, ids)
 
@@ -248,6 +250,30 @@ class SubscriptionChanges:
             chosen = [each.id for each in found]
         locked = yield from self.subscriptions.lock_all(chosen)
         return list(locked.values()), (yield from self.database.now())
+
+
+def _recipient(subscription: Subscription, queue: Queue) -> Recipient:
+    return Recipient(
+        queue=queue,
+        task_id=subscription.key.task_id,
+        config_id=subscription.key.config_id,
+        version=subscription.version,
+        wanted=subscription.wanted,
+        ended=subscription.ended,
+        revision=subscription.revision,
+    )
+
+
+def _reschedule(ids: Sequence[str], now: datetime) -> Script[None]:
+    """Schedule queues anew whose subscriptions were changed; their holders look at them."""
+    queues = yield from OUTBOX.lock(ids)
+    yield from reschedule([*queues.values()], now)
+
+
+def _take_away(subscription_id: str) -> Script[None]:
+    """End the lease of a queue whose deliveries were cancelled."""
+    queues = yield from OUTBOX.lock([subscription_id])
+    yield from OUTBOX.write([released(queue, None) for queue in queues.values()])
 
 
 def _test_update(task_id: str, version: WireVersion, snapshot: Task | None) -> TaskUpdate:

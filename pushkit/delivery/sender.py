@@ -114,7 +114,7 @@ class PushSender:
             `RemoteSigner` for a key that stays in a KMS.
         database: The outbox: the path of a SQLite file, or a PostgreSQL DSN
             (`postgresql://user@host/name`). Any number of processes may share it, if all have the
-            same issuer and the same keys: the process that claims a delivery signs it.
+            same issuer and the same keys: the process that sends a delivery signs it.
         allow: Destinations that are not checked, for development, for example `["127.0.0.1:*"]`.
         options: Time-outs, limits and the retry policy.
         passphrase: The passphrase of the key file.
@@ -194,7 +194,6 @@ class PushSender:
             pace=Pace(
                 self._policy,
                 self.options.rate_per_origin,
-                at_once=self.options.concurrency_per_host,
             ),
             clock=clock,
             events=self.events,
@@ -344,7 +343,7 @@ class PushSender:
 
         return OutboxAdmin(
             self._database,
-            wake=self.worker.pump.wake,
+            wake=self.worker.changed,
             vault=self._vault,
             breaker=self.options.breaker,
             events=self.events,
@@ -358,7 +357,7 @@ class PushSender:
 
         return SubscriptionAdmin(
             self._database,
-            wake=self.worker.pump.wake,
+            wake=self.worker.changed,
             vault=self._vault,
             events=self.events,
             clock=self._clock,
@@ -372,7 +371,8 @@ class PushSender:
 
             number = self.options.concurrency
             self._metrics = SenderMetrics(
-                read=self._read, slots=lambda: (number - self._worker.slots.free, number)
+                read=self._read,
+                slots=lambda: (number - self._worker.runner.scheduler.free, number),
             )
             self.events.add(self._metrics.on_event)
             if self._is_open:
@@ -581,6 +581,7 @@ class PushSender:
         )
         change = SubscriptionChange.REGISTERED
         if before is not None:
+            self.worker.changed()
             change = SubscriptionChange.REPLACED
             self._reports.report_replaced(before, subscription)
         report_changed(self.events, change, [subscription], self._clock())
@@ -598,6 +599,7 @@ class PushSender:
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
         removed, _ = await self._database.write_patiently(lambda: self._changes.remove(choice))
+        self.worker.changed()
         return report_changed(self.events, SubscriptionChange.REMOVED, removed, self._clock())
 
     async def pause(
@@ -610,6 +612,7 @@ class PushSender:
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
         paused, _ = await self._database.write_patiently(lambda: self._changes.pause(choice))
+        self.worker.changed()
         return report_changed(self.events, SubscriptionChange.PAUSED, paused, self._clock())
 
     async def resume(
@@ -622,7 +625,7 @@ class PushSender:
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
         resumed, _ = await self._database.write_patiently(lambda: self._changes.resume(choice))
-        self.worker.pump.wake()
+        self.worker.changed()
         return report_changed(self.events, SubscriptionChange.RESUMED, resumed, self._clock())
 
     async def disable(
@@ -637,6 +640,7 @@ class PushSender:
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
         disabled, _ = await self._database.write_patiently(lambda: self._changes.disable(choice))
+        self.worker.changed()
         return report_changed(self.events, SubscriptionChange.DISABLED, disabled, self._clock())
 
     async def enable(
@@ -664,7 +668,7 @@ class PushSender:
         enabled = await self._database.write_patiently(
             lambda: self._changes.enable(choice, resend=resend)
         )
-        self.worker.pump.wake()
+        self.worker.changed()
         return report_changed(
             self.events, SubscriptionChange.ENABLED, enabled.subscriptions, self._clock()
         )
@@ -688,7 +692,7 @@ class PushSender:
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
         sent = await self._database.write_patiently(lambda: self._changes.test(choice, snapshot))
-        self.worker.pump.wake()
+        self.worker.changed()
         return list(sent.deliveries)
 
     async def _choice(self, tenant: str, task_id: str, owner: str, config_id: str | None) -> Choice:

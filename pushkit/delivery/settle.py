@@ -1,4 +1,4 @@
-"""Settles attempted deliveries: stores their results, their side effects, and what is next.
+"""Settles leased deliveries: stores their results, the side effects, and what is next.
 
 Side effects are those of an attempt on its subscription and its destination. The subscription's row
 is locked first, the destination's row last, so that two such transactions cannot deadlock.
@@ -6,18 +6,16 @@ is locked first, the destination's row last, so that two such transactions canno
 
 from __future__ import annotations
 
-import itertools
 import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime, timedelta
 from typing import TypedDict
 
 from pushkit.delivery.answers import wait_after, works
+from pushkit.delivery.job import Job, job_of, read_subscriptions
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.route import Routes
-from pushkit.delivery.slots import Claimed, DeliverySlots, read_subscriptions
 from pushkit.errors import AddressRefusedError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import (
@@ -31,162 +29,199 @@ from pushkit.events.sender import (
     SubscriptionDisabled,
 )
 from pushkit.outbox.attempts import AttemptLog, is_folded
-from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
+from pushkit.outbox.destinations import DestinationStore, destination_of
 from pushkit.outbox.model import Delivery, Result
-from pushkit.outbox.settling import settle
+from pushkit.outbox.results import leased_deliveries, store_results
 from pushkit.outbox.states import CancelledBy, Outcome
 from pushkit.outbox.store import OutboxStore
+from pushkit.queue.held import Ask, Reply
+from pushkit.queue.leases import Advanced, advance
+from pushkit.queue.rules import GroupKey, Queue, released
 from pushkit.record import record
 from pushkit.storage.database import Database
-from pushkit.storage.script import DEFERRED, Deferred, Script, alone
+from pushkit.storage.script import DEFERRED, Deferred, Script, to_micros
 from pushkit.subscriptions.model import Current, DisabledBy
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.traceparent import trace_id_of
 
 
-def _destination_of(batch: Sequence[Claimed]) -> DestinationKey:
-    return destination_of(batch[0].delivery)
+@record(frozen=False, slots=True)
+class Settled:
+    """The result of settling one queue."""
+
+    at: datetime  # when, by the database's clock
+    attempted: Sequence[Job]  # what was settled
+    # For each of them, whether it was still this lease's; if not, its result was dropped.
+    are_ours: Sequence[bool]
+    reply: Reply = Reply(kept=False)
+    events: list[DeliveryEvent] = field(default_factory=list)  # the side effects, to be emitted
 
 
 @record(frozen=False, slots=True)
-class Settled:
-    """The result of settling deliveries of one queue."""
+class _Settling:
+    """One queue under its holder's epoch, while it is settled."""
 
-    at: datetime  # when, by the database's clock
-    # For each delivery, whether this worker still had its claim; if not, its result was dropped.
-    are_ours: Sequence[bool]
-    events: list[DeliveryEvent] = field(default_factory=list)  # the side effects, to be emitted
-    # The next deliveries of the queue, claimed, which take over its slot.
-    following: Sequence[Claimed] = ()
-    some_wait: bool = False  # whether the next one waits for a claim
-    may_continue: bool = False  # whether its chain may begin the deliveries already in flight
+    ask: Ask
+    current: Current
+    queue: Queue
+    settled: Settled
+    is_taken_away: bool = False  # whether it was disabled
 
 
 @record(frozen=True, slots=True, kw_only=True)
 class Settler:
-    """Settles deliveries, and claims the next ones of their queues."""
+    """Settles queues, and hands out their next deliveries."""
 
     database: Database  # where outbox and subscriptions are stored
-    worker: str
     clock: Callable[[], datetime]  # the worker's, aware, in UTC
     options: SenderOptions  # the sender's
-    slots: DeliverySlots  # the worker's
-    routes: Routes  # the worker's, too
-    lease: timedelta  # of the next deliveries
+    routes: Routes  # the worker's
     attempts: AttemptLog = field(default_factory=AttemptLog)
     outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     destinations: DestinationStore = field(default_factory=DestinationStore)
 
-    def settle(self, attempted: Sequence[Claimed]) -> Awaitable[Settled]:
-        """Settle deliveries of one queue, in order and in one transaction.
-
-        Raises:
-            StorageError: The database refused; nothing was settled.
-        """
-        # Only the last attempt can have failed: no delivery behind a failure begins.
-        if attempted[-1].result.outcome is Outcome.DELIVERED:
-            return self.database.write_together(self.script, attempted)
-        # Failures are settled one after another: the last of them opens the breaker.
-        return self.database.write_patiently(lambda: alone(self.script, attempted))
-
     def script(
-        self, batches: Sequence[Sequence[Claimed]], /, *, wait: bool = True
+        self, asks: Sequence[Ask], /, *, wait: bool = True
     ) -> Script[list[Settled | Deferred]]:
-        """Settle batches of deliveries, each of one queue and in order.
+        """Settle queues, in one transaction.
 
         Locks the subscriptions first, in id order, and the destinations last, in order: their rows
         are the ones that many transactions update.
 
         Args:
-            batches: The deliveries of each queue.
+            asks: What the holder says of each queue.
             wait: Whether to wait for subscriptions that another transaction has locked, or to
-                defer their batches.
+                defer their queues.
         """
-        ids = {batch[0].delivery.subscription_id for batch in batches}
+        ids = {ask.id for ask in asks}
         current = yield from self.subscriptions.lock_current(list(ids), wait=wait)
         missing = [] if wait else ids.difference(current)
         deferred = (yield from self.subscriptions.existing(list(missing))) if missing else ()
-        since = time.perf_counter()
         now = yield from self.database.now()
-        locked = [each for each in batches if each[0].delivery.subscription_id not in deferred]
-        locked.sort(key=_destination_of)
-        settled = yield from self._settle(locked, current, now, since)
-        return [settled.get(id(batch), DEFERRED) for batch in batches]
+        settled: dict[int, Settled] = {}
+        ours: list[_Settling] = []
+        for ask in asks:
+            if ask.id in deferred:
+                continue
+            of_ask = settled[id(ask)] = Settled(now, ask.results, [False] * len(ask.results))
+            found = current.get(ask.id)
+            if found is not None and found.queue.epoch == ask.epoch:
+                ours.append(_Settling(ask, found, found.queue, of_ask))
+        yield from self._store(asks, ours, settled, current, now)
+        yield from self._advance(ours, now)
+        return [settled.get(id(ask), DEFERRED) for ask in asks]
 
-    def _settle(
+    def _store(
         self,
-        batches: Sequence[Sequence[Claimed]],
+        asks: Sequence[Ask],
+        ours: Sequence[_Settling],
+        settled: Mapping[int, Settled],
         current: Mapping[str, Current],
         now: datetime,
-        since: float,
-    ) -> Script[dict[int, Settled]]:
-        """Settle batches whose subscriptions are locked; return their results by `id(batch)`."""
+    ) -> Script[None]:
+        """Store results with their attempts and side effects."""
         ahead = now - self.clock()
-        attempted = [each for batch in batches for each in batch]
-        deliveries = [each.delivery for each in attempted]
-        folded = [is_folded(each.delivery, each.result) for each in attempted]
-        results = [
-            each.result if folds else _result_of(each, current, now, ahead)
-            for each, folds in zip(attempted, folded, strict=True)
+        results: dict[int, Result] = {}
+        for ask in asks:
+            for job in ask.results if id(ask) in settled else ():
+                result = job.result
+                if result is None or not is_folded(job.delivery, result):
+                    result = _result_of(job, current, now, ahead)
+                results[id(job)] = result
+        pairs = [(job.delivery, results[id(job)]) for each in ours for job in each.ask.results]
+        stored = yield from store_results(pairs, now=to_micros(now), ahead=ahead)
+        for each in ours:
+            each.settled.are_ours = [job.delivery.id in stored for job in each.ask.results]
+        made = [
+            (delivery.id, result)
+            for delivery, result in pairs
+            if delivery.id in stored
+            and result.started_at is not None
+            and not is_folded(delivery, result)
         ]
-        stored = yield from settle(
-            list(zip(deliveries, results, strict=True)),
-            self.worker,
-            now,
-            may_follow=self._may_follow,
-            until=now + self.lease,
-            ahead=ahead,
-        )
-        ours = []
-        for delivery, result, folds, is_ours in zip(
-            deliveries, results, folded, stored.are_ours, strict=True
-        ):
-            if result.started_at is None or (folds and is_ours):
-                continue
-            if is_ours:
-                ours.append((delivery.id, result))
-            else:
+        yield from self.attempts.record(made)
+        late = [
+            (job.delivery, _result_of(job, current, now, ahead))
+            for of_ask in settled.values()
+            for job, is_ours in zip(of_ask.attempted, of_ask.are_ours, strict=True)
+            if not is_ours
+        ]
+        for delivery, result in late:
+            if result.started_at is not None:
                 yield from self.attempts.record_late(delivery, result)
-        yield from self.attempts.record(ours)
-        failing = yield from self.destinations.failing(deliveries)
-        following = yield from self._routed(stored.claimed, current, since)
-        settled: dict[int, Settled] = {}
-        end = 0
-        for batch in batches:
-            begin, end = end, end + len(batch)
-            subscription_id, last = batch[0].delivery.subscription_id, results[end - 1]
-            of_batch = settled[id(batch)] = Settled(now, stored.are_ours[begin:end])
-            for delivery, result, is_ours in zip(
-                deliveries[begin:end], results[begin:end], of_batch.are_ours, strict=True
-            ):
-                if not is_ours and result.wait_until is not None:
-                    # The delivery was cancelled meanwhile; its destination waits all the same.
-                    yield from self.destinations.postpone(delivery, result.wait_until, now)
-                if not is_ours or result.outcome is Outcome.NOT_BEGUN:
-                    continue
-                # The first answer ends the failures in a row.
-                failures = failing.pop(destination_of(delivery), 0) if failing else 0
-                if failures or _has_side_effects(current.get(subscription_id), result):
-                    of_batch.events += yield from self._apply(
-                        delivery, current.get(subscription_id), result, now, failures
-                    )
-            if not of_batch.are_ours[-1]:
-                continue
-            of_batch.some_wait = subscription_id in stored.passed_on
-            if last.outcome is not Outcome.NOT_BEGUN:
-                of_batch.following = following.get(subscription_id, ())
-                of_batch.may_continue = subscription_id not in stored.stopped and not _has_changed(
-                    batch[-1], current.get(subscription_id)
-                )
-        return settled
+        failing = yield from self.destinations.failing([delivery for delivery, _ in pairs])
+        ours = sorted(ours, key=lambda each: each.queue.group)
+        for each in ours:
+            for job, is_ours in zip(each.ask.results, each.settled.are_ours, strict=True):
+                if is_ours:
+                    result = results[id(job)]
+                    yield from self._settle_one(each, job.delivery, result, now, failing)
+        for delivery, result in late:
+            if result.wait_until is not None:
+                # It was cancelled or removed meanwhile; its destination waits all the same.
+                yield from self.destinations.postpone(delivery, result.wait_until, now)
+
+    def _settle_one(
+        self,
+        each: _Settling,
+        delivery: Delivery,
+        result: Result,
+        now: datetime,
+        failing: dict[GroupKey, int],
+    ) -> Script[None]:
+        """Note what a stored result means for its queue, subscription and destination."""
+        queue = each.queue
+        if result.outcome not in (Outcome.RETRY, Outcome.LOCAL_FAULT):
+            queue = queue._replace(settled_to=max(queue.settled_to, delivery.seq))
+        each.queue = queue._replace(abandoned=0)
+        # The first answer ends the failures in a row.
+        failures = failing.pop(destination_of(delivery), 0) if failing else 0
+        if failures or _has_side_effects(each.current, result):
+            each.settled.events += yield from self._apply(each, delivery, result, now, failures)
+
+    def _advance(self, ours: Sequence[_Settling], now: datetime) -> Script[None]:
+        """Keep or release the queues, and read the next deliveries of those that are kept."""
+        moment = to_micros(now)
+        yield from OUTBOX.write([released(each.queue, None) for each in ours if each.is_taken_away])
+        left = [each for each in ours if not each.is_taken_away]
+        versions = {each.ask.id: each.ask.version == each.current.revision for each in left}
+        probation_from = self.options.breaker.failures
+        advanced = yield from advance(
+            OUTBOX,
+            [(each.queue, each.ask) for each in left],
+            stops=lambda queue: (
+                not (versions[queue.id] and queue.may_send(moment, probation_from=probation_from))
+            ),
+            now=moment,
+        )
+        ids = [job.id for each in advanced.values() if each.fetched for job in each.fetched.jobs]
+        deliveries = (yield from leased_deliveries(ids)) if ids else {}
+        unrouted: list[Job] = []
+        for each in left:
+            after = advanced[each.ask.id]
+            jobs = []
+            for found in after.fetched.jobs if after.fetched else ():
+                to = self.routes.known(each.ask.id, each.current.revision)
+                jobs.append(job_of(deliveries[found.id], to))
+                if to is None:
+                    unrouted.append(jobs[-1])
+            # Of a destination on probation, other queues waited for the end of this attempt.
+            was_tried = each.current.queue.failures >= probation_from
+            each.settled.reply = _reply(after, jobs, was_tried=was_tried)
+        if unrouted:
+            yield from read_subscriptions(unrouted)
+        for each in left:
+            if each.current.ended and not (yield from self.outbox.has_unfinished(each.ask.id)):
+                yield from self.subscriptions.withdraw([each.ask.id], now)
 
     # --- side effects --------------------------------------------------------------------------
 
     def _apply(
         self,
+        each: _Settling,
         delivery: Delivery,
-        current: Current | None,  # its subscription, locked; None if it was removed
         result: Result,  # with times by the database's clock
         now: datetime,
         failures: int,  # how many failures in a row its destination had before this attempt
@@ -198,22 +233,23 @@ class Settler:
             events.append(DeliveryDead(at=now, error=result.error, **about))
         if result.outcome is Outcome.LOCAL_FAULT:
             events.append(LocalFault(at=now, error=result.error, **about))
-        if current is not None:
-            events += yield from self._for_subscription(about, current, result, now)
-        events += yield from self._for_destination(about, delivery, result, now, failures)
+        events += yield from self._for_subscription(about, each, result, now)
+        events += yield from self._for_destination(about, each, delivery, result, now, failures)
         return events
 
     def _for_subscription(
-        self, about: _About, current: Current, result: Result, now: datetime
+        self, about: _About, each: _Settling, result: Result, now: datetime
     ) -> Script[list[DeliveryEvent]]:
         events: list[DeliveryEvent] = []
+        current = each.current
         reason = yield from self._reason_to_disable(current, result, now)
         if reason is not None:
-            yield from self.subscriptions.disable(current.id, now, reason)
-            yield from self.outbox.cancel_subscription(current.id, now, CancelledBy.DISABLED)
+            yield from self.subscriptions.disable(current.queue.id, now, reason)
+            yield from self.outbox.cancel_subscription(current.queue.id, now, CancelledBy.DISABLED)
             events.append(SubscriptionDisabled(at=now, error=reason.value, **about))
-        if current.ended and not (yield from self.outbox.has_unfinished(current.id)):
-            yield from self.subscriptions.withdraw([current.id], now)
+            each.is_taken_away = True
+            if current.ended:
+                yield from self.subscriptions.withdraw([current.queue.id], now)
         return events
 
     def _reason_to_disable(
@@ -224,17 +260,23 @@ class Settler:
             return DisabledBy.GONE
         if result.outcome is Outcome.DELIVERED:
             if since is not None:
-                yield from self.subscriptions.set_failing_since(current.id, None)
+                yield from self.subscriptions.set_failing_since(current.queue.id, None)
         elif works(result) is not None or result.error == AddressRefusedError.code:
             # The webhook did not accept it, or its name leads to a forbidden address.
             if since is None:
-                yield from self.subscriptions.set_failing_since(current.id, now)
+                yield from self.subscriptions.set_failing_since(current.queue.id, now)
             elif current.active and now - since >= self.options.disable_after:
                 return DisabledBy.FAILING
         return None
 
-    def _for_destination(
-        self, about: _About, delivery: Delivery, result: Result, now: datetime, failures: int
+    def _for_destination(  # noqa: PLR0917
+        self,
+        about: _About,
+        each: _Settling,
+        delivery: Delivery,
+        result: Result,
+        now: datetime,
+        failures: int,
     ) -> Script[list[DeliveryEvent]]:
         destinations = self.destinations
         working = works(result)
@@ -242,40 +284,32 @@ class Settler:
         if working is True:
             if failures:
                 yield from destinations.answered(delivery)
+                each.queue = each.queue._replace(failures=0)
             if failures >= self.options.breaker.failures:
                 events.append(BreakerClosed(at=now, **about))
         elif working is False:
             counted = yield from destinations.failed(delivery, now)
             wait = None if counted is None else wait_after(self.options.breaker, counted)
             if wait is not None:
-                yield from destinations.postpone(delivery, now + wait, now)
+                yield from self._postpone(each, delivery, now + wait, now)
                 events.append(BreakerOpened(at=now, error=result.error, **about))
         if result.wait_until is not None:
-            yield from destinations.postpone(delivery, result.wait_until, now)
+            yield from self._postpone(each, delivery, result.wait_until, now)
         return events
 
-    # --- the next deliveries -------------------------------------------------------------------
+    def _postpone(
+        self, each: _Settling, delivery: Delivery, until: datetime, now: datetime
+    ) -> Script[None]:
+        yield from self.destinations.postpone(delivery, until, now)
+        if delivery.origin == each.queue.origin:
+            waits_until = max(each.queue.waits_until, to_micros(until))
+            each.queue = each.queue._replace(waits_until=waits_until)
 
-    def _may_follow(self, delivery: Delivery, result: Result) -> bool:
-        """Return whether the next delivery of a queue may be claimed, into the same slot."""
-        return result.outcome is Outcome.DELIVERED and self.slots.may_follow(
-            destination_of(delivery)
-        )
 
-    def _routed(
-        self, claimed: Sequence[Delivery], current: Mapping[str, Current], since: float
-    ) -> Script[dict[str, list[Claimed]]]:
-        """Return claimed deliveries with their routes, by subscription."""
-        if not claimed:
-            return {}
-        routed: dict[str, list[Claimed]] = {}
-        for each in claimed:
-            name = each.subscription_id
-            to = self.routes.known(name, current[name].revision) if name in current else None
-            routed.setdefault(name, []).append(Claimed(each, to, since))
-        found = itertools.chain.from_iterable(routed.values())
-        yield from read_subscriptions([each for each in found if each.to is None])
-        return routed
+def _reply(after: Advanced, jobs: Sequence[Job], *, was_tried: bool) -> Reply:
+    upto = after.fetched.upto if after.fetched else 0
+    is_due = after.due_at is not None or was_tried
+    return Reply(after.kept, jobs, upto, after.stops, is_due)
 
 
 class _About(TypedDict):
@@ -299,11 +333,12 @@ def _about(delivery: Delivery) -> _About:
     )
 
 
-def emit_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settled) -> None:
+def emit_settled(events: Listeners, settled: Settled) -> None:
     """Emit the events of settled attempts, and of their side effects."""
     wants_successes = events.wants(logging.INFO)
-    for each, is_ours in zip(attempted, settled.are_ours, strict=True):
+    for each, is_ours in zip(settled.attempted, settled.are_ours, strict=True):
         delivery, result = each.delivery, each.result
+        assert result is not None  # noqa: S101
         if not (wants_successes if result.error is None else events.wants(logging.WARNING)):
             continue
         if result.started_at is not None:
@@ -334,23 +369,24 @@ def emit_settled(events: Listeners, attempted: Sequence[Claimed], settled: Settl
         events.emit(event)
 
 
-def _has_side_effects(current: Current | None, result: Result) -> bool:
+def _has_side_effects(current: Current, result: Result) -> bool:
     """Return whether an attempt has side effects, if its destination had no failure before."""
     return (
         result.outcome is not Outcome.DELIVERED
         or result.wait_until is not None
-        or (current is not None and (current.ended or current.failing_since is not None))
+        or current.failing_since is not None
     )
 
 
 def _result_of(
-    attempted: Claimed, current: Mapping[str, Current], now: datetime, ahead: timedelta
+    attempted: Job, current: Mapping[str, Current], now: datetime, ahead: timedelta
 ) -> Result:
     """Return the result to be stored: its times by the database's clock, `ahead` of the worker's.
 
     A 410 of a URL that was changed meanwhile is retried: the new URL is not gone.
     """
     result = attempted.result
+    assert result is not None  # noqa: S101  # what is settled was attempted
     result = replace(
         result,
         started_at=result.started_at + ahead if result.started_at else None,
@@ -362,9 +398,3 @@ def _result_of(
         if to and subscription and subscription.url != to.subscription.config.url:
             return replace(result, outcome=Outcome.RETRY, retry_at=now)
     return result
-
-
-def _has_changed(attempted: Claimed, current: Current | None) -> bool:
-    """Return whether the subscription changed after the chain read it."""
-    to = attempted.to
-    return to is None or current is None or to.subscription.revision != current.revision

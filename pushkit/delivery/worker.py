@@ -1,42 +1,46 @@
-"""The worker: claims deliveries, attempts and settles them."""
+"""The worker: leases queues of deliveries, attempts and settles them (`pushkit.queue`)."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import logging
 import secrets
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import REFUSED
 from pushkit.delivery.attempt import Attempt
-from pushkit.delivery.chain import Chain
+from pushkit.delivery.job import Job, job_of, read_subscriptions
 from pushkit.delivery.options import SenderOptions
-from pushkit.delivery.queues import Queue
 from pushkit.delivery.settle import Settled, Settler, emit_settled
-from pushkit.delivery.slots import Claimed, DeliverySlots, Reservation
-from pushkit.errors import StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.outbox.attempts import AttemptLog
-from pushkit.outbox.destinations import destination_of
-from pushkit.outbox.leases import Leases
-from pushkit.outbox.model import Claim
-from pushkit.outbox.parking import hold_parking
-from pushkit.outbox.settling import CHAINED_BYTES
-from pushkit.outbox.shares import SlotLimits
-from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.pump import Pump, cancelled
-from pushkit.scheduling.retry import persist
+from pushkit.outbox.results import leased_deliveries, lose
+from pushkit.outbox.states import Outcome
+from pushkit.queue.held import Answer, Ask, Reply
+from pushkit.queue.leases import LEFT_BEHIND, ClaimLimits, Claims
+from pushkit.queue.rules import Handed, PendingJob
+from pushkit.queue.runner import Claims as Claimed
+from pushkit.queue.runner import Due, Leased, Renewed, Room, Runner, Seen
+from pushkit.scheduling.pump import cancelled
+from pushkit.scheduling.retry import next_attempt
 from pushkit.storage.database import Database
-from pushkit.storage.script import Script, to_micros
+from pushkit.storage.script import Script, alone, from_micros, to_micros
+from pushkit.subscriptions.model import Recipient
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
 
 _log = logging.getLogger("pushkit.delivery")
 
 _LAST_WRITES = 1.0  # seconds for the transactions that run when the worker ends
+_ANSWERS = {
+    Outcome.DELIVERED: Answer.ACKNOWLEDGED,
+    Outcome.RETRY: Answer.AGAIN,
+    Outcome.LOCAL_FAULT: Answer.AGAIN,
+    Outcome.DEAD: Answer.FINISHED,
+    Outcome.GONE: Answer.FINISHED,
+}
 
 
 class Worker:
@@ -55,25 +59,26 @@ class Worker:
         self._lease = attempt.longest + options.lease_margin
         self._database = database
         self._attempt = attempt
-        self._deadlines = Deadlines()
         self._events = events
-        self._leases = Leases(functools.partial(hold_parking, database))
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
-        self._clock = clock
-        self.slots: DeliverySlots = DeliverySlots(
-            options.concurrency, per_origin=options.concurrency_per_host
+        self._claims = Claims(tables=OUTBOX, lose=self._lose)
+        self._settler = Settler(
+            database=database, clock=clock, options=options, routes=attempt.routes
         )
-        self._claimed_at: datetime | None = None
-        self._is_running = self.is_retired = False
-        self.pump: Pump[Claimed] = Pump(
+        # `script`, as one object: a group commit collects the calls of the same function.
+        self._settling = self._settler.script
+        self._seen_at: datetime | None = None  # the time that the last look or claim saw
+        self.is_retired = False
+        self.runner: Runner[Job] = Runner(
             "deliveries",
-            claim=self._claim,
-            process=self._deliver,
-            until_due=self._until_due,
-            slots=self.slots,
+            self,
+            permits=options.concurrency,
+            per_origin=options.concurrency_per_host,
+            lease=self._lease,
+            longest=attempt.longest,
             longest_pause=options.poll_interval,
-            ended=lambda claimed: self.slots.ended(destination_of(claimed.delivery), claimed.since),
+            take_turn=attempt.pace.take,
         )
 
     @functools.cached_property
@@ -81,185 +86,235 @@ class Worker:
         """A unique name, drawn at its first use: processes forked before then have one each."""
         return f"worker_{secrets.token_hex(8)}"
 
-    @functools.cached_property
-    def _settler(self) -> Settler:
-        return Settler(
-            database=self._database,
-            worker=self.name,
-            clock=self._clock,
-            options=self._options,
-            slots=self.slots,
-            routes=self._attempt.routes,
-            lease=self._lease,
-        )
+    # --- life --------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Deliver until cancelled; this process and others may wake it."""
-        listening = asyncio.create_task(self._database.listen(self.pump.wake))
-        self._is_running = True
+        listening = asyncio.create_task(self._database.listen(self.runner.wake_soon))
         try:
-            await self.pump.run()
+            await self.runner.run()
         finally:
-            self._is_running = self.slots.is_open = False
             await cancelled(listening)
 
     async def finish(self, within: timedelta) -> None:
         """Wait for running attempts; cancel those that are not done within that time."""
-        # A transaction that still runs may store a delivery with a reservation, to be begun here.
+        # A transaction that still runs may hand a delivery over, to be begun here.
+        self.runner.is_open = False
         await self._database.drain(_LAST_WRITES)
-        await self.pump.finish(within)
+        await self.runner.finish(within)
 
     def retire(self) -> None:
-        """Release this worker's deliveries: other workers may take them over at once."""
+        """Release this worker's queues: other workers may take them over at once."""
         self.is_retired = True
+        self.runner.retire()
         if self._database.locks is not None:
             self._database.locks.release(self.name)
 
+    def wake(self) -> None:
+        """Look for due deliveries now."""
+        self.runner.wake()
+
+    def changed(self) -> None:
+        """Look at all queues again: an operator, or a client, changed some in this process."""
+        self.runner.doubt()
+        self.runner.wake()
+
     async def run_once(self) -> int:
-        """Make the attempts that are due now, at most `concurrency`; return how many."""
-        return await self.pump.run_once()
+        """Claim once, and work off what is due of the claimed queues; return how many attempts."""
+        return await self.runner.run_once()
 
-    def reserve(self, queue: Queue, size: int, now: datetime) -> Reservation | None:
-        """Reserve a place in a queue's chain, or a slot, for a delivery that is being stored.
+    # --- deliveries that are stored ----------------------------------------------------------
 
-        Args:
-            queue: Its queue, which is not paused.
-            size: The length of its body in bytes.
-            now: The current time.
+    def has_room(self, queue_id: str, size: int) -> bool:
+        """Return whether a delivery that is being stored may be handed over, in any thread."""
+        return self.runner.has_room(queue_id, size)
 
-        Returns:
-            The reservation: the delivery is stored in flight, with `claim_at(now)`. None if it must
-            wait for a claim.
+    def lease_until(self, now: datetime) -> int:
+        """Return when a lease that begins now ends, in microseconds by the database's clock."""
+        return to_micros(now + self._lease)
+
+    def hand(
+        self, recipient: Recipient, handed: Handed, job: Job, *, since: float, seen_at: float
+    ) -> None:
+        """Take a stored delivery, after its commit (see `Runner.hand`).
+
+        After the worker was retired, it is left in flight until the lease ends.
         """
-        recipient = queue.recipient
-        is_on_probation = recipient.failures >= self._options.breaker.failures
-        if is_on_probation or recipient.waits_until > to_micros(now):
-            return None
-        chain = self.slots.chains.get(recipient.id)
-        may_join = size <= CHAINED_BYTES and not recipient.failures
-        if chain is not None and may_join and chain.promise(queue.last_seq + 1):
-            return chain
-        destination = recipient.destination
-        return destination if queue.oldest is None and self.slots.reserve(destination) else None
+        queue = recipient.queue
+        self.runner.hand(
+            queue.id,
+            queue.group,
+            handed,
+            job,
+            version=recipient.revision,
+            since=since,
+            seen_at=seen_at,
+        )
 
-    def claim_at(self, now: datetime) -> Claim:
-        """Return the claim of deliveries that are stored with a reservation."""
-        return Claim(self.name, now + self._lease)
+    # --- `pushkit.queue.runner.Work` ---------------------------------------------------------
 
-    def begin(self, claimed: Claimed) -> None:
-        """Begin the attempt of a delivery that was stored with a reservation.
-
-        After the worker was retired, the delivery is left in flight until its lease ends.
-        """
-        if claimed.chain is not None:
-            claimed.chain.join(claimed)
-        elif not self.is_retired:
-            self.pump.begin(claimed)
-
-    async def _claim(self) -> Sequence[Claimed]:
-        if self._database.locks is not None:
-            self._database.locks.hold(self.name)
-        # Only with the lock: others would take over the deliveries in slots of a worker without it.
-        self.slots.is_open = self._is_running
-        claimed: list[Claimed] = []
-        live = [each.delivery.id for each in self.pump.items()]
-        live += itertools.chain.from_iterable(chain.ids() for chain in self.slots.chains.values())
+    async def claim(self, room: Room, held: Collection[str]) -> Claimed[Job]:
+        """Lease due queues, and take over those of workers that ended."""
+        self._hold_lock()
+        before = self._seen_at
         try:
-            return await self._database.write(self._claim_script(claimed, live))
+            return await self._database.write(self._claim(room, held))
         except BaseException:
-            self.slots.cancel(claimed)
+            self._seen_at = before  # what it did about a clock that was set back is undone
             raise
 
-    def _claim_script(self, claimed: list[Claimed], live: Sequence[str]) -> Script[list[Claimed]]:
-        """Claim due deliveries, and append them to `claimed`; each of them holds a slot.
+    def _is_set_back(self, now: datetime) -> bool:
+        """Return whether the clock was set back, or may have been: the next claim looks for it."""
+        return self._seen_at is None or now < self._seen_at
 
-        `live` has the ids of all deliveries in progress.
-        """
-        free, since = self.slots.take_for_claim(), time.perf_counter()
-        try:
-            now = yield from self._database.now()
-            if self._claimed_at is None or now < self._claimed_at:
-                yield from self._leases.after_setback(now)
-            self._claimed_at = now
-            yield from self._take_over(now)
-            result = yield from self._leases.claim(
-                Claim(worker=self.name, until=now + self._lease),
-                SlotLimits(
-                    slots=free,
-                    reserved=self.slots.reserved,
-                    per_origin=self._options.concurrency_per_host,
-                    probation_from=self._options.breaker.failures,
-                ),
-                now=now,
-                held=self.slots.held(),
-                used=self.slots.use.of,
-                live=list(dict.fromkeys(live)),
-            )
-            deliveries = result.deliveries
-            found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
-            # After a claim was lost, `last_error` is not the error of the last attempt.
-            refused = [d for d in deliveries if d.last_error in REFUSED or d.fruitless_claims > 1]
-            refusals = yield from self._attempts.count(refused, REFUSED)
-            self.slots.note(result)
-            claimed += (
-                Claimed(d, found.get(d.subscription_id), since, refusals[d.id]) for d in deliveries
-            )
-            return claimed
-        finally:
-            self.slots.give_back(free - len(claimed))
+    def _hold_lock(self) -> None:
+        """Show other processes that this worker lives; only then may it lease queues."""
+        if self._database.locks is not None:
+            self._database.locks.hold(self.name)
+        self.runner.is_open = self.runner.is_running
 
-    def _take_over(self, now: datetime) -> Script[None]:
-        """Release the deliveries of workers on this machine that ended: their locks are free."""
-        locks = self._database.locks
-        if locks is None:
-            return
-        working = yield from self._leases.working()
-        for worker in locks.dead(name for name in working if name != self.name):
-            _log.warning("worker %s ended with deliveries in flight, which are taken over", worker)
-            yield from self._leases.release_worker(worker, now)
-
-    async def _deliver(self, claimed: Claimed) -> None:
-        """Attempt a delivery and those that follow it in its slot; settle them."""
-        name, destination = claimed.delivery.subscription_id, destination_of(claimed.delivery)
-        chain = Chain(
-            claimed,
-            attempt=self._attempt,
-            settle=self._settle,
-            longest_wait=self._options.lease_margin,
-            may_continue=functools.partial(self.slots.may_follow, destination),
-            deadlines=self._deadlines,
-        )
-        if chain.is_late():
-            # This process stood still: an attempt would outlast the lease.
-            _log.warning(
-                "delivery %s: claimed too long ago; left until its lease ends", claimed.delivery.id
-            )
-            return
-        self.slots.chains[name] = chain
-        try:
-            await chain.run()
-        finally:
-            if self.slots.chains.get(name) is chain:
-                del self.slots.chains[name]
-
-    async def _settle(self, attempted: Sequence[Claimed]) -> Settled:
-        # Until it is settled, a delivery that arrived would be sent again: so settling is retried
-        # until the lease ends, if the database is out of reach.
-        settled = await persist(
-            lambda: self._settler.settle(attempted),
-            through=StorageError,
-            within=self._options.lease_margin,
-        )
-        emit_settled(self._events, attempted, settled)
-        if settled.some_wait:
-            self.slots.note_waiting()
-            self.pump.wake()
-        return settled
-
-    async def _until_due(self) -> timedelta | None:
-        return await self._database.read(self._until_due_script())
-
-    def _until_due_script(self) -> Script[timedelta | None]:
+    def _claim(self, room: Room, held: Collection[str]) -> Script[Claimed[Job]]:
         now = yield from self._database.now()
-        due = yield from self._leases.next_due(now)
-        return None if due is None else due - now
+        if self._is_set_back(now):
+            yield from OUTBOX.after_setback(to_micros(now), to_micros(now + self._lease))
+        self._seen_at = now
+        locks = self._database.locks
+        ended = yield from self._claims.take_over(
+            self.name,
+            held=held,
+            dead=lambda names: [] if locks is None else locks.dead(names),
+            now=to_micros(now),
+        )
+        for worker in ended:
+            _log.warning("worker %s ended with queues that it leased: they are taken over", worker)
+        limits = ClaimLimits(
+            queues=room.queues,
+            of_origin=room.of_origin,
+            under_way=room.under_way,
+            most_bytes=room.bytes,
+            probation_from=self._options.breaker.failures,
+        )
+        result = yield from self._claims.claim(
+            self.name, limits, now=to_micros(now), until=to_micros(now + self._lease)
+        )
+        jobs = yield from self._jobs_of([job for each in result.claimed for job in each.jobs])
+        leased = []
+        for queue, pending, upto in result.claimed:
+            theirs = [jobs[each.id] for each in pending]
+            leased.append(
+                Leased(queue.id, queue.group, queue.epoch, theirs, upto, _version(theirs))
+            )
+        return Claimed(leased, result.waiting, result.is_cut)
+
+    def _jobs_of(self, pending: Sequence[PendingJob]) -> Script[dict[str, Job]]:
+        """Read leased deliveries with their bodies and subscriptions."""
+        deliveries = yield from leased_deliveries([each.id for each in pending])
+        # After its worker ended, `last_error` is not the error of the last attempt.
+        refused = [
+            each
+            for each in deliveries.values()
+            if each.attempts and each.last_error in REFUSED.union(LEFT_BEHIND)
+        ]
+        refusals = yield from self._attempts.count(refused, REFUSED)
+        jobs = {each.id: job_of(each, None, refusals[each.id]) for each in deliveries.values()}
+        yield from read_subscriptions(list(jobs.values()))
+        return jobs
+
+    def _lose(self, lost: Sequence[tuple[PendingJob, str, bool]], now: int) -> Script[None]:
+        """Note that workers ended with deliveries, which may be what they died of."""
+        deliveries = yield from leased_deliveries([job.id for job, _, _ in lost])
+        for job, error, counts in lost:
+            delivery = deliveries[job.id]
+            retry_at: int | None = job.not_before
+            if counts:
+                again_at = next_attempt(
+                    self._options.retry,
+                    attempts=delivery.attempts + 1,
+                    since=delivery.age_from,
+                    now=from_micros(now),
+                )
+                retry_at = None if again_at is None else to_micros(again_at)
+            yield from lose(job.id, error, counts=counts, retry_at=retry_at, now=now)
+
+    async def attempt(self, job: Job) -> Answer:
+        """Make one attempt."""
+        job.result = result = await self._attempt.make(job)
+        return _ANSWERS[result.outcome]
+
+    def settle(
+        self, ask: Ask, done: Callable[[Reply | BaseException], None], *, is_urgent: bool
+    ) -> None:
+        """Settle one queue; a failure alone: the last of several opens the breaker."""
+
+        def settled(result: Settled | BaseException) -> None:
+            if isinstance(result, BaseException):
+                done(result)
+                return
+            done(result.reply)
+            emit_settled(self._events, result)
+
+        if not is_urgent:
+            self._database.write_together(self._settling, ask, settled)
+            return
+        self.runner.keep(
+            asyncio.create_task(self._settle_alone(ask, settled), name="pushkit-settling")
+        )
+
+    async def _settle_alone(
+        self, ask: Ask, settled: Callable[[Settled | BaseException], None]
+    ) -> None:
+        try:
+            result = await self._database.write_patiently(lambda: alone(self._settling, ask))
+        except BaseException as exc:  # noqa: BLE001  # `settled` gets it
+            settled(exc)
+        else:
+            settled(result)
+
+    async def look(self, ids: Sequence[str]) -> Mapping[str, Seen]:
+        """Return what the rows of queues say now."""
+        return await self._database.read(self._look(ids))
+
+    def _look(self, ids: Sequence[str]) -> Script[dict[str, Seen]]:
+        now = to_micros((yield from self._database.now()))
+        found = yield from self._subscriptions.read_current(ids)
+        failures = self._options.breaker.failures
+        return {
+            name: Seen(
+                each.queue.epoch,
+                not (each.active and each.queue.may_send(now, probation_from=failures)),
+                each.revision,
+            )
+            for name, each in found.items()
+        }
+
+    async def renew(self, held: Mapping[str, int]) -> Renewed:
+        """Extend leases."""
+        return await self._database.write(self._renew(held))
+
+    def _renew(self, held: Mapping[str, int]) -> Script[Renewed]:
+        now = yield from self._database.now()
+        return Renewed(*(yield from OUTBOX.renew(held, to_micros(now + self._lease))))
+
+    async def due(self) -> Due:
+        """Look whether a claim may find something."""
+        self._hold_lock()
+        return await self._database.read(self._due())
+
+    def _due(self) -> Script[Due]:
+        now = yield from self._database.now()
+        moment = to_micros(now)
+        moments = yield from OUTBOX.moments(moment)
+        later = min((each for each in moments if each > moment), default=None)
+        is_due = self._is_set_back(now) or any(each <= moment for each in moments)
+        if not is_due:
+            self._seen_at = now
+        if not is_due and self._database.locks is not None:
+            workers = yield from OUTBOX.workers()
+            is_due = bool(self._database.locks.dead(set(workers).difference([self.name])))
+        return Due(is_due, None if later is None else from_micros(later) - now)
+
+
+def _version(jobs: Sequence[Job]) -> int:
+    """Return the revision of the subscription of leased deliveries."""
+    to = jobs[0].to
+    return 0 if to is None else to.subscription.revision

@@ -32,8 +32,8 @@ from pushkit.storage.script import (
 
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIMING = Timing()
-# Microseconds by which two estimates of one time on the database's clock may differ.
-_CLOCKS_APART = 10_000_000
+# By how much two estimates of one time on the database's clock may differ.
+_CLOCKS_APART = timedelta(seconds=10)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -56,11 +56,11 @@ class LoggedAttempt:
 def is_folded(delivery: Delivery, result: Result) -> bool:
     """Return whether an attempt is stored in its delivery's own row: the first one, delivered.
 
-    Not if there is more to store: its answer, or what was wrong with that. The first claim stays
-    the first, whatever happens to the delivery afterwards.
+    Not if there is more to store: its answer, or what was wrong with that. A redriven delivery has
+    had its first attempt.
     """
     return (
-        delivery.claims == 1
+        delivery.attempts == delivery.redrives == 0
         and result.outcome is Outcome.DELIVERED
         and result.started_at is not None
         and result.answer is None
@@ -116,20 +116,15 @@ class AttemptLog:
         """
         # A statement of its own: the next one sees what was written while this one waited.
         held = yield Statement(
-            "SELECT claims, attempts FROM pushkit_deliveries WHERE id = $1 FOR UPDATE",
-            (delivery.id,),
+            "SELECT 1 FROM pushkit_deliveries WHERE id = $1 FOR UPDATE", (delivery.id,)
         )
-        # Counted in the same claim: an earlier call settled it, and its result was lost.
+        logged = yield from self.of_deliveries([delivery.id])
         is_there = any(
-            row["claims"] == delivery.claims and row["attempts"] > delivery.attempts for row in held
+            (each.duration, each.outcome, each.status)
+            == (result.duration, result.outcome.value, result.status)
+            and abs(each.started_at - _began(result)) < _CLOCKS_APART
+            for each in logged[delivery.id]
         )
-        logged = yield Statement(
-            "SELECT started_at FROM pushkit_attempts"
-            " WHERE delivery_id = $1 AND duration = $2 AND outcome = $3",
-            (delivery.id, result.duration // _MICROSECOND, result.outcome.value),
-        )
-        began = to_micros(_began(result))
-        is_there |= any(abs(row["started_at"] - began) < _CLOCKS_APART for row in logged)
         if held and not is_there:
             yield from self.record([(delivery.id, result)])
 

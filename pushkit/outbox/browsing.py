@@ -33,19 +33,31 @@ from pushkit.storage.script import Script, SqlValue, Statement, moment_or_none, 
 
 _MOST_FINISHED = 2000
 _MOST_ERRORS = 500
-_MOST_HEADS = 1000
+_MOST_FIRST = 1000
 _MOST_DESTINATIONS = 20_000
-# Destinations of the heads that are due first, and wait after a failed attempt. A webhook that
-# answers 401 or 404 works, so that its failures are not counted for its breaker.
-_REFUSING = (
-    "SELECT DISTINCT tenant, owner, origin FROM (SELECT * FROM pushkit_deliveries WHERE head = 1"
-    f" AND state = 'pending' ORDER BY not_before LIMIT {_MOST_ERRORS}) d"
-    " WHERE last_error IS NOT NULL AND fruitless_claims = 0"
-)
 _FILTERED = (
-    "id, seq, tenant, owner, task_id, subscription_id, origin, state, head, last_error,"
+    "id, seq, tenant, owner, task_id, subscription_id, origin, state, waits, last_error,"
     " cancelled_by"
 )
+
+# The first pending deliveries of queues that are due, now or later, and that nobody leases.
+_FIRST = (
+    f"SELECT d.*, {AGE_FROM} FROM (SELECT id FROM pushkit_subscriptions WHERE due_at IS NOT NULL"
+    f" AND lease_worker IS NULL ORDER BY due_at LIMIT {_MOST_FIRST}) q CROSS JOIN"
+    " pushkit_deliveries d WHERE d.id = (SELECT o.id FROM pushkit_deliveries o"
+    f" WHERE o.subscription_id = q.id AND o.{UNFINISHED} ORDER BY o.seq LIMIT 1)"
+)
+# Destinations of the queues that are due first, and wait after a failed attempt. A webhook that
+# answers 401 or 404 works, so that its failures are not counted for its breaker.
+_REFUSING = (
+    f"SELECT DISTINCT tenant, owner, origin FROM ({_FIRST} LIMIT {_MOST_ERRORS}) d"
+    " WHERE last_error IS NOT NULL AND faults = 0"
+)
+IN_FLIGHT = (
+    "pushkit_subscriptions q CROSS JOIN pushkit_deliveries d WHERE q.lease_worker IS NOT NULL"
+    f" AND d.subscription_id = q.id AND d.{UNFINISHED} AND d.seq <= q.sending_to AND d.waits = 0"
+)
+"""The deliveries in flight, after FROM, in SQL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +83,13 @@ class OutboxFigures:
     # Since when the oldest pending delivery waits, paused subscriptions left out; None if there is
     # none.
     oldest_pending_at: datetime | None
-    # Since when the first head is due whose destination does not wait; None if none is.
+    # Since when the first queue is due whose destination does not wait; None if none is.
     due_since: datetime | None
-    # How many heads wait because of a fault of the sender, by its code.
+    # How many first deliveries of queues wait because of a fault of the sender, by its code.
     local_faults: dict[str, int]
-    # How many heads and newest dead letters have a last error, by its code.
+    # How many first deliveries of queues, and newest dead letters, have an error, by its code.
     errors: dict[str, int]
-    retrying: int  # heads that wait after a failed attempt, of those that are due first
+    retrying: int  # queues that wait after a failed attempt, of those that are due first
     failing: AtMost  # destinations that wait, or whose last attempt failed
     died: AtMost  # dead letters of the same time as `finished` asks for, among the newest ones
     finished: tuple[Finished, ...]  # the last finished deliveries, newest first
@@ -142,7 +154,7 @@ def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]
         now: The current time.
         within: How recently a delivery finished, to be among `finished`.
     """
-    in_flight = yield from count_at_most("pushkit_deliveries WHERE state = 'in_flight'")
+    in_flight = yield from count_at_most(IN_FLIGHT)
     unfinished = yield from count_at_most(f"pushkit_deliveries WHERE {UNFINISHED}")
     dead = yield from count_at_most("pushkit_deliveries WHERE state = 'dead'")
     failing = yield from count_at_most(
@@ -151,16 +163,13 @@ def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]
         f" WHERE until > $1 OR failures > 0 UNION {_REFUSING}) f WHERE 1 = 1",
         to_micros(now),
     )
-    heads = yield Statement(
-        f"SELECT MIN(age_from) AS oldest FROM (SELECT {AGE_FROM} FROM pushkit_deliveries"
-        f" WHERE head = 1 AND state = 'pending' ORDER BY not_before LIMIT {_MOST_HEADS}) h"
-    )
+    oldest = yield Statement(f"SELECT MIN(age_from) AS oldest FROM ({_FIRST}) f")
     due = yield Statement(
-        "SELECT MIN(d.not_before) AS moment FROM (SELECT * FROM pushkit_deliveries"
-        " WHERE head = 1 AND state = 'pending' AND not_before <= $1"
-        f" ORDER BY not_before LIMIT {_MOST_HEADS}) d LEFT JOIN pushkit_destinations h"
-        " ON h.tenant = d.tenant AND h.owner = d.owner AND h.origin = d.origin"
-        " WHERE COALESCE(h.until, 0) <= $1",
+        f"SELECT MIN(q.due_at) AS moment FROM (SELECT * FROM pushkit_subscriptions"
+        " WHERE due_at IS NOT NULL AND lease_worker IS NULL AND due_at <= $1"
+        f" ORDER BY due_at LIMIT {_MOST_FIRST}) q LEFT JOIN pushkit_destinations g"
+        " ON g.tenant = q.tenant AND g.owner = q.owner AND g.origin = q.origin"
+        " WHERE COALESCE(g.until, 0) <= $1",
         (to_micros(now),),
     )
     since = now - within
@@ -170,12 +179,12 @@ def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]
     died = {each.id for each in finished if each.state is DeliveryState.DEAD}
     errors, local, retrying = Counter[str](), Counter[str](), 0
     for source in (
-        "head = 1 AND state = 'pending' ORDER BY not_before",
-        "state = 'dead' ORDER BY id DESC",
+        _FIRST,
+        "SELECT * FROM pushkit_deliveries WHERE state = 'dead' ORDER BY id DESC",
     ):
         rows = yield Statement(
-            "SELECT id, last_error, state, fruitless_claims, finished_at FROM pushkit_deliveries"
-            f" WHERE {source} LIMIT {_MOST_ERRORS}"
+            "SELECT id, last_error, state, faults, finished_at"
+            f" FROM ({source} LIMIT {_MOST_ERRORS}) s"
         )
         for row in rows:
             if row["state"] == "dead" and row["finished_at"] >= to_micros(since):
@@ -183,7 +192,7 @@ def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]
             if (code := row["last_error"]) is None:
                 continue
             errors[code] += 1
-            is_local = row["fruitless_claims"] > 0
+            is_local = row["faults"] > 0
             local[code] += row["state"] == "pending" and is_local
             retrying += row["state"] == "pending" and not is_local
     return OutboxFigures(
@@ -191,7 +200,7 @@ def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]
         pending=AtMost(max(unfinished.number - in_flight.number, 0), unfinished.more),
         in_flight=in_flight,
         dead=dead,
-        oldest_pending_at=moment_or_none(heads[0]["oldest"]),
+        oldest_pending_at=moment_or_none(oldest[0]["oldest"]),
         due_since=moment_or_none(due[0]["moment"]),
         local_faults=dict(+local),
         errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),

@@ -1,7 +1,7 @@
 """Redriving deliveries, and cancelling them, for operators; as scripts.
 
-The caller holds the subscription's row (`SubscriptionStore.lock`), like every script that adds or
-finishes a delivery: these scripts may move the head of its queue.
+The caller holds the row of their queue (`OUTBOX.lock`), like every script that changes deliveries,
+and writes the queue that these scripts return.
 """
 
 from __future__ import annotations
@@ -11,16 +11,24 @@ from datetime import datetime
 from typing import NamedTuple
 
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.heads import set_head
-from pushkit.outbox.states import CANCELLED, REDRIVEN, CancelledBy, DeliveryState
+from pushkit.outbox.states import (
+    CANCELLED,
+    IS_NEXT,
+    REDRIVEN,
+    SHOWN_STATE,
+    CancelledBy,
+    DeliveryState,
+)
+from pushkit.queue.rules import Queue, schedule
 from pushkit.storage.script import Row, Script, Statement, run_for_ids, to_micros
+from pushkit.subscriptions.queues import OUTBOX
 
 
 class Standing(NamedTuple):
     """The state of a delivery and its subscription: an operator's choices depend on it."""
 
     state: DeliveryState
-    is_head: bool  # whether it is the head of its queue
+    is_next: bool  # whether it is the first unfinished one of its queue, which is not paused
     destination: DestinationKey
     # Whether its subscription is not disabled; None if it was removed.
     is_wanted: bool | None
@@ -46,10 +54,11 @@ class DeadLetters:
     def standings(self, ids: Sequence[str]) -> Script[dict[str, Standing]]:
         """Return the standing of deliveries by id; unknown ids are left out."""
         rows = yield from run_for_ids(
-            "SELECT d.id, d.state, d.head, d.tenant, d.owner, d.origin, s.active, s.paused"
-            " FROM pushkit_deliveries d"
-            " LEFT JOIN pushkit_subscriptions s ON s.id = d.subscription_id"
-            " WHERE d.id IN ($ids)",
+            "SELECT d.id, d.shown, d.is_next, d.tenant, d.owner, d.origin, s.active, s.paused"
+            f" FROM (SELECT id, subscription_id, tenant, owner, origin, {SHOWN_STATE} AS shown,"
+            f" CASE WHEN {IS_NEXT} THEN 1 ELSE 0 END AS is_next"
+            " FROM pushkit_deliveries WHERE id IN ($ids)) d"
+            " LEFT JOIN pushkit_subscriptions s ON s.id = d.subscription_id",
             sorted(set(ids)),
         )
         return {row["id"]: _standing(row) for row in rows}
@@ -68,14 +77,13 @@ class DeadLetters:
 
     def redrive(
         self,
-        subscription_id: str,
+        queue: Queue,
         ids: Sequence[str],
         *,
         states: Sequence[DeliveryState],
-        origin: str,
         now: datetime,
     ) -> Script[list[str]]:
-        """Make deliveries of one subscription pending again; return those that were in `states`.
+        """Make deliveries of one queue pending again; return those that were in `states`.
 
         Id and `seq` stay, attempts and age begin anew, and they go to the subscription's current
         URL. A delivery in flight continues; pending ones wait behind a lower `seq`.
@@ -84,13 +92,14 @@ class DeadLetters:
         first, second = (*states, states[-1])[:2]
         redriven = yield from run_for_ids(
             REDRIVEN.where(
-                "subscription_id = $1 AND state IN ($4, $5) AND id IN ($ids) RETURNING id"
+                "subscription_id = $1 AND state IN ($5, $6) AND id IN ($ids) RETURNING id"
             ),
             ids,
-            *(subscription_id, to_micros(now), origin, first.value, second.value),
+            *(queue.id, to_micros(now), queue.origin, int(queue.lease_worker is not None)),
+            *(first.value, second.value),
         )
         if redriven:
-            yield from set_head(subscription_id)
+            yield from reschedule([queue], now)
         return sorted(row["id"] for row in redriven)
 
     def cancelled_with(self, subscription_id: str, since: datetime) -> Script[list[str]]:
@@ -102,22 +111,42 @@ class DeadLetters:
         )
         return [str(row["id"]) for row in rows]
 
-    def cancel(self, subscription_id: str, ids: Sequence[str], now: datetime) -> Script[list[str]]:
-        """Cancel pending deliveries of one subscription; return those that were pending."""
+    def cancel(self, queue: Queue, ids: Sequence[str], now: datetime) -> Script[list[str]]:
+        """Cancel pending deliveries of one queue that its holder does not have; return them."""
+        held_to = queue.sending_to if queue.lease_worker is not None else 0
         cancelled = yield from run_for_ids(
-            CANCELLED.where("subscription_id = $1 AND id IN ($ids) RETURNING id"),
+            CANCELLED.where(
+                "subscription_id = $1 AND (seq > $4 OR waits = 1) AND id IN ($ids) RETURNING id"
+            ),
             ids,
-            *(subscription_id, to_micros(now), CancelledBy.OPERATOR.value),
+            *(queue.id, to_micros(now), CancelledBy.OPERATOR.value, held_to),
         )
-        if cancelled:
-            yield from set_head(subscription_id)
+        if cancelled and queue.lease_worker is None:
+            yield from reschedule([queue], now)
         return sorted(row["id"] for row in cancelled)
+
+
+def reschedule(queues: Sequence[Queue], now: datetime) -> Script[None]:
+    """Let queues be looked at when their first pending delivery is due; their rows are held.
+
+    The holder of a leased one looks when it settles next.
+    """
+    first = yield from OUTBOX.first_pending([queue.id for queue in queues], 1)
+    moment, written = to_micros(now), list[Queue]()
+    for queue in queues:
+        if queue.lease_worker is not None:
+            written.append(queue._replace(due_at=moment))
+            continue
+        jobs = first[queue.id]
+        due = schedule(queue, jobs[0] if jobs else None, moment)
+        written.append(queue._replace(due_at=due, abandoned=0 if due is None else queue.abandoned))
+    yield from OUTBOX.write(written)
 
 
 def _standing(row: Row) -> Standing:
     return Standing(
-        state=DeliveryState(row["state"]),
-        is_head=bool(row["head"]),
+        state=DeliveryState(row["shown"]),
+        is_next=bool(row["is_next"]),
         destination=(row["tenant"], row["owner"], row["origin"]),
         is_wanted=None if row["active"] is None else bool(row["active"]),
         is_paused=bool(row["paused"]),

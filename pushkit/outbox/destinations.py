@@ -88,11 +88,6 @@ class DestinationStore:
                 " RETURNING origin",
                 (tenant, owner, origin, to_micros(now), failures),
             )
-            yield Statement(
-                "UPDATE pushkit_parked SET again_at = $4"
-                " WHERE tenant = $1 AND owner = $2 AND origin = $3 AND again_at > $4",
-                (tenant, owner, origin, to_micros(now)),
-            )
             waited += len(rows)
         return waited
 

@@ -9,14 +9,22 @@ from typing import Final
 
 from pushkit.errors import SealedSecretError
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
-from pushkit.outbox.states import CancelledBy, DeliveryState
+from pushkit.outbox.states import (
+    IS_IN_FLIGHT,
+    IS_NEXT,
+    SHOWN_STATE,
+    UNFINISHED,
+    CancelledBy,
+    DeliveryState,
+)
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
-from pushkit.storage.paging import WINDOW, conditions, read_record, rows_after
-from pushkit.storage.script import Row, Rows, Script, Statement, moment_or_none
+from pushkit.storage.paging import WINDOW, AtMost, conditions, read_record, rows_after
+from pushkit.storage.script import Row, Rows, Script, Statement, moment_or_none, to_micros
+from pushkit.subscriptions.queues import OUTBOX
 
-_FILTERED = ("state", "tenant", "owner", "task_id", "subscription_id", "origin", "cancelled_by")
+_FILTERED = ("tenant", "owner", "task_id", "subscription_id", "origin", "cancelled_by")
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -38,7 +46,9 @@ class DeliveryFilter:
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters, numbered after `after` others."""
         wanted = {column: getattr(self, column) for column in _FILTERED}
-        more = ["head > 0"] if self.next_only else []
+        more = [IS_NEXT] if self.next_only else []
+        if self.state is not None:
+            more.append(WHERE_STATE[self.state])
         return conditions({**wanted, "last_error": self.error}, *more, after=after)
 
 
@@ -102,11 +112,42 @@ class OutboxStats:
     local_faults: dict[str, int]
 
 
+@record(frozen=True, slots=True, kw_only=True)
+class QueueStanding:
+    """The queue of a subscription that a worker leases, or that has deliveries to be sent."""
+
+    id: str  # of the subscription
+    tenant: str
+    owner: str
+    task_id: str
+    origin: str
+    worker: str | None  # which worker leases it; None if none does
+    leased_at: datetime | None  # since when
+    lease_until: datetime | None  # until when, unless the worker renews it
+    epoch: int  # how many leases began or ended
+    waiting: AtMost  # how many deliveries are pending or in flight
+    due_at: datetime | None  # when to look for deliveries that no worker has in memory
+    failing_since: datetime | None  # since when every attempt of the subscription failed
+    waits_until: datetime | None  # until when its destination waits
+    failures: int  # of its destination, in a row
+
+
+WHERE_STATE: Final = {
+    **{state: f"state = '{state}'" for state in DeliveryState},
+    DeliveryState.PENDING: f"{UNFINISHED} AND NOT {IS_IN_FLIGHT}",
+    DeliveryState.IN_FLIGHT: IS_IN_FLIGHT,
+}
+"""The condition of each state, in SQL."""
+_MOST_WAITING: Final = 1000
+_BUSY: Final = "SELECT id FROM pushkit_subscriptions WHERE lease_worker IS NOT NULL"
+_DUE: Final = (
+    "SELECT id FROM pushkit_subscriptions WHERE due_at IS NOT NULL AND lease_worker IS NULL"
+)
 AGE_FROM: Final = "COALESCE(redriven_at, notified_at) AS age_from"  # as `Delivery.age_from`
 _SUMMARY: Final = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
-    f" LENGTH(body) AS body_bytes, SUBSTR(body, 1, {len(SEALED)}) AS body_head,"
-    " state, attempts, notified_at, redriven_at, not_before,"
+    f" body_bytes, SUBSTR(body, 1, {len(SEALED)}) AS body_head,"
+    f" {SHOWN_STATE} AS state, attempts, notified_at, redriven_at, not_before,"
     " finished_at, last_status, last_error, cancelled_by"
 )
 _WITH_BODIES: Final = (
@@ -160,7 +201,8 @@ class Inspection:
     def states_of(self, subscription_id: str) -> Script[dict[DeliveryState, int]]:
         """Count the newest deliveries of a subscription by state."""
         rows = yield Statement(
-            "SELECT state, COUNT(*) AS found FROM (SELECT state FROM pushkit_deliveries"
+            f"SELECT state, COUNT(*) AS found FROM (SELECT {SHOWN_STATE} AS state"
+            " FROM pushkit_deliveries"
             f" WHERE subscription_id = $1 ORDER BY seq DESC LIMIT {WINDOW}) n GROUP BY state",
             (subscription_id,),
         )
@@ -172,26 +214,55 @@ class Inspection:
         except SealedSecretError:
             return None
 
+    def queues(
+        self, now: datetime, *, after: str | None, limit: int
+    ) -> Script[list[QueueStanding]]:
+        """Return a page of queues that are leased or due, now or later, by id."""
+        rows = yield Statement(
+            "SELECT q.id, q.tenant, q.owner, q.task_id, q.origin, q.lease_worker AS worker,"
+            " q.leased_at, q.lease_until, q.epoch, q.due_at, q.failing_since,"
+            " CASE WHEN g.until > $1 THEN g.until END AS waits_until,"
+            " COALESCE(g.failures, 0) AS failures, (SELECT COUNT(*) FROM (SELECT 1"
+            f" FROM pushkit_deliveries d WHERE d.subscription_id = q.id AND d.{UNFINISHED}"
+            f" LIMIT {_MOST_WAITING + 1}) w) AS waiting FROM {OUTBOX.joined} WHERE q.id IN"
+            # Not in the order of the primary key, which has many subscriptions that are idle.
+            f" (SELECT id FROM ({_BUSY} UNION ALL {_DUE}) b WHERE id || '' > $2"
+            " ORDER BY id || '' LIMIT CAST($3 AS BIGINT)) ORDER BY q.id",
+            (to_micros(now), after or "", limit),
+        )
+        return [
+            read_record(
+                QueueStanding,
+                row,
+                waiting=AtMost(
+                    min(row["waiting"], _MOST_WAITING), more=row["waiting"] > _MOST_WAITING
+                ),
+            )
+            for row in rows
+        ]
+
     def stats(self) -> Script[OutboxStats]:
         """Return counts over the whole outbox."""
         states = yield Statement(
-            "SELECT state, COUNT(*) AS found FROM pushkit_deliveries GROUP BY state"
+            f"SELECT state, COUNT(*) AS found FROM (SELECT {SHOWN_STATE} AS state"
+            " FROM pushkit_deliveries) d GROUP BY state"
         )
         oldest = yield Statement(
             f"SELECT MIN(age_from) AS moment FROM (SELECT {AGE_FROM} FROM pushkit_deliveries"
-            " WHERE state = 'pending') p"
+            f" WHERE {WHERE_STATE[DeliveryState.PENDING]}) p"
         )
         origins = yield Statement(
             "SELECT origin, COUNT(*) FILTER (WHERE state = 'pending') AS pending,"
             " COUNT(*) FILTER (WHERE state = 'in_flight') AS in_flight,"
-            " COUNT(*) FILTER (WHERE state = 'dead') AS dead FROM pushkit_deliveries"
-            " WHERE state IN ('pending', 'in_flight', 'dead') GROUP BY origin"
+            f" COUNT(*) FILTER (WHERE state = 'dead') AS dead FROM (SELECT origin, {SHOWN_STATE}"
+            " AS state FROM pushkit_deliveries WHERE state IN ('pending', 'dead')) d"
+            " GROUP BY origin"
         )
         by_origin = [read_record(OriginStats, row) for row in origins]
         by_origin.sort(key=lambda each: (-each.pending, -each.dead, each.origin))
         errors = yield Statement(
             "SELECT last_error AS error, COUNT(*) AS found,"
-            " SUM(CASE WHEN state = 'pending' AND fruitless_claims > 0 THEN 1 ELSE 0 END) AS local"
+            " SUM(CASE WHEN state = 'pending' AND faults > 0 THEN 1 ELSE 0 END) AS local"
             " FROM pushkit_deliveries WHERE state IN ('pending', 'dead')"
             " AND last_error IS NOT NULL GROUP BY last_error ORDER BY last_error"
         )

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from pushkit.net.timing import Timing
 from pushkit.outbox.states import DeliveryState, Outcome
@@ -42,8 +42,8 @@ class Delivery:
     # The bytes to send, frozen; sealed if the sender seals them.
     body: bytes = field(repr=False)
     state: DeliveryState = DeliveryState.PENDING
-    claims: int = 0  # how often it was claimed: it only grows, and fences late results off
-    fruitless_claims: int = 0  # how many claims in a row made no request, this one included
+    redrives: int = 0  # how often it was redriven: fences results of before off
+    faults: int = 0  # how many faults of this side in a row, without a request
     # How many requests were made since the last redrive, if any: they use up the schedule.
     # Counted when the attempt is settled.
     attempts: int = 0
@@ -60,21 +60,21 @@ class Delivery:
         return self.redriven_at or self.notified_at
 
 
-# The columns that `delivery_of` reads, in its order.
+# The columns that `delivery_of` reads, in its order, but for the expression of the state.
 DELIVERY = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
     " (SELECT b.body FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id) AS body,"
     " (SELECT b.traceparent FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id)"
     " AS traceparent,"
-    " state, claims, fruitless_claims, attempts, notified_at, not_before, last_status, last_error,"
-    " redriven_at"
+    " {state} AS state, redrives, faults, attempts, notified_at, not_before, last_status,"
+    " last_error, redriven_at"
 )
 _STATES = {state.value: state for state in DeliveryState}
 
 
 def delivery_of(row: Row) -> Delivery:
     """Return a delivery from a row of the columns `DELIVERY`."""
-    *names, body, trace, state, claims, fruitless, attempts, notified, due, status, error, again = (
+    *names, body, trace, state, redrives, faults, attempts, notified, due, status, error, again = (
         row
     )
     delivery_id, subscription_id, tenant, owner, task_id, config_id, seq, origin, kind = names
@@ -90,8 +90,8 @@ def delivery_of(row: Row) -> Delivery:
         content_type=kind,
         body=bytes(body),
         state=_STATES[state],
-        claims=claims,
-        fruitless_claims=fruitless,
+        redrives=redrives,
+        faults=faults,
         attempts=attempts,
         notified_at=from_micros(notified),
         not_before=from_micros(due),
@@ -102,22 +102,13 @@ def delivery_of(row: Row) -> Delivery:
     )
 
 
-class Claim(NamedTuple):
-    """The worker that leases deliveries, and until when."""
-
-    worker: str
-    until: datetime
-
-
 @record(frozen=True, slots=True, kw_only=True)
 class NewDelivery(Delivery):
     """A delivery to be stored."""
 
-    head: bool  # whether its subscription is not paused and has no unfinished delivery
     status: StatusMark | None = None  # what it says about the task's status, if anything
     idempotency_key: str | None = None  # the caller's key, if any
     update_sha256: str | None = None  # the digest of the update that the key stands for
-    claim: Claim | None = None  # its lease, if it is stored in flight; None if it is pending
 
 
 @record(frozen=False, slots=True, kw_only=True, eq=False)
@@ -137,9 +128,6 @@ class Result:
     timing: Timing | None = None
     # The first KiB of the answer's body, if the sender keeps it.
     answer: bytes | None = field(default=None, repr=False)
-
-
-NOT_BEGUN: Final = Result(outcome=Outcome.NOT_BEGUN)
 
 
 def new_delivery_ids(now: datetime) -> Iterator[str]:

@@ -1,14 +1,15 @@
-"""The tables of the sender's database, in the newest version.
+"""The tables of the sender's database: subscriptions are queues, deliveries are their jobs.
 
-This script makes a new database. An older one gets the same tables by the migrations that it lacks
-(`pushkit.outbox.migrations`). Times and durations are whole microseconds; true is 1, false 0.
+Times and durations are whole microseconds; true is 1, false 0.
 """
 
 from __future__ import annotations
 
+from pushkit.queue.tables import QUEUE_COLUMNS
 from pushkit.storage.migrations import statements
+from pushkit.subscriptions.queues import OUTBOX
 
-SCHEMA = statements("""
+SCHEMA = statements(f"""
 CREATE TABLE pushkit_subscriptions (
     id TEXT PRIMARY KEY,
     tenant TEXT NOT NULL,
@@ -33,7 +34,8 @@ CREATE TABLE pushkit_subscriptions (
     removed_at BIGINT,                 -- withdrawn: it is kept for its dead letters
     disabled_by TEXT,
     disabled_at BIGINT,
-    revision INTEGER NOT NULL DEFAULT 0
+    revision INTEGER NOT NULL DEFAULT 0,
+{QUEUE_COLUMNS}
 );
 CREATE UNIQUE INDEX pushkit_subscriptions_key
     ON pushkit_subscriptions (tenant, task_id, owner, config_id) WHERE removed_at IS NULL;
@@ -59,41 +61,28 @@ CREATE TABLE pushkit_deliveries (  -- the columns that attempts change: narrow r
     seq BIGINT NOT NULL,
     origin TEXT NOT NULL,
     content_type TEXT NOT NULL,
+    body_bytes INTEGER NOT NULL,
     idempotency_key TEXT,
-    status TEXT,                   -- StatusMark: whether a newer status may supersede it
+    status TEXT,                         -- StatusMark: whether a newer status may supersede it
     state TEXT NOT NULL DEFAULT 'pending',  -- pushkit.outbox.states
-    head INTEGER NOT NULL,         -- 1: the oldest unfinished of its subscription; 2: parked
+    waits INTEGER NOT NULL DEFAULT 0,    -- redriven under a lease, and not fetched yet
     attempts INTEGER NOT NULL DEFAULT 0,
+    redrives INTEGER NOT NULL DEFAULT 0, -- fences results of before off
+    faults INTEGER NOT NULL DEFAULT 0,   -- of this side, in a row, without a request
     notified_at BIGINT NOT NULL,
     not_before BIGINT NOT NULL,
-    lease_worker TEXT,
-    lease_until BIGINT,
+    scheduled_at BIGINT NOT NULL,        -- when that was set
     finished_at BIGINT,
     redriven_at BIGINT,
     last_status INTEGER,
     last_error TEXT,
-    update_sha256 TEXT,            -- detects another update under the same idempotency key
-    claims BIGINT NOT NULL DEFAULT 0,             -- fences late results off
-    fruitless_claims INTEGER NOT NULL DEFAULT 0,  -- claims in a row without a request
+    update_sha256 TEXT,                  -- detects another update under the same idempotency key
     cancelled_by TEXT,
-    first_attempt TEXT,            -- the first attempt, if it delivered
-    scheduled_at BIGINT            -- when `not_before` was set to a later time
+    first_attempt TEXT                   -- the first attempt, if it delivered
 );
 CREATE UNIQUE INDEX pushkit_deliveries_seq ON pushkit_deliveries (subscription_id, seq);
 CREATE UNIQUE INDEX pushkit_deliveries_key  -- finds a task's deliveries, too
     ON pushkit_deliveries (tenant, task_id, idempotency_key, subscription_id);
-CREATE INDEX pushkit_deliveries_unfinished
-    ON pushkit_deliveries (subscription_id, seq) WHERE state IN ('pending', 'in_flight');
-CREATE INDEX pushkit_deliveries_due
-    ON pushkit_deliveries (not_before) WHERE head = 1 AND state = 'pending';
-CREATE INDEX pushkit_deliveries_heads  -- from one destination to the next; see `first_heads`
-    ON pushkit_deliveries (tenant, owner, origin, not_before)
-    WHERE head >= 1 AND head <= 1 AND state = 'pending';
-CREATE INDEX pushkit_deliveries_parked
-    ON pushkit_deliveries (tenant, owner, origin, not_before) WHERE head = 2 AND state = 'pending';
-CREATE INDEX pushkit_deliveries_leased  -- counted by owner, destination and worker in each claim
-    ON pushkit_deliveries (lease_until, lease_worker, tenant, owner, origin)
-    WHERE state = 'in_flight';
 CREATE INDEX pushkit_deliveries_finished  -- for retention
     ON pushkit_deliveries (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX pushkit_deliveries_dead ON pushkit_deliveries (id) WHERE state = 'dead';
@@ -133,12 +122,5 @@ CREATE TABLE pushkit_destinations (  -- those that failed or asked to wait
     PRIMARY KEY (tenant, owner, origin)
 );
 
-CREATE TABLE pushkit_parked (  -- destinations that have parked deliveries
-    tenant TEXT NOT NULL,
-    owner TEXT NOT NULL,
-    origin TEXT NOT NULL,
-    again_at BIGINT NOT NULL,
-    PRIMARY KEY (tenant, owner, origin)
-);
-CREATE INDEX pushkit_parked_again ON pushkit_parked (again_at);
+{OUTBOX.indexes()}
 """)

@@ -2,20 +2,20 @@
 
 | event | from | to | besides |
 |---|---|---|---|
-| stored | nothing | pending; in flight in a free slot, or in a chain | the next `seq` |
-| claimed, or chained behind a claim | pending | in flight | the lease begins; one claim more |
-| acknowledged | in flight | delivered | one attempt more; the next of its queue may follow |
+| stored | nothing | pending | the next `seq`; its queue may be leased, and it in flight at once |
+| acknowledged | in flight | delivered | one attempt more |
 | failed | in flight | pending | one attempt more; waits as the schedule says |
 | local fault | in flight | pending | no attempt; the schedule is not used up |
-| not begun | in flight | pending | no attempt: it returns behind the delivery before it |
 | given up | in flight | dead | |
 | gone | in flight | dead | its subscription is disabled, and the rest of the queue cancelled |
-| lost: worker died, lease ended | in flight | pending | no attempt; one fruitless claim |
+| worker died again | in flight | pending, dead | one attempt more, as the schedule says |
 | cancelled with its subscription | pending, in flight | cancelled | |
 | superseded, cancelled by an operator | pending | cancelled | |
 | redriven, sent again | delivered, dead, cancelled | pending | age and attempts begin anew |
 
-The stores build their statements from these transitions; nothing else writes `state`.
+Pending and in flight are one state in the table: a pending delivery is in flight while its queue is
+leased and its holder has it (`pushkit.queue.rules`). The scripts build their statements from these
+transitions; nothing else writes `state`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,22 @@ from typing import Final
 
 from pushkit.record import record
 
-# The condition of partial indexes: SQLite uses them only for statements with the same text.
-UNFINISHED: Final = "state IN ('pending', 'in_flight')"
+UNFINISHED: Final = "state = 'pending'"
+"""The condition of a partial index: SQLite uses it only for statements with the same text."""
+
+
+# Conditions over rows of `pushkit_deliveries`, whose columns have names that no other table has.
+IS_IN_FLIGHT: Final = (
+    f"({UNFINISHED} AND waits = 0 AND EXISTS (SELECT 1 FROM pushkit_subscriptions q"
+    " WHERE q.id = subscription_id AND q.lease_worker IS NOT NULL AND seq <= q.sending_to))"
+)
+IS_NEXT: Final = (  # of a queue that is not paused
+    f"({UNFINISHED} AND id IN (SELECT (SELECT o.id FROM pushkit_deliveries o"
+    " WHERE o.subscription_id = q.id AND o.state = 'pending' ORDER BY o.seq LIMIT 1)"
+    " FROM pushkit_subscriptions q WHERE q.id = subscription_id AND q.paused = 0))"
+)
+SHOWN_STATE: Final = f"CASE WHEN {IS_IN_FLIGHT} THEN 'in_flight' ELSE state END"
+"""The `DeliveryState` of a row."""
 
 
 class DeliveryState(StrEnum):
@@ -34,6 +48,7 @@ class DeliveryState(StrEnum):
 
     PENDING = "pending"
     IN_FLIGHT = "in_flight"
+    """Pending, and with the worker that leases its queue: begun, or next."""
     DELIVERED = "delivered"
     DEAD = "dead"
     CANCELLED = "cancelled"
@@ -48,8 +63,6 @@ class Outcome(StrEnum):
     LOCAL_FAULT = "local_fault"
     """Something failed in the sender before the request. The delivery is tried again, and its
     schedule is not used up."""
-    NOT_BEGUN = "not_begun"
-    """It was in a chain behind a delivery that failed, or that had to leave its slot."""
     GONE = "gone"
     """Answered 410: dead, and the subscription's unfinished deliveries are cancelled."""
 
@@ -84,57 +97,45 @@ class Transition:
         )
 
 
-_UNFINISHED = (DeliveryState.PENDING, DeliveryState.IN_FLIGHT)
+_PENDING = (DeliveryState.PENDING,)
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.DEAD, DeliveryState.CANCELLED)
-_NO_LEASE = "lease_worker = NULL, lease_until = NULL"
 
-CLAIMED: Final = Transition(
-    (DeliveryState.PENDING,),
-    DeliveryState.IN_FLIGHT,
-    "head = 1, lease_worker = $1, lease_until = $2, claims = claims + 1,"
-    " fruitless_claims = fruitless_claims + 1",
-)
-# A delivery behind another may never be attempted: that claim is not fruitless.
-CHAINED: Final = Transition(
-    CLAIMED.before, CLAIMED.after, "lease_worker = $1, lease_until = $2, claims = claims + 1"
-)
-LOST: Final = Transition(
-    (DeliveryState.IN_FLIGHT,),
-    DeliveryState.PENDING,
-    f"{_NO_LEASE}, last_error = $1, not_before = COALESCE($2, not_before), scheduled_at = $3",
-)
-CANCELLED_WITH_SUBSCRIPTION: Final = Transition(
-    _UNFINISHED,
-    DeliveryState.CANCELLED,
-    f"head = 0, {_NO_LEASE}, finished_at = $2, cancelled_by = $3",
-)
 CANCELLED: Final = Transition(
-    (DeliveryState.PENDING,),
-    DeliveryState.CANCELLED,
-    "head = 0, finished_at = $2, cancelled_by = $3",
+    _PENDING, DeliveryState.CANCELLED, "waits = 0, finished_at = $2, cancelled_by = $3"
 )
 SUPERSEDED: Final = Transition(
-    CANCELLED.before, CANCELLED.after, f"{CANCELLED.sets}, last_error = 'superseded'"
+    _PENDING, DeliveryState.CANCELLED, f"{CANCELLED.sets}, last_error = 'superseded'"
 )
 REDRIVEN: Final = Transition(
     _FINISHED,
     DeliveryState.PENDING,
-    "head = 0, attempts = 0, redriven_at = $2, not_before = $2, finished_at = NULL,"
-    " cancelled_by = NULL, origin = $3, fruitless_claims = 0",
+    "waits = CAST($4 AS INTEGER), redrives = redrives + 1, attempts = 0, faults = 0,"
+    " redriven_at = $2, not_before = $2, scheduled_at = $2, finished_at = NULL,"
+    " cancelled_by = NULL, origin = $3",
+)
+LOST: Final = Transition(
+    _PENDING,
+    DeliveryState.PENDING,
+    "attempts = attempts + CAST($4 AS INTEGER), last_error = $2, last_status = NULL,"
+    " not_before = $3, scheduled_at = $5",
+)
+LOST_FOR_GOOD: Final = Transition(
+    _PENDING,
+    DeliveryState.DEAD,
+    "attempts = attempts + 1, last_error = $2, last_status = NULL, finished_at = $3",
 )
 # The state after an attempt, by its outcome: the first parameter of `SETTLING`.
 SETTLED: Final = {
     Outcome.DELIVERED: DeliveryState.DELIVERED,
     Outcome.RETRY: DeliveryState.PENDING,
     Outcome.LOCAL_FAULT: DeliveryState.PENDING,
-    Outcome.NOT_BEGUN: DeliveryState.PENDING,
     Outcome.DEAD: DeliveryState.DEAD,
     Outcome.GONE: DeliveryState.DEAD,
 }
 SETTLING: Final = (
-    f"UPDATE pushkit_deliveries SET state = $1, head = 0, {_NO_LEASE}, last_status = $2,"
-    " last_error = $3, not_before = COALESCE($4, not_before), finished_at = $5,"
+    "UPDATE pushkit_deliveries SET state = $1, last_status = $2, last_error = $3,"
+    " not_before = COALESCE($4, not_before), finished_at = $5,"
     " scheduled_at = CASE WHEN CAST($4 AS BIGINT) IS NULL THEN scheduled_at ELSE $8 END,"
     " attempts = attempts + CAST($6 AS INTEGER),"
-    " fruitless_claims = CASE CAST($6 AS INTEGER) WHEN 1 THEN 0 ELSE fruitless_claims END"
+    " faults = CASE CAST($6 AS INTEGER) WHEN 1 THEN 0 ELSE faults + 1 END"
 )

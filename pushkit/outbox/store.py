@@ -1,7 +1,7 @@
 """The deliveries table, as scripts (see `pushkit.storage.script`): adding, cancelling, counting.
 
-Workers claim deliveries by `pushkit.outbox.leases`. The condition of a partial index is repeated
-in the statements that use it: SQLite needs the same text.
+The condition of a partial index is repeated in the statements that use it: SQLite needs the same
+text.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from pushkit.outbox.heads import set_head
 from pushkit.outbox.model import DELIVERY, Delivery, NewDelivery, delivery_of
-from pushkit.outbox.states import CANCELLED_WITH_SUBSCRIPTION, SUPERSEDED, UNFINISHED, CancelledBy
+from pushkit.outbox.states import CANCELLED, SHOWN_STATE, SUPERSEDED, UNFINISHED, CancelledBy
+from pushkit.queue.rules import Queue
 from pushkit.storage.script import (
     Script,
     Statement,
     count,
     insert_rows,
-    run_for_ids,
     slices,
     to_micros,
 )
@@ -30,9 +29,8 @@ class OutboxStore:
         """Store deliveries of subscriptions whose rows are held."""
         yield from insert_rows(
             "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
-            " config_id, seq, origin, content_type, notified_at, not_before, head,"
-            " status, idempotency_key, update_sha256, state, claims, fruitless_claims,"
-            " lease_worker, lease_until) VALUES $rows",
+            " config_id, seq, origin, content_type, body_bytes, notified_at, not_before,"
+            " scheduled_at, status, idempotency_key, update_sha256) VALUES $rows",
             slices(list(map(_row_of, deliveries))),
         )
         yield from insert_rows(
@@ -43,8 +41,7 @@ class OutboxStore:
     def move(self, subscription_id: str, origin: str) -> Script[None]:
         """Move the unfinished deliveries of a subscription to its new destination."""
         yield Statement(
-            # No longer parked: deliveries are parked by destination.
-            "UPDATE pushkit_deliveries SET origin = $2, head = CASE WHEN head > 0 THEN 1 ELSE 0 END"
+            "UPDATE pushkit_deliveries SET origin = $2"
             f" WHERE subscription_id = $1 AND origin <> $2 AND {UNFINISHED}",
             (subscription_id, origin),
         )
@@ -54,7 +51,7 @@ class OutboxStore:
     ) -> Script[int]:
         """Cancel the unfinished deliveries of a subscription; return how many."""
         rows = yield Statement(
-            CANCELLED_WITH_SUBSCRIPTION.where("subscription_id = $1 RETURNING id"),
+            CANCELLED.where("subscription_id = $1 RETURNING id"),
             (subscription_id, to_micros(now), by.value),
         )
         return len(rows)
@@ -62,7 +59,7 @@ class OutboxStore:
     def of_task(self, *, tenant: str, task_id: str) -> Script[list[Delivery]]:
         """Return every delivery of a task, by subscription and `seq`."""
         rows = yield Statement(
-            f"SELECT {DELIVERY} FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
+            f"SELECT {_DELIVERY} FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
             " ORDER BY subscription_id, seq",
             (tenant, task_id),
         )
@@ -76,16 +73,6 @@ class OutboxStore:
         )
         return bool(rows)
 
-    def oldest(self, ids: Sequence[str]) -> Script[dict[str, int | None]]:
-        """Return the `seq` of each subscription's oldest unfinished delivery, None if none."""
-        rows = yield from run_for_ids(
-            "SELECT s.id, (SELECT MIN(d.seq) FROM pushkit_deliveries d WHERE"
-            f" d.subscription_id = s.id AND d.{UNFINISHED}) AS oldest"
-            " FROM pushkit_subscriptions s WHERE s.id IN ($ids)",
-            ids,
-        )
-        return {row["id"]: row["oldest"] for row in rows}
-
     def backlog(self, subscription_id: str, limit: int) -> Script[int]:
         """Return how many deliveries of a subscription are unfinished, at most `limit`."""
         rows = f"pushkit_deliveries WHERE subscription_id = $1 AND {UNFINISHED}"
@@ -95,28 +82,36 @@ class OutboxStore:
         """Return how many deliveries are unfinished in all, at most `limit`."""
         return count(f"pushkit_deliveries WHERE {UNFINISHED}", limit=limit)
 
-    def supersede(self, subscription_id: str, *, by_new_status: bool, now: datetime) -> Script[int]:
+    def supersede(self, queue: Queue, *, by_new_status: bool, now: datetime) -> Script[int]:
         """Cancel pending `working` statuses that a newer status replaces; return how many.
 
         Args:
+            queue: Their queue, whose row is held: what is in flight stays.
             by_new_status: Whether a status that is newer than all of them is about to be stored.
         """
         rows = yield Statement(
             SUPERSEDED.where(
                 f"subscription_id = $1 AND {UNFINISHED} AND status = 'bare'"
+                " AND (seq > $5 OR waits = 1)"
                 " AND (CAST($4 AS BIGINT) = 1 OR seq <"
                 " (SELECT MAX(seq) FROM pushkit_deliveries WHERE subscription_id = $1"
                 f" AND {UNFINISHED} AND status IS NOT NULL)) RETURNING id"
             ),
-            (subscription_id, to_micros(now), CancelledBy.SUPERSEDED.value, int(by_new_status)),
+            (
+                queue.id,
+                to_micros(now),
+                CancelledBy.SUPERSEDED.value,
+                int(by_new_status),
+                queue.sending_to,
+            ),
         )
-        if rows:
-            yield from set_head(subscription_id)
         return len(rows)
 
 
+_DELIVERY = DELIVERY.format(state=SHOWN_STATE)
+
+
 def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
-    claim = new.claim
     return (
         new.id,
         new.subscription_id,
@@ -127,15 +122,11 @@ def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
         new.seq,
         new.origin,
         new.content_type,
+        len(new.body),
         to_micros(new.notified_at),
         to_micros(new.not_before),
-        int(new.head),
+        to_micros(new.notified_at),
         new.status and str(new.status),  # a subclass of str is slow to bind
         new.idempotency_key,
         new.update_sha256,
-        str(new.state),
-        new.claims,
-        new.fruitless_claims,
-        claim and claim.worker,
-        claim and to_micros(claim.until),
     )

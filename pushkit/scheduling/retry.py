@@ -36,8 +36,8 @@ DEFAULT_SCHEDULE = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
 MAX_AGE = timedelta(hours=90)
 
 _LONGEST = timedelta(days=3650)
-_FIRST_FRUITLESS_WAIT = timedelta(seconds=1)
-_LONGEST_FRUITLESS_WAIT = timedelta(minutes=5)
+_FIRST_FAULT_WAIT = timedelta(seconds=1)
+_LONGEST_FAULT_WAIT = timedelta(minutes=5)
 
 
 class wait_schedule(wait_base):  # noqa: N801  # named like tenacity's own
@@ -115,16 +115,16 @@ def gives_up(policy: RetryPolicy, *, attempts: int, since: datetime, now: dateti
     return bool(policy.stop(_call_state(attempts, now - since)))
 
 
-def after_fruitless_claims(claims: int) -> timedelta:
-    """Return how long to wait after so many claims in a row that made no request.
+def after_faults(faults: int) -> timedelta:
+    """Return how long to wait after so many faults of this side in a row.
 
-    The cause (a process that died, a key that is out of reach) is not a fault of the webhook: its
-    schedule is not used up, and nothing is given up.
+    The cause (a key or a database that is out of reach) is not a fault of the webhook: its schedule
+    is not used up, and nothing is given up.
     """
-    if claims < 1:
+    if faults < 1:
         return timedelta(0)
-    doublings = min(claims - 1, 20)  # far beyond the longest wait
-    return min(_FIRST_FRUITLESS_WAIT * (1 << doublings), _LONGEST_FRUITLESS_WAIT)
+    doublings = min(faults - 1, 20)  # far beyond the longest wait
+    return min(_FIRST_FAULT_WAIT * (1 << doublings), _LONGEST_FAULT_WAIT)
 
 
 async def persist(

@@ -191,7 +191,7 @@ async def upgrade(database: Database) -> Schema:
         StorageError: The database is out of reach, or refuses.
     """
     before = await database.schema()
-    before.check_not_newer()
+    before.check_known()
     if not before.is_current:
         async with opened(database, Access.UPGRADE):
             pass

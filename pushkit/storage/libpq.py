@@ -3,7 +3,7 @@
 asyncpg passes those that it does not know on, as settings of the server, which refuses them. Here
 they are honoured; or, if they only tune, left out, with a line in the log; or refused, if the
 connection would be less secure without them. Parameters of a service file, and variables of libpq
-(`PGCHANNELBINDING`), count like those of the DSN.
+(`PGCHANNELBINDING`), count like those of the DSN. `pooler=transaction` is pushkit's own.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ _ONLY_TUNE = {
 }
 # asyncpg does not look at these if it is given a TLS context.
 _NOT_WITH_CONTEXT = ("sslcrl", "ssl_min_protocol_version", "ssl_max_protocol_version")
+# A pooler in transaction mode drops these settings of a session: tables would be elsewhere.
+_NOT_WITH_POOLER = ("search_path", "options")
 
 
 class Connecting(NamedTuple):
@@ -57,6 +59,8 @@ class Connecting(NamedTuple):
     timeout: float  # for a connection, in seconds
     tls: ssl.SSLContext | None  # with the system's roots, if the DSN says so
     without_effect: tuple[str, ...]  # the names of parameters that were left out
+    has_pooler: bool  # the DSN says that a pooler in transaction mode is before the server
+    not_with_pooler: tuple[str, ...]  # the names of parameters that it would drop
 
 
 def connecting(dsn: str) -> Connecting:
@@ -82,13 +86,19 @@ def connecting(dsn: str) -> Connecting:
             kept.append(f"application_name={each.partition('=')[2]}")
         elif name in _REFUSED or name in _ONLY_TUNE:
             left_out.append(name)
-        elif name not in {"connect_timeout", "fallback_application_name"}:
+        elif name not in {"connect_timeout", "fallback_application_name", "pooler"}:
             kept.append(each)
+    if given.get("pooler", "transaction") != "transaction":
+        raise ConfigError(
+            "database: pooler in the DSN: expected transaction; leave it out for session mode"
+        )
     return Connecting(
         f"{head}?{'&'.join(kept)}" if any(kept) else head,
         _timeout(parameters.get("connect_timeout", "")),
         _system_roots(parameters),
         tuple(left_out),
+        "pooler" in given,
+        tuple(name for name in _NOT_WITH_POOLER if name in given),
     )
 
 

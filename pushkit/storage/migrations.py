@@ -52,7 +52,8 @@ def table_names(migrations: Sequence[Migration]) -> set[str]:
 
 
 _TABLES = {"sender": "outbox", "receiver": "inbox"}  # of each component, in messages
-_COMMANDS = {"sender": "pushkit migrate", "receiver": "receiver migrate"}
+_COMMANDS = {"outbox": "pushkit migrate", "receiver": "receiver migrate"}
+_BEFORE = {"outbox": "sender"}  # names of components whose schemas are not upgraded
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -116,12 +117,18 @@ class Schema:
             return f"the {self.tables} was created with schema version {self.newest}"
         return f"the {self.tables} was migrated from schema version {self.found} to {self.newest}"
 
-    def check_not_newer(self) -> None:
-        """Refuse a schema that newer code wrote.
+    def check_known(self) -> None:
+        """Refuse a schema that this code does not know.
 
         Raises:
-            SchemaError: Newer code wrote it.
+            SchemaError: Newer code wrote it, or code from before version 1 of this schema.
         """
+        if _BEFORE.get(self.component) in self.versions:
+            raise SchemaError(
+                f"{self.where}: the {self.tables} is of a pushkit before this schema, and cannot be"
+                " upgraded: nothing was changed. Use a new database, or the pushkit that wrote it;"
+                " docs/upgrading.md says what does not come along"
+            )
         if self.found > self.newest:
             raise SchemaError(
                 f"{self.where}: the {self.tables} has schema version {self.found}, this code knows"
@@ -134,7 +141,7 @@ class Schema:
         Raises:
             SchemaError: It is older, newer, or missing; the message says what was found instead.
         """
-        self.check_not_newer()
+        self.check_known()
         command = with_database(_COMMANDS.get(self.component, "migrate"), location)
         if self.found:
             if self.missing:
@@ -189,7 +196,7 @@ def migrate(
     already. Each step is reported as progress (`pushkit.progress`).
 
     Raises:
-        SchemaError: The database was written by newer code.
+        SchemaError: The database was written by newer code, or by code from before this schema.
     """
     return _migrate(component, migrations, where, alone, following())
 
@@ -211,7 +218,7 @@ def _migrate(
     )
     versions = yield from _versions()
     schema = Schema(where=where, component=component, migrations=migrations, versions=versions)
-    schema.check_not_newer()
+    schema.check_known()
     if alone is not None and schema.missing:
         yield Statement(alone)
     steps = [each for each in migrations if each.version > schema.found]

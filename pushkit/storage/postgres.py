@@ -4,6 +4,9 @@ Scripts call two functions, which are made with the schema: `pushkit_now()`, mic
 epoch by the database's clock, and `pushkit_wake()`, which wakes idle workers on every machine
 (`NOTIFY`, delivered when the transaction commits). `pushkit_check()` refuses a process that is too
 old for the schema, in the round trip that begins its transaction.
+
+Behind a pooler in transaction mode each transaction may be in another session: statements are not
+prepared by name, every one is in a transaction, and nothing listens.
 """
 
 from __future__ import annotations
@@ -81,6 +84,15 @@ _CLOSE_TIMEOUT = timedelta(seconds=5)
 _ROLLBACK_TIMEOUT = 2.0  # seconds; then the connection is dropped, and the server rolls back
 _ASKS_EVERY = 30.0  # seconds between two queries of the connection that listens
 _SESSION = "SELECT pg_backend_pid()"
+_STATEMENTS = 100  # that a connection prepares, and keeps
+_FOUND_POOLER = (
+    "PostgreSQL: found a pooler in transaction mode: statements are parsed each time, and what"
+    " other processes store is found by polling; to say so in the DSN: pooler=transaction"
+)
+_NOT_WITH_POOLER = (
+    "database: {} in the DSN cannot be honoured behind a pooler in transaction mode: leave it out,"
+    " and have the owner run: ALTER ROLE … IN DATABASE … SET search_path = …"
+)
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _LEFT_BEHIND = "PK001"  # the SQLSTATE of `pushkit_check`
@@ -211,6 +223,8 @@ class PostgresDatabase:
         self._dsn = dsn
         self.location: str = masked(dsn)
         self._connecting = connecting(dsn)
+        # A pooler in transaction mode; None: not known yet.
+        self._has_pooler: bool | None = self._connecting.has_pooler or None
         self._component = component
         self._migrations = migrations
         self._check = f"SELECT pushkit_check('{component}', {migrations[-1].version})"
@@ -262,10 +276,10 @@ class PostgresDatabase:
         if access is not Access.UPGRADE:
             found.check_current(self.location)
             return
-        found.check_not_newer()
+        found.check_known()
         if not found.is_current:
             await self._migrate(pool)
-        async with pool.acquire() as connection:
+        async with pool.acquire() as connection, connection.transaction():
             missing = await self._missing_rights(connection)
             if await connection.fetchval("SHOW transaction_read_only") == "on":
                 missing = _READ_ONLY
@@ -287,6 +301,10 @@ class PostgresDatabase:
         if re.split(r"[/?#]", self._dsn.partition("://")[2], maxsplit=1)[0].count("@") > 1:
             raise self._unreachable(_NOT_READ)
         try:
+            if self._has_pooler is None:
+                self._has_pooler = await self._find_pooler()
+            if self._has_pooler and (names := self._connecting.not_with_pooler):
+                raise ConfigError(_NOT_WITH_POOLER.format(", ".join(names)))
             pool = await asyncpg.create_pool(
                 self._connecting.dsn,
                 min_size=0,  # asyncpg logs a traceback when it cannot keep a minimum
@@ -296,11 +314,13 @@ class PostgresDatabase:
                 timeout=self._connecting.timeout,
                 ssl=self._connecting.tls,
                 init=self._note_connection,
+                statement_cache_size=0 if self._has_pooler else _STATEMENTS,
             )
             if names := self._connecting.without_effect:
                 _log.info("PostgreSQL: without effect in the DSN: %s", ", ".join(names))
             try:
-                await self._check_sessions(pool)
+                async with pool.acquire():
+                    pass
             except BaseException:
                 pool.terminate()
                 raise
@@ -321,29 +341,34 @@ class PostgresDatabase:
     async def _connect(self) -> asyncpg.Connection:
         """Open a connection beside those of the pool."""
         how = self._connecting
-        return await asyncpg.connect(how.dsn, timeout=how.timeout, ssl=how.tls)
+        return await asyncpg.connect(
+            how.dsn, timeout=how.timeout, ssl=how.tls, statement_cache_size=0
+        )
 
-    async def _check_sessions(self, pool: asyncpg.Pool) -> None:
-        """Connect, and refuse a pooler that shares sessions between connections.
-
-        A connection would run statements that another process has prepared.
-        """
-        seconds = self._command_timeout.total_seconds()
-        async with pool.acquire() as first:
+    async def _find_pooler(self) -> bool:
+        """Return whether a pooler gives a session now to one connection, now to another."""
+        async with self._patient_connection() as first:
             try:
                 async with self._patient_connection() as other:
-                    both = (first, other)
-                    found = [await each.fetchval(_SESSION, timeout=seconds) for each in both * 2]
-                is_shared = found[0] == found[1] or found[:2] != found[2:]
-            except _FOREIGN_STATEMENT:
-                is_shared = True
+                    # A busy pooler may give both the same ones again, for a while.
+                    found = [await self._session(each) for each in (first, other) * 5]
             except asyncpg.TooManyConnectionsError:
-                is_shared = False  # not known: a role that only reads may have one connection
+                return False  # not known: a role that only reads may have one connection
+        is_shared = found[0] == found[1] or found[:2] * 5 != found
         if is_shared:
-            raise self._unreachable(
-                "found a pooler that shares sessions between connections, expected none, or one in"
-                " session mode (PgBouncer: pool_mode = session)"
-            )
+            _log.info(_FOUND_POOLER)
+        return is_shared
+
+    async def _session(self, connection: asyncpg.Connection) -> bytes:
+        """Return the number of a connection's session, preparing nothing in it."""
+        answer = bytearray()
+
+        async def take(data: bytes) -> None:
+            answer.extend(data)
+
+        seconds = self._command_timeout.total_seconds()
+        await connection.copy_from_query(_SESSION, output=take, timeout=seconds)
+        return bytes(answer)
 
     def _unreachable(self, reason: str) -> StorageError:
         return StorageError(f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {reason}")
@@ -483,8 +508,8 @@ class PostgresDatabase:
         self, connection: asyncpg.Connection | PoolConnectionProxy
     ) -> None:
         [[isolation, *tables]] = await connection.fetch(_OF_TRANSACTION)
-        # A stricter isolation does not see that a delivery was settled meanwhile: the new delivery
-        # would be stored behind it, not as the head, and never be claimed.
+        # A stricter isolation does not see what others committed since it began, and fails at the
+        # row of a queue that they changed.
         if isolation != "read committed":
             raise ConfigError(
                 f"connection: its transaction is {isolation.upper()}, expected READ"
@@ -543,8 +568,11 @@ class PostgresDatabase:
     ) -> None:
         """Call `wake` or `news` when another process runs `wake` or `announce`, until cancelled.
 
-        A lost connection is replaced; polling finds what was missed meanwhile.
+        A lost connection is replaced; polling finds what was missed meanwhile, and all of it behind
+        a pooler in transaction mode.
         """
+        if self._has_pooler:
+            await asyncio.Event().wait()
         while True:
             try:
                 await self._listen_once(wake, news)
@@ -637,7 +665,7 @@ class PostgresDatabase:
         if isinstance(exc, _LACKS_RIGHTS):
             with contextlib.suppress(*_FAULTS):
                 if isinstance(where, asyncpg.Pool):
-                    async with where.acquire() as connection:
+                    async with where.acquire() as connection, connection.transaction():
                         missing = await self._missing_rights(connection, migrates=migrates)
                 else:
                     missing = await self._missing_rights(where)
@@ -654,6 +682,8 @@ class PostgresDatabase:
                 "PostgreSQL: no answer in time: another transaction may hold what this needs, or"
                 f" the server hangs; {outcome}"
             )
+        if isinstance(exc, _FOREIGN_STATEMENT):
+            reason = "another session answered; behind a pooler, add pooler=transaction to the DSN"
         kind = _PassingError if isinstance(exc, _PASSING) else StorageError
         return kind(f"PostgreSQL refused: {reason}; {outcome}")
 

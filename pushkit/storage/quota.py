@@ -34,15 +34,31 @@ class Quota(Generic[_Holder]):
         self._used: dict[_Holder, tuple[datetime, int]] = {}
 
     def left(self, holder: _Holder, now: datetime) -> Script[int]:
-        """Return how many more a holder may add; 0 or less if none."""
+        """Return how many more a holder may add, counted if it is time; 0 or less if none."""
+        if self.is_due(holder, now):
+            yield from self.count(holder, now)
+        return self.known_left(holder)
+
+    def is_due(self, holder: _Holder, now: datetime) -> bool:
+        """Return whether it is time to count what a holder has."""
         counted_at, used = self._used.get(holder, (None, 0))
         age = max(_MIN_COUNT_AGE, min((self.limit - used) / _MOST_ADDED, _MAX_COUNT_AGE))
-        if counted_at is None or not 0 <= (now - counted_at).total_seconds() < age:
-            used = yield from self._count(holder, self.limit)
-            if len(self._used) >= _MAX_REMEMBERED:
-                self._used.clear()
-            self._used[holder] = (now, used)
-        return self.limit - used
+        return counted_at is None or not 0 <= (now - counted_at).total_seconds() < age
+
+    def is_known(self, holder: _Holder) -> bool:
+        """Return whether it was ever counted what a holder has."""
+        return holder in self._used
+
+    def known_left(self, holder: _Holder) -> int:
+        """Return how many more a holder may add, by the last count."""
+        return self.limit - self._used[holder][1]
+
+    def count(self, holder: _Holder, now: datetime) -> Script[None]:
+        """Count what a holder has."""
+        used = yield from self._count(holder, self.limit)
+        if len(self._used) >= _MAX_REMEMBERED:
+            self._used.clear()
+        self._used[holder] = (now, used)
 
     def add(self, holder: _Holder, number: int) -> None:
         """Count what this process added."""

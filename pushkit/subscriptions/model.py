@@ -6,10 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pushkit.a2a import AnyUpdate, PushConfig, TaskState, UpdateKind, WireVersion
 from pushkit.arguments import check_list, check_type, read_member
+from pushkit.queue.rules import Queue
 from pushkit.record import record
 
 
@@ -140,7 +141,7 @@ class Subscription:
 class Current(NamedTuple):
     """The fields of a subscription that are needed to settle an attempt (see `Subscription`)."""
 
-    id: str
+    queue: Queue
     url: str
     revision: int
     active: bool
@@ -151,40 +152,30 @@ class Current(NamedTuple):
 class Recipient(NamedTuple):
     """The fields of a subscription that are needed to store an update (see `Subscription`)."""
 
-    id: str
-    tenant: str
+    queue: Queue
     task_id: str
-    owner: str
     config_id: str
     version: WireVersion
-    origin: str
-    last_seq: int
     wanted: Filter
-    paused: bool
     ended: bool
     revision: int
-    waits_until: int = 0  # until when its destination waits, in microseconds since the epoch
-    failures: int = 0  # how many failures in a row its destination has
 
     @property
-    def destination(self) -> tuple[str, str, str]:
-        """Its destination: tenant, owner and origin."""
-        return (self.tenant, self.owner, self.origin)
+    def id(self) -> str:
+        """Its id, which is its queue's."""
+        return self.queue.id
 
-    @classmethod
-    def of(cls, subscription: Subscription) -> Self:
-        """Return the recipient of a subscription."""
-        return cls(
-            id=subscription.id,
-            tenant=subscription.key.tenant,
-            task_id=subscription.key.task_id,
-            owner=subscription.key.owner,
-            config_id=subscription.key.config_id,
-            version=subscription.version,
-            origin=subscription.origin,
-            last_seq=subscription.last_seq,
-            wanted=subscription.wanted,
-            paused=subscription.paused,
-            ended=subscription.ended,
-            revision=subscription.revision,
-        )
+    @property
+    def tenant(self) -> str:
+        """The tenant of its task."""
+        return self.queue.tenant
+
+    @property
+    def owner(self) -> str:
+        """Its owner."""
+        return self.queue.owner
+
+    @property
+    def origin(self) -> str:
+        """Where its updates are sent."""
+        return self.queue.origin

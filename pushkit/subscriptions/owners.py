@@ -35,7 +35,7 @@ class OwnerStore:
         """
         return count(
             "pushkit_subscriptions s JOIN pushkit_deliveries d"
-            " ON d.subscription_id = s.id AND d.state IN ('pending', 'in_flight')"
+            " ON d.subscription_id = s.id AND d.state = 'pending'"
             " WHERE s.owner = $1 AND s.removed_at IS NULL",
             owner,
             limit=limit,

@@ -6,12 +6,13 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
 from pushkit.a2a import Authentication, PushConfig, TaskState, UpdateKind, WireVersion
+from pushkit.queue.tables import QUEUE, queue_of
 from pushkit.secrets.vault import Vault
 from pushkit.storage.script import (
     Row,
@@ -35,6 +36,7 @@ from pushkit.subscriptions.model import (
     Subscription,
     SubscriptionKey,
 )
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.secrets import StoredSubscription, seal_secrets
 
 _T = TypeVar("_T")
@@ -192,8 +194,7 @@ class SubscriptionStore:
         """Return every owner's active subscriptions to some tasks, and hold their rows.
 
         They are locked in id order, as everywhere, so that two transactions cannot deadlock. A
-        transaction that adds or finishes a delivery holds the subscription's row until it ends, so
-        that the mark of the queue's head is never lost.
+        transaction that adds or finishes a delivery holds the subscription's row until it ends.
 
         Args:
             tasks: Tenant and id of each; at least one.
@@ -218,8 +219,8 @@ class SubscriptionStore:
         """Return how many active subscriptions each task has, also those whose rows are held."""
         filled = padded(tasks)
         rows = yield Statement(
-            f"SELECT s.tenant, s.task_id, COUNT(DISTINCT s.id) AS found {_from_tasks(len(filled))}"
-            " GROUP BY s.tenant, s.task_id",
+            f"SELECT q.tenant, q.task_id, COUNT(DISTINCT q.id) AS found {_from_tasks(len(filled))}"
+            " GROUP BY q.tenant, q.task_id",
             tuple(itertools.chain.from_iterable(filled)),
         )
         return {(row["tenant"], row["task_id"]): int(row["found"]) for row in rows}
@@ -234,10 +235,16 @@ class SubscriptionStore:
         Args:
             wait: Whether to wait for rows that other transactions hold, or to leave them out too.
         """
-        columns = "id, url, revision, active, ended, failing_since"
-        return (
-            yield from _by_ids(columns, ids, _current, f"FOR UPDATE{_skip_locked_unless(wait)}")
+        rows = yield from run_for_ids(
+            f"{_CURRENT} ORDER BY q.id FOR UPDATE OF q{_skip_locked_unless(wait)}",
+            sorted(set(ids)),
         )
+        return {row["id"]: _current(row) for row in rows}
+
+    def read_current(self, ids: Sequence[str]) -> Script[dict[str, Current]]:
+        """Return the `Current` fields of some subscriptions, without holding their rows."""
+        rows = yield from run_for_ids(_CURRENT, sorted(set(ids)))
+        return {row["id"]: _current(row) for row in rows}
 
     def existing(self, ids: Sequence[str]) -> Script[set[str]]:
         """Return which of some ids exist, also those whose rows are held."""
@@ -255,18 +262,6 @@ class SubscriptionStore:
     def by_ids(self, ids: Sequence[str]) -> Script[dict[str, StoredSubscription]]:
         """Return subscriptions with their secrets by id; ids that are gone are left out."""
         return (yield from _by_ids("*", ids, _stored_subscription))
-
-    def take_seqs(self, taken: Mapping[str, int]) -> Script[None]:
-        """Add to the last `seq` of subscriptions whose rows are held."""
-        by_number: dict[int, list[str]] = {}
-        for subscription_id, number in taken.items():
-            by_number.setdefault(number, []).append(subscription_id)
-        for number, ids in by_number.items():
-            yield from run_for_ids(
-                "UPDATE pushkit_subscriptions SET last_seq = last_seq + $1 WHERE id IN ($ids)",
-                ids,
-                number,
-            )
 
     def disable(self, subscription_id: str, now: datetime, by: DisabledBy) -> Script[None]:
         """Disable a subscription, until it is enabled or registered again."""
@@ -336,9 +331,9 @@ def _new_id(now: datetime) -> str:
     return f"sub_{int(now.timestamp() * 1000):012x}{os.urandom(10).hex()}"
 
 
-_DESTINATION = (
-    " LEFT JOIN pushkit_destinations h"
-    " ON h.tenant = s.tenant AND h.owner = s.owner AND h.origin = s.origin"
+_CURRENT = (
+    f"SELECT {QUEUE}, q.url, q.revision, q.active, q.ended, q.failing_since"
+    f" FROM {OUTBOX.joined} WHERE q.id IN ($ids)"
 )
 
 
@@ -346,19 +341,18 @@ _DESTINATION = (
 def _recipients(tasks: int, *, wait: bool) -> str:
     """Return the statement that locks the recipients of so many tasks."""
     return (
-        "SELECT s.id, s.tenant, s.task_id, s.owner, s.config_id, s.version, s.origin,"
-        " s.last_seq, s.filter, s.paused, s.ended, s.revision, COALESCE(h.until, 0) AS until,"
-        f" COALESCE(h.failures, 0) AS failures {_from_tasks(tasks, _DESTINATION)}"
-        f" ORDER BY s.id FOR UPDATE OF s{_skip_locked_unless(wait)}"
+        f"SELECT {QUEUE}, q.task_id, q.config_id, q.version, q.filter, q.ended, q.revision"
+        f" {_from_tasks(tasks, OUTBOX.joined)}"
+        f" ORDER BY q.id FOR UPDATE OF q{_skip_locked_unless(wait)}"
     )
 
 
-def _from_tasks(tasks: int, joined: str = "") -> str:
+def _from_tasks(tasks: int, joined: str = "pushkit_subscriptions q") -> str:
     # A cross join, from tasks to rows: SQLite would otherwise read all rows for their order.
     return (
-        f"FROM (VALUES {rows_of_places(tasks, 2)}) v CROSS JOIN pushkit_subscriptions s{joined}"
-        " WHERE s.tenant = v.column1 AND s.task_id = v.column2"
-        " AND s.active = 1 AND s.removed_at IS NULL"
+        f"FROM (VALUES {rows_of_places(tasks, 2)}) v CROSS JOIN {joined}"
+        " WHERE q.tenant = v.column1 AND q.task_id = v.column2"
+        " AND q.active = 1 AND q.removed_at IS NULL"
     )
 
 
@@ -405,17 +399,18 @@ def _stored_subscription(row: Row) -> StoredSubscription:
 
 
 def _current(row: Row) -> Current:
-    subscription_id, url, revision, active, ended, since = row
-    return Current(subscription_id, url, revision, bool(active), bool(ended), moment_or_none(since))
+    *queue, url, revision, active, ended, since = row
+    failing = moment_or_none(since)
+    return Current(queue_of(queue), url, revision, bool(active), bool(ended), failing)
 
 
 _VERSIONS = {version.value: version for version in WireVersion}
 
 
 def _recipient(row: Row) -> Recipient:
-    *key, version, origin, last_seq, wanted, paused, ended, revision, until, failures = row
-    sent = (*key, _VERSIONS[version], origin, last_seq, _filter(wanted))
-    return Recipient._make((*sent, bool(paused), bool(ended), revision, until, failures))
+    *queue, task_id, config_id, version, wanted, ended, revision = row
+    sent = (task_id, config_id, _VERSIONS[version], _filter(wanted))
+    return Recipient._make((queue_of(queue), *sent, bool(ended), revision))
 
 
 def read_subscription(row: Row) -> Subscription:

@@ -11,18 +11,32 @@ import asyncpg
 import pytest
 
 from pushkit.clock import utc_now
+from pushkit.delivery import database as database_of_outbox
 from pushkit.delivery.database import open_outbox
+from pushkit.errors import SchemaError
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.storage.database import Database, open_location, opened
-from pushkit.storage.migrations import Access
+from pushkit.storage.migrations import Access, Migration
 from receiver.admin import open_inbox
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.cli.conftest import ISSUER, Ran, Run
 from tests.cli.every_command import ARGUMENTS, RECEIVER_COMMANDS, SENDER_COMMANDS
 from tests.databases import execute
 
-NEWEST = {"sender": SENDER_MIGRATIONS[-1].version, "receiver": RECEIVER_MIGRATIONS[-1].version}
+# The outbox has one step yet: these tests upgrade it by another one.
+STEPS = {
+    "outbox": (
+        *SENDER_MIGRATIONS,
+        Migration(len(SENDER_MIGRATIONS) + 1, ("CREATE TABLE pushkit_invented (id TEXT)",)),
+    ),
+    "receiver": RECEIVER_MIGRATIONS,
+}
+NEWEST = {component: steps[-1].version for component, steps in STEPS.items()}
 VERSION = "UPDATE pushkit_schema SET version = version + 1"
+OF_BEFORE = """
+INSERT INTO pushkit_schema (component, version) VALUES ('sender', 16);
+CREATE TABLE pushkit_subscriptions (id TEXT PRIMARY KEY);
+"""
 RECEIVER_TOML = f"""
 url = "https://client.example.com"
 [[senders]]
@@ -35,7 +49,7 @@ MIGRATING = {"worker", "migrate"}
 EVERY_COMMAND = [
     pytest.param(component, command, id=f"{program} {command}")
     for component, program, found in (
-        ("sender", "pushkit", SENDER_COMMANDS),
+        ("outbox", "pushkit", SENDER_COMMANDS),
         ("receiver", "receiver", RECEIVER_COMMANDS),
     )
     for command in found
@@ -53,7 +67,7 @@ def test_there_are_commands_to_try() -> None:
 def test_the_page_on_migrations_says_which_steps_may_roll() -> None:
     page = (Path(__file__).parents[2] / "docs" / "migrations.md").read_text()
     for component, migrations in (
-        ("sender", SENDER_MIGRATIONS),
+        ("outbox", SENDER_MIGRATIONS),
         ("receiver", RECEIVER_MIGRATIONS),
     ):
         rows = page.partition(f"\n| {component} | what it adds")[2].partition("\n\n")[0]
@@ -64,6 +78,11 @@ def test_the_page_on_migrations_says_which_steps_may_roll() -> None:
         assert said == {each.version: each.may_roll for each in migrations}
 
 
+@pytest.fixture(autouse=True)
+def invented_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_of_outbox, "SENDER_MIGRATIONS", STEPS["outbox"])
+
+
 @pytest.fixture
 def run(pushkit_command: Run, receiver_command: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Call a component's command."""
@@ -71,14 +90,14 @@ def run(pushkit_command: Run, receiver_command: Run, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PUSHKIT_SECRET_KEYS", pushkit_command("secrets", "generate").out.strip())
 
     def call(component: str, command: str, *arguments: str) -> Ran:
-        runner = pushkit_command if component == "sender" else receiver_command
+        runner = pushkit_command if component == "outbox" else receiver_command
         return runner(*command.split(), *ARGUMENTS.get(command, ()), *arguments)
 
     return call
 
 
 def make(component: str, location: str | Path) -> None:
-    open_it = open_outbox if component == "sender" else open_inbox
+    open_it = open_outbox if component == "outbox" else open_inbox
 
     async def make_it(database: Database) -> None:
         async with opened(database, Access.UPGRADE):
@@ -154,13 +173,13 @@ def test_a_strangers_database_is_left_as_it_is(
 def test_no_command_makes_its_tables_beside_the_other_components(
     run: Run, location: str, component: str, command: str
 ) -> None:
-    other = "receiver" if component == "sender" else "sender"
+    other = "receiver" if component == "outbox" else "outbox"
     make(other, location)
     before = tables(location)
 
     error = said(run(component, command, "--database", location))
 
-    expected = "outbox here, but an inbox" if component == "sender" else "inbox here, but an outbox"
+    expected = "outbox here, but an inbox" if component == "outbox" else "inbox here, but an outbox"
     assert expected in error
     assert tables(location) == before
 
@@ -181,7 +200,7 @@ def test_another_schema_is_refused_and_left_as_it_is(
     error = said(run(component, command, "--database", location))
 
     assert f"schema version {NEWEST[component] + int(f'{by}1')}" in error
-    assert hint.format("pushkit" if component == "sender" else "receiver") in error
+    assert hint.format("pushkit" if component == "outbox" else "receiver") in error
     assert Path(location).read_bytes() == before
 
 
@@ -195,10 +214,10 @@ def test_a_file_that_is_not_there_is_not_made(
 
 def test_what_only_reads_goes_on_beside_a_writer_of_the_file(run: Run, own_folder: Path) -> None:
     location = str(own_folder / "found.db")
-    make("sender", location)
+    make("outbox", location)
     with contextlib.closing(sqlite3.connect(location, isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
-        ran = run("sender", "outbox stats", "--database", location)
+        ran = run("outbox", "outbox stats", "--database", location)
     assert ran.status == 0
 
 
@@ -217,7 +236,7 @@ def test_every_command_takes_a_database_of_its_own(
 # --- migrate ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("component", ["sender", "receiver"])
+@pytest.mark.parametrize("component", ["outbox", "receiver"])
 def test_migrate_makes_what_is_missing_and_check_says_what_it_would_do(
     run: Run, location: str, component: str
 ) -> None:
@@ -236,10 +255,11 @@ def test_migrate_makes_what_is_missing_and_check_says_what_it_would_do(
         assert (again.status, "nothing to do" in again.out) == (0, True)
 
 
-@pytest.mark.parametrize("component", ["sender", "receiver"])
+@pytest.mark.parametrize("component", ["outbox", "receiver"])
 def test_migrate_applies_what_is_missing(run: Run, location: str, component: str) -> None:
-    known = SENDER_MIGRATIONS if component == "sender" else RECEIVER_MIGRATIONS
-    older = open_location(location, component=component, migrations=known[:-1], clock=utc_now)
+    older = open_location(
+        location, component=component, migrations=STEPS[component][:-1], clock=utc_now
+    )
 
     async def make_older() -> None:
         async with opened(older, Access.UPGRADE):
@@ -254,7 +274,7 @@ def test_migrate_applies_what_is_missing(run: Run, location: str, component: str
     assert run(component, "migrate", "--check", "--database", location).status == 0
 
 
-@pytest.mark.parametrize("component", ["sender", "receiver"])
+@pytest.mark.parametrize("component", ["outbox", "receiver"])
 def test_migrate_makes_functions_of_another_version_anew(
     run: Run, postgres_dsn: str, component: str
 ) -> None:
@@ -270,7 +290,7 @@ def test_migrate_makes_functions_of_another_version_anew(
     assert run(component, "migrate", "--check", "--database", postgres_dsn).status == 0
 
 
-@pytest.mark.parametrize("component", ["sender", "receiver"])
+@pytest.mark.parametrize("component", ["outbox", "receiver"])
 @pytest.mark.parametrize("arguments", [(), ("--check",)])
 def test_migrate_refuses_what_newer_code_wrote(
     run: Run, location: str, component: str, arguments: tuple[str, ...]
@@ -281,6 +301,32 @@ def test_migrate_refuses_what_newer_code_wrote(
     ran = run(component, "migrate", *arguments, "--database", location)
     assert "use the newer pushkit that wrote it" in said(ran)
     assert tables(location) == before
+
+
+@pytest.mark.parametrize("command", [*sorted(set(SENDER_COMMANDS) - {"worker"}), "migrate --check"])
+def test_an_outbox_of_before_this_schema_is_refused_and_left_as_it_is(
+    run: Run, own_folder: Path, command: str
+) -> None:
+    location = str(own_folder / "found.db")
+    make("receiver", location)  # beside it
+    change(location, OF_BEFORE)
+    before = Path(location).read_bytes()
+
+    error = said(run("outbox", command, "--database", location))
+
+    for part in ("outbox is of a pushkit before this schema", "nothing was", "docs/upgrading.md"):
+        assert part in error
+    assert Path(location).read_bytes() == before
+
+
+def test_a_service_refuses_an_outbox_of_before_this_schema(location: str) -> None:
+    make("receiver", location)
+    change(location, OF_BEFORE)
+    before = tables(location)
+    with pytest.raises(SchemaError, match="outbox is of a pushkit before this schema"):
+        make("outbox", location)
+    assert tables(location) == before
+    make("receiver", location)  # an inbox beside it is none of the outbox's business
 
 
 def test_the_configuration_names_the_inbox_to_migrate(

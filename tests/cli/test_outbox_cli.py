@@ -37,6 +37,21 @@ def test_dead_letters_are_listed(pushkit_command: Run, dead: list[str], webhook:
     assert SECRET not in ran.out
 
 
+def test_queues_with_deliveries_that_wait_are_listed(
+    pushkit_command: Run, outbox: Path, webhook: Webhook
+) -> None:
+    enqueue(outbox, webhook, 2)
+    head, *rows = pushkit_command("outbox", "queues").out.splitlines()
+    assert " ".join(head.split()) == "ID TASK ORIGIN WORKER SINCE EPOCH WAITING DUE FAILING"
+    assert sorted(row.split()[1:5] for row in rows) == [
+        [f"task-{n}", webhook.origin, "-", "-"] for n in (1, 2)
+    ]
+    [first] = json.loads(pushkit_command("outbox", "queues", "--json", "--limit", "1").out)
+    assert first["waiting"] == {"number": 1, "more": False}
+    deliver(outbox)
+    assert json.loads(pushkit_command("outbox", "queues", "--json").out) == []
+
+
 def test_a_list_is_json_on_request_and_comes_in_pages(
     pushkit_command: Run, dead: list[str]
 ) -> None:

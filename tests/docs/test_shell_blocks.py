@@ -184,10 +184,10 @@ async def an_outbox(_world: World) -> dict[str, str]:
             strict=True,
         ):
             database.execute(
-                "UPDATE pushkit_deliveries SET state = ?, last_error = ?, head = (? = 'pending'),"
+                "UPDATE pushkit_deliveries SET state = ?, last_error = ?,"
                 " finished_at = CASE WHEN ? = 'pending' THEN NULL ELSE notified_at END,"
                 " cancelled_by = CASE WHEN ? = 'cancelled' THEN 'operator' END WHERE id = ?",
-                (state, error, state, state, state, delivery.id),
+                (state, error, state, state, delivery.id),
             )
     database.close()
     return {

@@ -112,7 +112,7 @@ async def test_failures_that_wait_to_be_settled_leave_connections_to_everybody_e
         async with asyncio.timeout(DEADLINE):
             for number in range(5):
                 await sender.notify(numbered("task-free", number))
-                await sender.worker.pump.fill()
+                await sender.worker.runner.fill()
             assert len(await sender.subscriptions("task-free")) == 1
         assert not failing.done()
     await asyncio.wait_for(failing, DEADLINE)

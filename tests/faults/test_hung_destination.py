@@ -66,5 +66,5 @@ async def test_one_hung_destination_of_a_hundred_does_not_hold_the_others_up(
     )
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    await sender.worker.pump.drain()
+    await sender.worker.finish(timedelta(seconds=5))
     await runner.cleanup()

@@ -18,7 +18,7 @@ from pushkit.errors import StorageError
 from pushkit.keys.jwks import jwks_document
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.databases import PostgresServer, fresh
-from tests.eventually import PATIENT, eventually
+from tests.eventually import eventually
 from tests.faults.conftest import KEYS, Senders, Webhook, numbered
 
 MANY = 40
@@ -65,7 +65,7 @@ async def test_a_sender_tells_of_an_outage_once_per_cause(
 
     webhook.answer = wait
     sender = await senders.make(
-        await asyncio.to_thread(fresh, server.dsn), concurrency_per_host=MANY, timeout=PATIENT
+        await asyncio.to_thread(fresh, server.dsn), concurrency_per_host=MANY
     )
     for number in range(MANY):
         await sender.subscribe(f"task-{number}", {"url": webhook.url}, version="1.0")
@@ -77,13 +77,13 @@ async def test_a_sender_tells_of_an_outage_once_per_cause(
     await asyncio.to_thread(server.stop)
     answering.set()
     # Nothing can be settled, and its workers give up one after another.
-    await sender.worker.pump.drain()
+    await sender.worker.runner.drain()
 
     await eventually(lambda: len(refused) > 3 * MANY)
     await asyncio.to_thread(server.start)
     notifying.cancel()
 
-    lines = told(caplog, "pushkit.scheduling", "pushkit.storage", "asyncpg.pool")
+    lines = told(caplog, "pushkit.queue", "pushkit.storage", "asyncpg.pool")
     assert any("could not be settled" in line for line in lines)
     assert set(lines.values()) == {1}
     assert len(lines) <= 9, lines  # settling, claiming, listening: broken, refused, starting up

@@ -128,14 +128,26 @@ async def test_without_a_connection_left_notify_refuses_and_goes_on_later(
 
 
 async def test_a_sender_ends_though_the_server_is_silent(
-    server: PostgresServer, senders: Senders, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    answering = asyncio.Event()
+
+    async def wait(_task: str, _number: int) -> int:
+        await answering.wait()
+        return 202
+
+    webhook.answer = wait
     monkeypatch.setattr(on_postgres, "_ROLLBACK_TIMEOUT", 0.1)
     monkeypatch.setattr(on_postgres, "_CLOSE_TIMEOUT", timedelta(seconds=0.1))
     dsn = await asyncio.to_thread(fresh, server.dsn)
     sender = await senders.make(dsn, drain=timedelta(0), prepare=_patient)
+    await sender.subscribe("task-1", {"url": webhook.url}, version="1.0")
+    await sender.notify(numbered("task-1", 1))
+    await eventually(lambda: webhook.ids)
+    queues = sender.worker.runner.memory.queues
     with server.silent():
-        await eventually(lambda: sender.worker.pump._filling)
+        answering.set()
+        await eventually(lambda: any(each.is_settling for each in queues.values()))
         async with asyncio.timeout(DEADLINE):
             await sender.close()
 

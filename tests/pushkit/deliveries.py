@@ -6,12 +6,13 @@ from datetime import datetime
 
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.model import Claim, NewDelivery, new_delivery_id
-from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.model import NewDelivery, new_delivery_id
 from pushkit.outbox.store import OutboxStore
+from pushkit.queue.rules import Handed, appended
 from pushkit.secrets.vault import Vault
-from pushkit.storage.script import Script
+from pushkit.storage.script import Script, to_micros
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
 
 ORIGIN = "https://client.example.com:443"
@@ -46,35 +47,46 @@ def add_delivery(
     now: datetime,
     body: bytes = b"{}",
     key: IdempotencyKey | None = None,
-    claim: Claim | None = None,
 ) -> Script[NewDelivery]:
-    """Add the next delivery of a subscription, in flight from the start if there is a claim."""
-    outbox, subscriptions = OutboxStore(), SubscriptionStore()
-    current = yield from subscriptions.lock(subscription.id)
-    assert current is not None
-    oldest = yield from outbox.oldest([current.id])
-    is_head = oldest[current.id] is None and not current.paused
+    """Add the next delivery of a subscription, and leave it to claims."""
+    new, _ = yield from append_delivery(subscription, None, now=now, until=now, body=body, key=key)
+    return new
+
+
+def append_delivery(
+    subscription: Subscription,
+    worker: str | None,
+    *,
+    now: datetime,
+    until: datetime,
+    body: bytes = b"{}",
+    key: IdempotencyKey | None = None,
+) -> Script[tuple[NewDelivery, Handed | None]]:
+    """Add the next delivery of a subscription, and hand it to a worker if that is allowed."""
+    queues = yield from OUTBOX.lock([subscription.id])
+    queue, handed = appended(
+        queues[subscription.id],
+        worker,
+        now=to_micros(now),
+        until=to_micros(until),
+        probation_from=1,
+    )
     new = NewDelivery(
         id=new_delivery_id(now),
-        subscription_id=current.id,
-        tenant=current.key.tenant,
-        owner=current.key.owner,
-        task_id=current.key.task_id,
-        config_id=current.key.config_id,
-        seq=current.last_seq + 1,
-        origin=current.origin,
+        subscription_id=queue.id,
+        tenant=queue.tenant,
+        owner=queue.owner,
+        task_id=subscription.key.task_id,
+        config_id=subscription.key.config_id,
+        seq=queue.last_seq,
+        origin=queue.origin,
         content_type="application/json",
         body=body,
         notified_at=now,
         not_before=now,
-        head=is_head,
         idempotency_key=key.key if key else None,
         update_sha256=key.update_sha256 if key else None,
-        claim=claim,
-        state=DeliveryState.IN_FLIGHT if claim else DeliveryState.PENDING,
-        claims=int(claim is not None),
-        fruitless_claims=int(claim is not None and is_head),
     )
-    yield from outbox.add([new])
-    yield from subscriptions.take_seqs({current.id: 1})
-    return new
+    yield from OutboxStore().add([new])
+    yield from OUTBOX.write([queue])
+    return new, handed

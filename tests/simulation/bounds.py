@@ -13,7 +13,6 @@ __all__ = ["check_bounds"]
 _CONNECTIONS = 64  # the most that one program may have open at once
 _TASKS = 64  # the most that a process may have once everything is over
 _OUTBOX = {
-    "pushkit_parked": "0",  # nothing waits any more
     "pushkit_destinations": ":hosts * 8",  # one for each owner
     "pushkit_attempts": ":claims",
 }
@@ -28,7 +27,7 @@ def check_bounds(
     outbox: Disk | PostgresServer,  # the senders' database
     inboxes: Mapping[str, Disk | PostgresServer],  # the receivers' databases, by receiver
     *,
-    claims: int,  # how often a delivery was claimed, or stored in flight
+    claims: int,  # at least how many deliveries were handed to workers
     hosts: int,  # how many webhooks and receivers there are
 ) -> None:
     """Check the bounds of a world once everything is over."""

@@ -40,18 +40,18 @@ def _cut(name: str, promise: str, seen: str | tuple[str, ...], *edits: Edit) -> 
     return Cut(name, promise, (seen,) if isinstance(seen, str) else seen, edits)
 
 
-_LEASES = "pushkit.outbox.leases"
-_SETTLING = "pushkit.outbox.settling"
-_STATES = "pushkit.outbox.states"
-_HEADS = "pushkit.outbox.heads"
-_SHARES = "pushkit.outbox.shares"
-_QUEUE = "pushkit.delivery.queues:Queues.add"
+_RULES = "pushkit.queue.rules"
+_TABLES = "pushkit.queue.tables"
+_CLAIMS = "pushkit.queue.leases:Claims"
+_HELD = "pushkit.queue.held"
+_SCHEDULER = "pushkit.queue.scheduler"
+_RUNNER = "pushkit.queue.runner:Runner"
+_RESULTS = "pushkit.outbox.results"
 _TRANSACTION = "pushkit.delivery.enqueue:_Transaction"
 _ATTEMPT = "pushkit.delivery.attempt:Attempt"
 _WORKER = "pushkit.delivery.worker:Worker"
 _SETTLER = "pushkit.delivery.settle:Settler"
 _OUTBOX = "pushkit.outbox.store:OutboxStore"
-_CHAIN = "pushkit.delivery.chain"
 _SET_CONFIG = "pushkit.delivery.registrar:Registrar.put"
 _SUBSCRIPTIONS = "pushkit.subscriptions.store"
 _TRANSPORT = "pushkit.net.transport"
@@ -66,8 +66,12 @@ _REPLAY = "receiver.replay.memory"
 _VERIFY = "receiver.verification"
 _REGISTRATIONS = "receiver.registrations:RegistrationStore"
 
-_LOST_LEASE = ("not drained", "has its lease", "came again", "two at once", "overtook")
-_AT_ONCE = ("two at once", "came again", "overtook", "has its lease", "two attempts at once")
+_NO_CHANGE = ("no transition", "no change of a queue's lease")
+_LOST_LEASE = ("not drained", "has its lease", "came again", "two at once", "overtook", *_NO_CHANGE)
+_AT_ONCE = (
+    *("two at once", "came again", "overtook", "has its lease", "two attempts at once"),
+    *_NO_CHANGE,
+)
 _UNFAIR = ("an innocent owner waited",)
 _REPEATED = ("called back twice", "called back while called back already")
 _UNLOCKED = calls(_SET_CONFIG, "lock_all", "{each.id: each for each in found}")
@@ -76,88 +80,93 @@ CUTS = (
     # --- claims and leases ----------------------------------------------------------------------
     _cut(
         "fencing",
-        "A result is dropped unless its worker still holds the lease.",
+        "A result is dropped unless its queue is still under the epoch of its lease.",
         _LOST_LEASE,
-        ignores(f"{_SETTLING}:_settling", "lease_worker"),
-        ignores(f"{_SETTLING}:_settling", "claims"),
+        asks_not(f"{_SETTLER}.script", "epoch"),
     ),
     _cut(
-        "claim number",
-        "A result of an earlier claim of the same worker is dropped.",
+        "redrives",
+        "A result from before a redrive is dropped.",
         _LOST_LEASE,
-        ignores(f"{_SETTLING}:_settling", "claims"),
+        ignores(f"{_RESULTS}:_settling", "redrives"),
+    ),
+    _cut(
+        "epoch",
+        "The epoch of a queue grows whenever a lease begins or ends.",
+        "no change of a queue's lease",
+        passes(f"{_RULES}:leased", "_replace", "epoch", "queue.epoch"),
+        passes(f"{_RULES}:released", "_replace", "epoch", "queue.epoch"),
     ),
     _cut(
         "lease",
-        "A claimed delivery belongs to its worker until its lease ends.",
+        "A claimed queue belongs to its worker until its lease ends.",
         _AT_ONCE,
-        passes(f"{_LEASES}:_read_load", "_Load", "has_expired", "True"),
-        ignores(f"{_LEASES}:Leases._release_expired", "lease_until"),
+        answers(f"{_CLAIMS}.take_over", "first", "True"),
+        sets(f"{_CLAIMS}.take_over.until", "None"),
+        answers(f"{_CLAIMS}.expire", "lease_until", "True"),
     ),
     _cut(
         "lease end",
-        "Any worker may claim a delivery once its lease has ended.",
+        "Any worker may claim a queue once its lease has ended.",
         ("not drained", "the simulation failed: TooLongError"),
-        passes(f"{_LEASES}:_read_load", "_Load", "has_expired", "False"),
+        answers(f"{_CLAIMS}.take_over", "first", "name in ended"),
+    ),
+    _cut(
+        "own lost lease",
+        "A worker takes over its own lease that it does not know of.",
+        ("not drained", "the simulation failed: TooLongError"),
+        answers(
+            f"{_CLAIMS}.take_over", "first", "name != worker and (name in ended or first <= now)"
+        ),
+    ),
+    _cut(
+        "heartbeat",
+        "A worker renews the leases of the queues in its memory.",
+        ("not drained", "leased or due", *_LOST_LEASE),
+        skips(f"{_RUNNER}._renew_all", "renew"),
     ),
     _cut(
         "claim once",
-        "Of two simultaneous claims, only one gets the row.",
+        "Of two simultaneous claims, only one gets the queue.",
         _AT_ONCE,
-        sql(f"{_LEASES}:_lease", r" FOR UPDATE SKIP LOCKED", ""),
-        ignores(f"{_LEASES}:_lease", "state"),
-        passes(f"{_STATES}:CLAIMED", "Transition", 0, "_UNFINISHED"),
-        sets("pushkit.outbox.parking:_LOCKED", "''"),
+        sets(f"{_TABLES}:_LOCKED", "''"),
     ),
     _cut(
         "skip locked",
         "A claim does not wait for locked rows.",
         "a claim waits for a row",
-        sql(f"{_LEASES}:_lease", " SKIP LOCKED", ""),
-        sql("pushkit.outbox.parking:_LOCKED", " SKIP LOCKED", ""),
+        sets(f"{_TABLES}:_LOCKED", "' FOR UPDATE OF q'"),
     ),
     # --- shares ---------------------------------------------------------------------------------
     _cut(
         "fair share",
-        "An owner leaves a quarter of the slots to other owners.",
-        _UNFAIR,
-        returns(f"{_SHARES}:owner_may_take", "free > 0"),
+        "An owner leaves a quarter of the permits to other owners.",
+        (*_UNFAIR, "of 16 slots"),
+        returns(f"{_SCHEDULER}:owner_may_take", "free > 0"),
     ),
     _cut(
-        "last slots",
-        "Owners with many slots together leave some to owners without any.",
+        "last permits",
+        "Owners with many permits together leave some to owners without any.",
         _UNFAIR,
-        returns(f"{_SHARES}:reserved_slots", "0"),
-    ),
-    _cut(
-        "slots of removed deliveries",
-        "A delivery removed during its attempt keeps its slot until the attempt ends.",
-        "of 16 slots",
-        passes(f"{_WORKER}._claim_script", "claim", "held", None),
+        sets(f"{_SCHEDULER}:Scheduler.__init__._reserved", "0"),
     ),
     _cut(
         "turns of owners",
-        "Among owners with equally many slots, the one that used the least recently comes first.",
+        "Among owners with equally many permits, the one that used the least recently comes first.",
         _UNFAIR,
-        returns(f"{_SHARES}:RecentUse.of", "0.0"),
+        returns(f"{_SCHEDULER}:RecentUse.of", "0.0"),
     ),
     _cut(
         "turns of queues",
-        "A chain ends when a delivery of another queue waits for a slot.",
+        "A queue gives its permit up when an owner waits that holds fewer.",
         _UNFAIR,
-        skips("pushkit.scheduling.pump:Pump.fill", "note_waiting"),
-    ),
-    _cut(
-        "parking",
-        "Deliveries that wait for their destination do not delay others.",
-        _UNFAIR,
-        answers(f"{_LEASES}:Leases.claim", "is_full", "False"),
+        returns(f"{_SCHEDULER}:Scheduler.comes_before", "False"),
     ),
     _cut(
         "many destinations",
         "Many destinations of one owner do not delay other owners.",
         _UNFAIR,
-        calls(f"{_LEASES}:Leases._heads_beyond", "_heads_of_next_owners", "[]"),
+        answers(f"{_CLAIMS}._round", "is_all", "True"),
     ),
     _cut(
         "reserved quota",
@@ -167,51 +176,57 @@ CUTS = (
     ),
     # --- order ----------------------------------------------------------------------------------
     _cut(
-        "head passing",
-        "After a delivery is settled, the oldest one of its queue is next.",
+        "oldest first",
+        "The oldest deliveries of a queue are claimed first.",
         ("overtook", "came after seq"),
-        sql(f"{_HEADS}:pass_heads_on", r"ORDER BY d\.seq", "ORDER BY d.seq DESC"),
+        sql(f"{_TABLES}:_first_pending", "ORDER BY seq", "ORDER BY seq DESC"),
     ),
     _cut(
         "order",
-        "A delivery waits for the one before it in its queue.",
+        "A delivery is handed over only if none before it is left in the table.",
         ("overtook", "came after seq", "two at once"),
-        asks_not(f"{_QUEUE}.head", "oldest"),
+        asks_not(f"{_RULES}:appended.may_hand", "due_at"),
     ),
     _cut(
-        "chain goes back",
-        "Deliveries of a chain that follow a failed one are put back behind it.",
+        "left in the table",
+        "A queue stays due while deliveries of it are left in the table.",
+        ("not drained", "overtook", "came after seq", "leased or due"),
+        passes(f"{_RULES}:appended", "_replace", "due_at", "queue.due_at"),
+    ),
+    _cut(
+        "failure goes first",
+        "After a failure its queue is released: the same delivery is the next.",
         ("overtook", "came after seq"),
-        answers(f"{_CHAIN}:Chain.run", "DELIVERED", "False"),
+        answers(f"{_HELD}:HeldQueue.answer", "AGAIN", "False"),
     ),
     _cut(
-        "chain without gaps",
-        "Only the next delivery of a queue joins its chain.",
+        "memory without gaps",
+        "Only the next delivery of a queue joins those in memory.",
         ("overtook", "came after seq"),
-        asks_not(f"{_CHAIN}:Chain.promise", "_last_seq"),
+        answers(f"{_HELD}:HeldQueue.append", "tail", "True"),
     ),
     _cut(
-        "past a lease",
-        "A delivery in flight is not overtaken by later ones of its queue.",
+        "settled first",
+        "What was not acknowledged is settled before the next delivery of its queue begins.",
         ("overtook", "came after seq"),
-        sql(f"{_SETTLING}:_claiming_behind", r" OR b\.state = 'in_flight'", ""),
+        answers(f"{_HELD}:HeldQueue.answer", "ACKNOWLEDGED", "False"),
     ),
     _cut(
-        "stale chain",
-        "A chain ends soon after its subscription is paused, removed or changed.",
+        "look again",
+        "A worker learns soon that a subscription was paused, removed or changed.",
         "sent after it was paused, disabled or removed",
-        sets(f"{_CHAIN}:_KNOWN_FOR", "1e9"),
+        sets(f"{_HELD}:KNOWN_FOR", "1e9"),
     ),
     _cut(
-        "one of a subscription",
-        "A delivery in flight stays the head when another one is brought back.",
-        _AT_ONCE,
-        sql(f"{_HEADS}:set_head", r"CASE WHEN state = 'in_flight' .* END, ", ""),
+        "waits",
+        "What is brought back under a lease is not in flight before its worker has it.",
+        _NO_CHANGE,
+        calls("pushkit.outbox.dead_letters:DeadLetters.redrive", "int", "0"),
     ),
     _cut(
-        "held subscription",
-        "Settling locks the subscription, so that its queue never loses its head.",
-        "not drained",
+        "held queue",
+        "Settling locks the row of the queue, so that nothing on it is overwritten.",
+        ("not drained", "leased or due", *_NO_CHANGE),
         sql(f"{_SUBSCRIPTIONS}:SubscriptionStore.lock_current", "FOR UPDATE.*", ""),
     ),
     _cut(
@@ -220,22 +235,23 @@ CUTS = (
         "two transactions waited for each other",
         sql(
             f"{_SUBSCRIPTIONS}:_recipients",
-            r"ORDER BY s\.id",
-            "ORDER BY s.id {__import__('random').choice(('', 'DESC'))}",
+            r"ORDER BY q\.id",
+            "ORDER BY q.id {__import__('random').choice(('', 'DESC'))}",
         ),
     ),
     _cut(
         "pause",
         "Nothing of a paused subscription is sent.",
-        ("sent for a paused subscription", "sent after it was paused"),
-        asks_not(f"{_QUEUE}.head", "paused"),
+        "sent after it was paused",
+        asks_not(f"{_RULES}:Queue.may_send", "paused"),
+        asks_not(f"{_RULES}:schedule", "paused"),
     ),
     # --- attempts -------------------------------------------------------------------------------
     _cut(
         "requests count",
         "Only a request uses up the schedule.",
         "more attempts than requests",
-        calls(f"{_SETTLING}:_store_results", "int", "1"),
+        calls(f"{_RESULTS}:store_results", "int", "1"),
     ),
     _cut(
         "local fault",
@@ -244,14 +260,14 @@ CUTS = (
         uses(
             f"{_ATTEMPT}.make",
             "Outcome.LOCAL_FAULT",
-            "Outcome.DEAD if delivery.fruitless_claims > 2 else Outcome.LOCAL_FAULT",
+            "Outcome.DEAD if delivery.faults > 2 else Outcome.LOCAL_FAULT",
         ),
     ),
     _cut(
         "crash is no attempt",
-        "A crash does not use up the schedule.",
+        "The first death of a worker does not use up the schedule.",
         ("more attempts than requests", "dead without a reason"),
-        sql(f"{_STATES}:LOST", r"last_error = \$1", r"attempts = attempts + 1, \g<0>"),
+        uses(f"{_CLAIMS}.expire", "each.abandoned > 0", "True"),
     ),
     _cut(
         "back-off",
@@ -338,7 +354,13 @@ CUTS = (
         "probation",
         "After that, it gets one attempt at a time until it works.",
         "came beside another on probation",
-        passes(f"{_WORKER}._claim_script", "SlotLimits", "probation_from", "10**9"),
+        passes(f"{_WORKER}._claim", "ClaimLimits", "probation_from", "10**9"),
+    ),
+    _cut(
+        "probation without a lease",
+        "An attempt on probation counts until it ends, though its subscription was removed.",
+        "came beside another on probation",
+        calls(f"{_CLAIMS}.claim", "intersection", "set()"),
     ),
     # --- subscriptions and operators ------------------------------------------------------------
     _cut(
@@ -350,26 +372,8 @@ CUTS = (
     _cut(
         "removed",
         "Removing a subscription cancels its unfinished deliveries.",
-        ("dead without a reason", "sent after it was paused, disabled or removed"),
+        ("not drained", "dead without a reason", "sent after it was paused, disabled or removed"),
         skips("pushkit.delivery.registrar:SubscriptionChanges.remove", "cancel_subscription"),
-    ),
-    _cut(
-        "claims grow",
-        "A delivery that is brought back keeps its number of claims.",
-        "came after",
-        sql(f"{_STATES}:REDRIVEN", "fruitless_claims = 0", r"\g<0>, claims = 0"),
-    ),
-    _cut(
-        "cancelled head",
-        "After an operator cancelled a delivery, the next one of its queue is sent.",
-        "not drained",
-        skips("pushkit.outbox.dead_letters:DeadLetters.cancel", "set_head"),
-    ),
-    _cut(
-        "superseded head",
-        "After a newer status replaced a delivery, the next one of its queue is sent.",
-        "not drained",
-        skips(f"{_OUTBOX}.supersede", "set_head"),
     ),
     _cut(
         "superseded statuses",
@@ -416,17 +420,11 @@ CUTS = (
         answers("pushkit.delivery.enqueue:Enqueuer.store", "connection", "True"),
     ),
     _cut(
-        "no slot before a commit",
-        "What is stored in a caller's transaction gets no slot before that commits.",
-        ("slots of its worker are lost", "not drained"),
-        passes("pushkit.delivery.sender:PushSender.notify", "Notice", "worker", "self._worker"),
-    ),
-    _cut(
         "savepoint",
         "A script that fails in a group stores nothing.",
         (
             *("a storage error without a fault", "reported as not stored", "stored 2 times"),
-            *("more attempts than requests", "failed unexpectedly"),
+            *("more attempts than requests", "failed unexpectedly", *_NO_CHANGE),
         ),
         answers(f"{_SQLITE}:_run_beside_others", "error", "False"),
     ),
@@ -450,14 +448,14 @@ CUTS = (
         calls(
             "pushkit.delivery.sender:PushSender._close",
             "_worker.finish",
-            "await self._worker.pump.abandon()",
+            "await self._worker.runner.abandon()",
         ),
     ),
     _cut(
         "persistent settling",
-        "An answered delivery is settled however long the database is unavailable.",
+        "An answered delivery is settled while its lease lasts, if the database is unavailable.",
         "came again after it was accepted",
-        passes(f"{_WORKER}._settle", "persist", "within", "timedelta(0)"),
+        answers(f"{_RUNNER}._settle_again", "StorageError", "True"),
     ),
     _cut(
         "callback drain",

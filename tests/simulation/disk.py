@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
 from pushkit.storage.group_commit import Batch, BatchesDone
@@ -23,7 +23,18 @@ from pushkit.storage.sqlite import _PAUSE_AFTER_LONG, SqliteDatabase, _Writer, r
 from tests.simulation.database_pool import DatabasePool
 from tests.simulation.loop import Process, SimulatedLoop
 
-__all__ = ["MOVING", "Crash", "Disk", "DiskDatabase", "OnMove", "failure"]
+__all__ = [
+    "MOVING",
+    "QUEUE",
+    "Crash",
+    "Disk",
+    "DiskDatabase",
+    "OnMove",
+    "OnQueue",
+    "QueueRow",
+    "failure",
+    "shown_state",
+]
 
 T = TypeVar("T")
 
@@ -45,6 +56,7 @@ class Disk:
         fault: Called before every statement with its SQL, and with `COMMITTED` after a commit;
             may raise `sqlite3.Error` or `Crash`.
         on_move: Called with each change of state (see `OnMove`).
+        on_queue: Called with each change of a queue's row (see `OnQueue`).
         is_upgraded: Whether a later version of the programs has changed the schema.
     """
 
@@ -52,6 +64,7 @@ class Disk:
         self.loop = loop
         self.fault: Callable[[Process, str], None] | None = None
         self.on_move: OnMove | None = None
+        self.on_queue: OnQueue | None = None
         self.running: Process | None = None
         self.is_upgraded = False
         self.lock_holders: dict[str, Process] = {}
@@ -82,10 +95,10 @@ class Disk:
             self.lay_aside()
         elif not self.connection.in_transaction:
             self._execute("BEGIN IMMEDIATE")
-            on_move, self.on_move = self.on_move, None  # these changes were reported already
-            for sql, values in self._written:
+            told, self.on_move, self.on_queue = (self.on_move, self.on_queue), None, None
+            for sql, values in self._written:  # these changes were reported already
                 self._execute(sql, values)
-            self.on_move = on_move
+            self.on_move, self.on_queue = told
 
     def lay_aside(self) -> None:
         """Roll back the open transaction, to be repeated later: processes share one connection."""
@@ -104,7 +117,7 @@ class Disk:
 
     def recycle(self) -> None:
         """Return the database to the pool, for the next world."""
-        self.on_move = None
+        self.on_move = self.on_queue = None
         self.recover()
         _POOL.put_back(self.connection)
 
@@ -120,6 +133,8 @@ class Disk:
         for table, column in MOVING.items():
             if self.select("SELECT 1 FROM sqlite_master WHERE name = ?", table):
                 _watch_moves(self.connection, table, column)
+        if self.select("SELECT 1 FROM sqlite_master WHERE name = ?", QUEUE):
+            _watch_queues(self.connection)
 
     def before(self, sql: str) -> None:
         process = self.running
@@ -183,21 +198,69 @@ class Disk:
 MOVING = {"pushkit_deliveries": "state", "pushkit_inbox": "status"}
 # Called with the table, the states before and after (None without a row), and the error.
 OnMove: TypeAlias = "Callable[[str, str | None, str | None, str | None], object]"
+QUEUE = "pushkit_subscriptions"  # a subscription's row is its queue
+
+
+class QueueRow(NamedTuple):
+    """The columns of a queue's row that say who has which of its deliveries."""
+
+    id: str
+    lease_worker: str | None
+    leased_at: int | None
+    lease_until: int | None
+    epoch: int
+    sending_to: int
+    settled_to: int
+    last_seq: int
+    due_at: int | None
+    abandoned: int
+    active: int
+    removed_at: int | None
+
+
+# Called with the row of a queue before and after a change of these columns, and who changes it.
+OnQueue: TypeAlias = "Callable[[QueueRow, QueueRow, Process | None], object]"
+
+
+def shown_state(row: str) -> str:
+    """Return the state of a row of `pushkit_deliveries`, as SQL.
+
+    It is `in_flight` while a worker leases its queue and has it, pending in the table.
+    """
+    return (
+        f"CASE WHEN {row}.state = 'pending' AND {row}.waits = 0 AND EXISTS (SELECT 1 FROM {QUEUE}"
+        f" l WHERE l.id = {row}.subscription_id AND l.lease_worker IS NOT NULL"
+        f" AND {row}.seq <= l.sending_to) THEN 'in_flight' ELSE {row}.state END"
+    )
 
 
 def _watch_moves(connection: _Connection, table: str, column: str) -> None:
     """Report each change of state in a table to the disk."""
     connection.create_function("moved", 4, connection.moved)
+    old, new = f"OLD.{column}", f"NEW.{column}"
+    if table == "pushkit_deliveries":
+        old, new = shown_state("OLD"), shown_state("NEW")
     for event, before, after, row in (
-        ("INSERT", "NULL", f"NEW.{column}", "NEW"),
-        (f"UPDATE OF {column}", f"OLD.{column}", f"NEW.{column}", "NEW"),
-        ("DELETE", f"OLD.{column}", "NULL", "OLD"),
+        ("INSERT", "NULL", new, "NEW"),
+        (f"UPDATE OF {column}", old, new, "NEW"),
+        ("DELETE", old, "NULL", "OLD"),
     ):
         sqlite3.Connection.execute(
             connection,
             f"CREATE TEMP TRIGGER IF NOT EXISTS {table}_{event[:6]} AFTER {event} ON main.{table}"
             f" BEGIN SELECT moved('{table}', {before}, {after}, {row}.last_error); END",
         )
+
+
+def _watch_queues(connection: _Connection) -> None:
+    """Report each change of a queue's row to the disk."""
+    connection.create_function("queue_changed", -1, connection.queue_changed)
+    rows = ", ".join(f"{row}.{name}" for row in ("OLD", "NEW") for name in QueueRow._fields)
+    sqlite3.Connection.execute(
+        connection,
+        f"CREATE TEMP TRIGGER IF NOT EXISTS {QUEUE}_changed AFTER UPDATE ON main.{QUEUE}"
+        f" BEGIN SELECT queue_changed({rows}); END",
+    )
 
 
 def failure(code: int, text: str) -> sqlite3.OperationalError:
@@ -232,6 +295,12 @@ class _Connection(sqlite3.Connection):
     def moved(self, *move: Any) -> None:
         if self.disk.on_move is not None:
             self.disk.on_move(*move)
+
+    def queue_changed(self, *values: Any) -> None:
+        half = len(values) // 2
+        if self.disk.on_queue is not None and values[:half] != values[half:]:
+            before, after = QueueRow(*values[:half]), QueueRow(*values[half:])
+            self.disk.on_queue(before, after, self.disk.running)
 
 
 def _connect() -> _Connection:

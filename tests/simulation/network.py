@@ -146,9 +146,10 @@ class Network:
         """Connect a socket, as `sock_connect` does."""
         self.dialled += 1
         host, port = str(address[0]), int(address[1])
-        if not host.startswith(_PUBLIC):
-            self.on_violation(f"dialled {host}, which is not public")
         process, looked_at = PROCESS.get(), self._looked_up.get(host, -_FRESH)
+        is_attacker = process is not None and process.name == "attacker"  # who has no guard
+        if not host.startswith(_PUBLIC) and not is_attacker:
+            self.on_violation(f"dialled {host}, which is not public")
         if process is not None and process.thawed_at > looked_at > 0:
             looked_at = process.thawed_at  # a process frozen in between dials once thawed
         if self.loop.time() - looked_at > _FRESH:

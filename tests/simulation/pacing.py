@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from tests.simulation.disk import Disk
+from tests.simulation.disk import Disk, shown_state
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.webhook import Arrival
@@ -53,7 +53,6 @@ class Pacing:
         self._outbox = outbox
         self._inboxes = inboxes
         self._arrivals: dict[tuple[str, str], list[Arrival]] = defaultdict(list)
-        self._claims: dict[str, tuple[int, Arrival]] = {}
         self._of_delivery: dict[str, list[Arrival]] = defaultdict(list)
         self._of_subscription: dict[str, list[Arrival]] = defaultdict(list)
         self._of_process: dict[Process, list[tuple[str, Arrival]]] = defaultdict(list)
@@ -78,7 +77,8 @@ class Pacing:
             self._world.violated(f"followed a redirect: {arrival.delivery_id}")
         self._check_alone(arrival)
         rows = self._outbox.select(
-            "SELECT d.*, s.id AS known, s.active, s.paused FROM pushkit_deliveries d"
+            f"SELECT d.*, {shown_state('d')} AS shown, s.id AS known, s.active"
+            " FROM pushkit_deliveries d"
             " LEFT JOIN pushkit_subscriptions s ON s.id = d.subscription_id WHERE d.id = ?",
             arrival.delivery_id,
         )
@@ -87,9 +87,8 @@ class Pacing:
         row = rows[0]
         self._check_one_at_a_time(row, arrival)
         self._check_share(row, arrival)
-        if row["state"] == "in_flight":  # otherwise its worker lost it during the request
+        if row["shown"] == "in_flight":  # otherwise its worker lost it during the request
             self._check_wanted(row)
-            self._check_number(row, arrival)
         earlier = self._arrivals[row["owner"], arrival.host]
         for before in earlier[-20:]:
             self._check_wait(before, arrival)
@@ -145,11 +144,9 @@ class Pacing:
             self._world.violated(f"{row['owner']} has {taken} of {self._slots} slots")
 
     def _check_wanted(self, row: sqlite3.Row) -> None:
-        """Nothing is sent for a removed, disabled or paused subscription."""
+        """Nothing is sent for a removed or disabled subscription."""
         if row["known"] is None or not row["active"]:
             self._world.violated(f"sent for a removed subscription: {row['id']}")
-        elif row["paused"] and row["head"]:
-            self._world.violated(f"sent for a paused subscription: {row['id']}")
 
     def _check_alone(self, arrival: Arrival) -> None:
         """A process makes one attempt of a delivery at a time."""
@@ -166,15 +163,6 @@ class Pacing:
             ):
                 self._world.violated(f"two attempts of one process at once: {arrival.delivery_id}")
         self._of_delivery[arrival.delivery_id].append(arrival)
-
-    def _check_number(self, row: sqlite3.Row, arrival: Arrival) -> None:
-        """The claims of a delivery are numbered upwards."""
-        number, before = self._claims.get(row["id"], (0, arrival))
-        self._claims[row["id"]] = row["claims"], arrival
-        is_over = before.answered_at is not None and before.process is arrival.process
-        begin, end = before.at - 100, arrival.at
-        if row["claims"] < number + is_over and not self._world.had_trouble("freeze", begin, end):
-            self._world.violated(f"claim {row['claims']} came after {number}: {row['id']}")
 
     def _check_wait(self, before: Arrival, arrival: Arrival) -> None:
         """A failed delivery waits for its retry, a whole destination for `Retry-After`."""
@@ -203,9 +191,13 @@ class Pacing:
             if each.answered_at is None:
                 if not each.is_under_way:
                     return  # it ended without an answer, and nobody knows when
+            elif each.drips:
+                return  # it counts once its body has timed out
             elif (each.status or 0) < _FAILURES_FROM or each.asked_for or each.after_babble:
                 failures.clear()
                 ended = each.answered_at
+            elif self._was_withdrawn(each.delivery_id):
+                continue  # its result may have been late
             elif each.is_heard() and each.answered_at > ended + _SETTLED:
                 failures.append(each)
         if len(failures) < _IN_A_ROW or self._is_excused(failures[0], arrival):
@@ -244,8 +236,11 @@ class Pacing:
 
     # --- at the end -----------------------------------------------------------------------------
 
-    def check_end(self) -> None:
-        """Check that updates and attempts are stored once, and only requests count as attempts."""
+    def check_end(self, deaths: Mapping[str, int]) -> None:
+        """Check that updates and attempts are stored once, and only requests count as attempts.
+
+        So do deaths of workers with the first delivery of a queue, from the second in a row on.
+        """
         rows = self._outbox.select(
             "SELECT d.*, (SELECT COUNT(*) FROM pushkit_attempts a WHERE a.delivery_id = d.id)"
             " + CASE WHEN d.first_attempt IS NULL THEN 0 ELSE 1 END AS logged, b.body"
@@ -265,7 +260,7 @@ class Pacing:
             logged[one].append(row["started_at"])
         for row in rows:
             what = f"{row['id']} {row['attempts']} of {row['logged']} {row['last_error']}"
-            if row["attempts"] > row["logged"]:
+            if row["attempts"] > row["logged"] + deaths.get(row["subscription_id"], 0):
                 self._world.violated(f"more attempts than requests: {what}")
             if (
                 row["state"] == "dead"

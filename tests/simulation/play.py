@@ -19,6 +19,7 @@ import pushkit.delivery.signatures
 import pushkit.keys.jwks
 import pushkit.net.guard
 import pushkit.net.jwks_client
+import pushkit.queue.runner
 import pushkit.scheduling.housekeeping
 import pushkit.scheduling.pump
 import pushkit.signing.http_message_signatures
@@ -45,7 +46,7 @@ from tests.simulation.attacks import Attacker
 from tests.simulation.bounds import check_bounds
 from tests.simulation.clients import Clients, Keys, signing_of
 from tests.simulation.coverage import FAULTS
-from tests.simulation.disk import Disk, DiskDatabase
+from tests.simulation.disk import Disk, DiskDatabase, QueueRow
 from tests.simulation.faults import Faults
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.network import ConnectionFaults, SimulatedResolver
@@ -97,7 +98,7 @@ _AFTER_DAYS = RetryPolicy(wait=wait_schedule((3600, 7200)), stop=stop_after_atte
 _DRAIN = 4 * 3600.0  # seconds that deliveries may take after the last fault
 _PATIENCE = 5.0  # seconds
 _CUT_OFF = CALLBACK_TIMEOUT.total_seconds() - 1  # seconds after which a callback is cut off
-_LOOKS_FOR_HEADS = "SELECT d.id, d.tenant, d.owner, d.origin"
+_LOOKS_FOR_WORK = "WHERE q.due_at IS NOT NULL AND q.lease_worker IS NULL"
 _AGENTS, _HOOKS, _KEYS = "198.51.100", "93.184.216", "93.184.217"
 _RECEIVERS, _TWINS = "93.184.218", "93.184.219"
 _CALLS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that a callback takes
@@ -274,6 +275,7 @@ class _Play:
             server = PostgresServer(world.loop, lambda: begin + int(world.loop.time() * 1_000_000))
             server.fault = self.faults.before
             server.on_move = self._moved
+            server.on_queue = self._queue_changed
             server.dawdles = True
             server.on_wait = self._waits
             server.on_deadlock = lambda: world.violated("two transactions waited for each other")
@@ -281,6 +283,7 @@ class _Play:
         disk = Disk(world.loop)
         disk.fault = self.faults.before
         disk.on_move = self._moved
+        disk.on_queue = self._queue_changed
         return disk
 
     def _moved(self, table: str, before: str | None, after: str | None, error: str | None) -> None:
@@ -291,8 +294,11 @@ class _Play:
             if disk.is_upgraded and writer is not None and writer not in new:
                 self.world.violated(f"{writer.name} writes beside an upgrade that may not roll")
 
+    def _queue_changed(self, before: QueueRow, after: QueueRow, process: Process | None) -> None:
+        self.promises.queue_changed(before, after, process)
+
     def _waits(self, sql: str) -> None:
-        if sql.startswith(_LOOKS_FOR_HEADS):
+        if sql.startswith("SELECT q.id") and _LOOKS_FOR_WORK in sql:
             self.world.violated(f"a claim waits for a row: {sql[:60]}")
 
     def _published(self, document: bytes) -> None:
@@ -363,7 +369,7 @@ class _Play:
         await asyncio.sleep(1)
         await self._check_slots()
         self.promises.check_end(_host_of)
-        self.pacing.check_end()
+        self.pacing.check_end(self.promises.deaths)
         if self.scenario.sealed:
             self._check_sealed()
         check_bounds(
@@ -742,7 +748,7 @@ def _connection_faults(chance: Any, fault: str, number: int) -> ConnectionFaults
 
 def _next_migration(component: str, migrations: Sequence[Migration], may_roll: bool) -> Migration:
     """Return the migration of a later version."""
-    table = {"sender": "pushkit_deliveries", "receiver": "pushkit_inbox"}[component]
+    table = {"outbox": "pushkit_deliveries", "receiver": "pushkit_inbox"}[component]
     statements = (
         f"ALTER TABLE {table} ADD COLUMN later TEXT",
         f"CREATE INDEX {table}_later ON {table} (later)",
@@ -804,6 +810,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
             timedelta(hours=2) if slow else timedelta(minutes=2),
         ),
         (pushkit.scheduling.pump, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
+        (pushkit.queue.runner, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
         (pushkit.scheduling.housekeeping, "_INTERVAL", _HOUSEKEEPING[slow]),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),
         (pushkit.net.guard, "SystemResolver", SimulatedResolver),

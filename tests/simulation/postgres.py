@@ -36,7 +36,7 @@ from pushkit.storage.migrations import Migration, migrate
 from pushkit.storage.postgres import _FUNCTIONS, _HAS_TABLE
 from pushkit.storage.sqlite import in_sqlite, run_script
 from tests.simulation.database_pool import DatabasePool
-from tests.simulation.disk import MOVING, OnMove
+from tests.simulation.disk import MOVING, QUEUE, OnMove, OnQueue, QueueRow
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
 
 __all__ = ["PostgresServer"]
@@ -334,6 +334,7 @@ class PostgresServer:
         self.loop = loop
         self.fault: Callable[[Process | None, str], None] | None = None
         self.on_move: OnMove | None = None
+        self.on_queue: OnQueue | None = None
         self.on_deadlock: Callable[[], object] = lambda: None
         self.on_wait: Callable[[str], object] = lambda _: None
         self.is_away = False
@@ -707,11 +708,12 @@ class PostgresServer:
         except _BlockedError:
             self._undo()
             raise
-        self._keep(transaction, changes)
+        self._keep(statement, changes)
         return rows
 
-    def _keep(self, transaction: _Transaction, changes: Changes) -> None:
-        """Note the changes of a transaction, and report changes of state."""
+    def _keep(self, statement: _Statement, changes: Changes) -> None:
+        """Note the changes of a statement, and report changes of state."""
+        transaction = statement.transaction
         images, moves, new = transaction.images, [], []
         for key, (stored, after) in changes.items():
             before = images.get(key, stored)
@@ -726,7 +728,7 @@ class PostgresServer:
         if self._laid is transaction and any(changes[key][0] is not None for key in new):
             self._lay_behind(new, images)
         for move in moves:
-            self._tell_of_move(*move)
+            self._tell_of_move(statement, *move)
 
     def _lay_behind(self, keys: Sequence[Key], images: dict[Key, Image | None]) -> None:
         """Move rows behind all others, where a real server stores updated rows, too."""
@@ -857,15 +859,40 @@ class PostgresServer:
             if not statement.seen_anew & {key, *self._present_keys(key)}:
                 self._storage.lay(key, image)
 
-    def _tell_of_move(self, table: str, before: Image | None, after: Image | None) -> None:
+    def _tell_of_move(
+        self, statement: _Statement, table: str, before: Image | None, after: Image | None
+    ) -> None:
+        if table == QUEUE and before and after and self.on_queue is not None:
+            old, new = self._queue_of(before), self._queue_of(after)
+            if old != new:
+                self.on_queue(old, new, statement.process)
         if table not in MOVING or self.on_move is None:
             return
         columns = self._storage.tables[table].columns
-        state, error = columns.index(MOVING[table]), columns.index("last_error")
-        was, is_now = before[state] if before else None, after[state] if after else None
+        state = columns.index(MOVING[table])
         row = after or before
-        if was != is_now and row is not None:
-            self.on_move(table, was, is_now, row[error])
+        if row is not None and (before and before[state]) != (after and after[state]):
+            of = statement.transaction
+            was, is_now = (self._state(of, table, each) for each in (before, after))
+            self.on_move(table, was, is_now, row[columns.index("last_error")])
+
+    def _state(self, transaction: _Transaction, table: str, image: Image | None) -> str | None:
+        """Return the state of a row; that of a delivery is `in_flight` if a worker has it."""
+        if image is None:
+            return None
+        row = dict(zip(self._storage.tables[table].columns, image, strict=True))
+        state: str = row[MOVING[table]]
+        if table == "pushkit_deliveries" and state == "pending" and not row["waits"]:
+            key = (QUEUE, (row["subscription_id"],))
+            found = transaction.images.get(key) or self._storage.image(key)
+            queue = self._queue_of(found) if found else None
+            if queue and queue.lease_worker is not None and row["seq"] <= queue.sending_to:
+                return "in_flight"
+        return state
+
+    def _queue_of(self, image: Image) -> QueueRow:
+        columns = self._storage.tables[QUEUE].columns
+        return QueueRow(*(image[columns.index(name)] for name in QueueRow._fields))
 
     # --- rows -----------------------------------------------------------------------------------
 
@@ -1132,10 +1159,14 @@ class _Connection(_ConnectionProxy):  # so that it passes for asyncpg's
     async def fetchrow(self, sql: str, *values: Any) -> sqlite3.Row | None:
         return next(iter(await self.fetch(sql, *values)), None)
 
+    async def copy_from_query(
+        self, sql: str, *, output: Callable[[bytes], Awaitable[None]], **_within: float
+    ) -> None:
+        assert sql == "SELECT pg_backend_pid()"
+        await self.reach()
+        await output(str(self._backend).encode())
+
     async def fetchval(self, sql: str, *values: Any, **_within: float) -> Any:
-        if sql == "SELECT pg_backend_pid()":
-            await self.reach()
-            return self._backend
         rows = await self.fetch(sql, *values)
         return rows[0][0] if rows else None
 

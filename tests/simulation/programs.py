@@ -150,8 +150,8 @@ class SendingUnit(Unit):
         self.running_secrets = self.secrets
         await (sender.start() if self.delivers else sender.open())
         if self.crowded:
-            leases = sender.worker._leases
-            leases.window, leases.destinations = 1, 8
+            claims = sender.worker._claims
+            claims.window, claims.steps = 1, 8
         self.sender = sender
         if self.keys_at is not None:
             with contextlib.suppress(OSError):
@@ -169,7 +169,7 @@ class SendingUnit(Unit):
         """Return how many slots its worker uses, for deliveries or for a claim in progress."""
         if not self.is_up or self.sender is None or not self.delivers:
             return 0
-        return self.options.concurrency - self.sender.worker.slots.free
+        return self.options.concurrency - self.sender.worker.runner.scheduler.free
 
 
 @dataclass(eq=False, kw_only=True)

@@ -15,7 +15,7 @@ from pushkit import NotifyResult, TaskState
 from pushkit.secrets.sealing import is_sealed
 from receiver import Notification
 from tests.simulation.coverage import key_of
-from tests.simulation.disk import Disk
+from tests.simulation.disk import Disk, QueueRow, shown_state
 from tests.simulation.ledger import Call, Instructions, Notice
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
@@ -28,12 +28,21 @@ SELDOM = 0.5  # seconds after which a worker at a limit looks again for due deli
 
 _AWAKE = 0.0002  # seconds after which a thawed process may have asked the database
 _SETTLING = 2.0  # seconds that settling takes at most without a fault
-_STALE = 0.5  # seconds for which a chain may not know that its subscription is paused or gone
+# Seconds after which a delivery arrives at most that began before its worker knew of a change:
+# it looks every quarter of a second.
+_STALE = 0.35
+_QUANTUM = 8  # the most deliveries of a queue that a claim hands out
 _IDLE_TIMEOUT = 10.0  # seconds after which PostgreSQL ends an idle transaction
-_UNFINISHED = "SELECT * FROM pushkit_deliveries WHERE state IN ('pending', 'in_flight') LIMIT 3"
+_UNFINISHED = "SELECT * FROM pushkit_deliveries WHERE state = 'pending' LIMIT 3"
+_LEASED = (
+    "SELECT id, lease_worker, due_at FROM pushkit_subscriptions"
+    " WHERE lease_worker IS NOT NULL OR due_at IS NOT NULL LIMIT 3"
+)
+_DELIVERY = f"SELECT d.*, {shown_state('d')} AS shown FROM pushkit_deliveries d"
 _STORED = (
-    "SELECT d.*, b.body FROM pushkit_deliveries d JOIN pushkit_bodies b ON b.id = d.id"
-    " WHERE d.id = ?"
+    f"SELECT d.*, {shown_state('d')} AS shown, b.body, q.lease_worker FROM pushkit_deliveries d"
+    " JOIN pushkit_bodies b ON b.id = d.id"
+    " LEFT JOIN pushkit_subscriptions q ON q.id = d.subscription_id WHERE d.id = ?"
 )
 _GIVEN_TWICE = (
     "SELECT task_id, config_id, seq, COUNT(*) AS number FROM pushkit_deliveries"
@@ -83,7 +92,8 @@ class Promises:
         instructions: What owners and operators asked for.
         notices: All updates.
         moves: How often each change of state happened (see `coverage.key_of`).
-        claims: How often a delivery was claimed, or stored in flight.
+        claims: At least how many deliveries were handed to workers.
+        deaths: How often a worker died with a queue, after another one had, by subscription.
         latencies: Seconds that updates of innocent owners took, in crowded scenarios.
     """
 
@@ -115,6 +125,7 @@ class Promises:
         self.calls: dict[tuple[str, str, str], list[Call]] = defaultdict(list)
         self.moves: Counter[str] = Counter()
         self.claims = 0
+        self.deaths: Counter[str] = Counter()
         self.latencies: list[float] = []
 
     # --- at every step --------------------------------------------------------------------------
@@ -183,7 +194,7 @@ class Promises:
         """Deliveries of a subscription arrive for the first time in the order of `seq`."""
         if not is_first or row["id"] in self.instructions.brought_back:
             return
-        if row["state"] == "cancelled":  # withdrawn on its way: what comes later waits no more
+        if row["state"] in ("cancelled", "dead"):  # what comes later waits no more
             return
         newest = self._newest.get(row["subscription_id"], 0)
         if row["seq"] < newest:
@@ -194,7 +205,7 @@ class Promises:
         """A worker attempts only deliveries whose lease it holds."""
         process = arrival.process
         worker = self._worker_of(process) if process is not None and process.alive else None
-        if row["state"] != "in_flight" or worker in (None, row["lease_worker"]):
+        if row["shown"] != "in_flight" or worker in (None, row["lease_worker"]):
             return
         begun = arrival.at - 2 * self._timeout
         # A process that freezes between its last check and the first byte sends it once thawed.
@@ -229,7 +240,7 @@ class Promises:
         moved = self._outbox.select(
             "SELECT s.origin FROM pushkit_subscriptions s JOIN pushkit_deliveries d"
             " ON d.subscription_id = s.id WHERE d.id = ? AND d.origin <> s.origin"
-            " AND d.state IN ('pending', 'in_flight')",
+            " AND d.state = 'pending'",
             row["id"],
         )
         if moved:
@@ -287,26 +298,24 @@ class Promises:
 
     def _check_order(self, row: sqlite3.Row) -> None:
         """A delivery is attempted only after the one before it in its queue has arrived."""
-        if row["state"] != "in_flight":
+        if row["shown"] != "in_flight":
             return  # its worker has lost it meanwhile
         before = self._outbox.select(
-            "SELECT * FROM pushkit_deliveries WHERE subscription_id = ? AND seq < ?"
-            " AND state IN ('pending', 'in_flight')",
+            f"{_DELIVERY} WHERE subscription_id = ? AND seq < ? AND state = 'pending'",
             row["subscription_id"],
             row["seq"],
         )
         overtaken = [
             each["id"]
             for each in before
-            if each["id"] not in self.instructions.brought_back
-            and not self._is_settled_soon(each, row)
+            if each["id"] not in self.instructions.brought_back and not self._is_settled_soon(each)
         ]
         if overtaken and row["id"] not in self.instructions.brought_back:
             self._world.violated(f"{row['id']} (seq {row['seq']}) overtook {overtaken}")
 
-    def _is_settled_soon(self, before: sqlite3.Row, row: sqlite3.Row) -> bool:
-        """Return whether an earlier delivery arrived, and the same worker has yet to settle it."""
-        return (before["state"], before["lease_worker"]) == ("in_flight", row["lease_worker"]) and (
+    def _is_settled_soon(self, before: sqlite3.Row) -> bool:
+        """Return whether an earlier delivery arrived, and its worker has yet to settle it."""
+        return before["shown"] == "in_flight" and (
             any(each.is_taken or each.after_babble for each in self.arrivals[before["id"]])
             # At a receiver, whose answers are not seen, before its subscription was changed.
             or any(inbox.select(_ACCEPTED, before["id"]) for inbox in self.inboxes.values())
@@ -364,25 +373,57 @@ class Promises:
         """Check and count a change of state."""
         for fault in ("all", *(self._world.recent_faults() or ("none",))):
             self.moves[key_of((table, before, after), error, fault)] += 1
-        self.claims += (table, after) == ("pushkit_deliveries", "in_flight")
         if (before, after) not in TRANSITIONS[table]:
             self._world.violated(f"no transition of {table}: {before} -> {after}")
+
+    def queue_changed(self, before: QueueRow, after: QueueRow, process: Process | None) -> None:
+        """A lease has one holder; its epoch grows whenever it begins or ends; no `seq` goes back.
+
+        What its holder has, up to `sending_to`, never shrinks until the lease ends.
+        """
+        is_same = (before.lease_worker, before.leased_at) == (after.lease_worker, after.leased_at)
+        is_free = after.lease_worker is None
+        if not is_same and not is_free:
+            self.claims += _QUANTUM
+        self.claims += max(0, after.sending_to - before.sending_to)
+        self.deaths[after.id] += after.abandoned > max(1, before.abandoned)
+        if (
+            after.epoch < before.epoch + (not is_same)
+            or (is_same and not is_free and after.epoch != before.epoch)
+            or not (is_same or is_free or before.lease_worker is None)
+            or (is_free and after[2:6] != (None, None, after.epoch, 0))
+            or (is_same and after.sending_to < before.sending_to)
+            or not before.last_seq <= after.last_seq >= after.sending_to
+            or not before.settled_to <= after.settled_to <= after.last_seq
+            or (after.abandoned > before.abandoned and (is_same or not is_free))
+        ):
+            self._world.violated(f"no change of a queue's lease: {before} -> {after}")
+        worker = self._worker_of(process) if process is not None else None
+        is_another = worker is not None and before.lease_worker not in (None, worker)
+        if is_another and self._is_settled(before, after):
+            self._world.violated(f"{worker} settled what another leases: {before} -> {after}")
+
+    def _is_settled(self, before: QueueRow, after: QueueRow) -> bool:
+        """Return whether a result is stored, or a lease given back: only its holder may do that.
+
+        Others end it when it is over, or when nothing is wanted any more.
+        """
+        is_over = after.due_at is None or after.abandoned > before.abandoned
+        is_given_back = after.lease_worker is None and not is_over
+        is_wanted = bool(after.active) and after.removed_at is None
+        return is_wanted and (is_given_back or after.settled_to > before.settled_to)
 
     # --- at the end -----------------------------------------------------------------------------
 
     def is_drained(self) -> bool:
-        """Return whether every delivery and every notification is finished."""
-        return not self._outbox.select(_UNFINISHED) and not any(
+        """Return whether every delivery and every notification is finished, and no queue leased."""
+        return not (self._outbox.select(_UNFINISHED) or self._outbox.select(_LEASED)) and not any(
             inbox.select(_UNCALLED) for inbox in self.inboxes.values()
         )
 
     def check_end(self, origin_of: Callable[[str], str]) -> None:
         """Check, once everything is over, that outbox, webhooks, callbacks and results agree."""
-        for row in self._outbox.select(_UNFINISHED):
-            self._world.violated(f"not drained: {_brief(row)}")
-        for name, inbox in self.inboxes.items():
-            for row in inbox.select(_UNCALLED):
-                self._world.violated(f"{name}: not called back: {dict(row)}")
+        self._check_drained()
         for row in self._outbox.select(_GIVEN_TWICE):  # also if it was removed and set again
             self._world.violated(f"a config gave one seq to several deliveries: {dict(row)}")
         rows = {row["id"]: row for row in self._outbox.select("SELECT * FROM pushkit_deliveries")}
@@ -403,6 +444,15 @@ class Promises:
             host = origin_of(row["origin"])
             if host not in self.inboxes and not self._is_shifted(host, row["delivery_id"]):
                 self._check_answer(row["delivery_id"], bytes(row["answer"]))
+
+    def _check_drained(self) -> None:
+        for row in self._outbox.select(_UNFINISHED):
+            self._world.violated(f"not drained: {_brief(row)}")
+        for row in self._outbox.select(_LEASED):
+            self._world.violated(f"leased or due, and nothing is left of it: {dict(row)}")
+        for name, inbox in self.inboxes.items():
+            for row in inbox.select(_UNCALLED):
+                self._world.violated(f"{name}: not called back: {dict(row)}")
 
     def _is_shifted(self, host: str, delivery_id: str) -> bool:
         """Return whether an answer to another request may have been taken for its own.
@@ -579,20 +629,14 @@ TRANSITIONS = {
         {
             (None, "pending"),
             ("pending", "pending"),
-            (None, "in_flight"),
-            ("pending", "in_flight"),
             ("pending", "cancelled"),
             ("in_flight", "in_flight"),
-            ("in_flight", "pending"),
             ("in_flight", "delivered"),
             ("in_flight", "dead"),
             ("in_flight", "cancelled"),
             ("dead", "pending"),
             ("delivered", "pending"),
             ("cancelled", "pending"),
-            ("delivered", "delivered"),
-            ("dead", "dead"),
-            ("cancelled", "cancelled"),
             ("delivered", None),
             ("dead", None),
             ("cancelled", None),
@@ -615,5 +659,5 @@ TRANSITIONS = {
 
 
 def _brief(row: sqlite3.Row) -> str:
-    names = ("id", "task_id", "seq", "state", "attempts", "head", "last_error")
+    names = ("id", "task_id", "seq", "state", "attempts", "last_error")
     return " ".join(f"{name}={row[name]}" for name in names)

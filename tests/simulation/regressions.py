@@ -167,6 +167,8 @@ REGRESSIONS = {
     # Claims went from destination to destination: an owner with many delayed all owners behind it.
     "an owner with more destinations than claims look at": Scenario(
         seed=7,
+        agents=2,
+        mute=1,
         crowded=True,
         most=120,
         webhooks=121,
@@ -179,8 +181,8 @@ REGRESSIONS = {
                 for n in range(1, 121)
             ),
             Step(0.9, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
-            Step(2.0, "burst", (0, "evil", 3)),
-            *(Step(5.0 + n, "notify", (0, "task0", n, "status")) for n in range(8)),
+            Step(2.0, "burst", (1, "evil", 3)),
+            *(Step(5.0 + n, "notify", (1, "task0", n, "status")) for n in range(8)),
         ),
         ends=30.0,
     ),
@@ -212,6 +214,109 @@ REGRESSIONS = {
             Step(53.0, "partition", ("recv0", 80.0, False)),
         ),
         ends=75.0,
+    ),
+    # On probation a second request went out beside that of a subscription which was removed.
+    "a subscription that is removed during the one attempt of a probation": Scenario(
+        seed=463,
+        sealed=True,
+        steps=(
+            Step(0.4, "subscribe", (0, "outage2", "patient", "hook0", "1.0", "jwt", "")),
+            Step(0.6, "subscribe", (0, "outage0", "patient", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "subscribe", (0, "outage1", "patient", "hook0", "1.0", "jwt", "")),
+            Step(18.0, "behaviour", ("hook0", "tired")),
+            *(Step(19.0, "notify", (0, f"outage{task}", 0)) for task in (2, 0, 1)),
+            Step(26.0, "trigger", ("unsubscribe", "request", 0, 1.0)),
+        ),
+        ends=57.0,
+    ),
+    # Right: a result that comes after its lease is dropped, and the next worker keeps the queue.
+    "a worker that stands still for longer than its lease": Scenario(
+        seed=1,
+        agents=2,
+        postgres=True,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "tired")),
+            Step(2.0, "notify", (0, "task0", 0, "status")),
+            Step(2.1, "notify", (0, "task0", 1, "status")),
+            Step(3.0, "freeze", ("agent0", 30.0)),
+            Step(4.0, "behaviour", ("hook0", "sluggish")),
+        ),
+        ends=150.0,
+    ),
+    # Right: a result that is stored again does not count for the delivery that was resent since.
+    "a delivery that is resent while its result is stored again": Scenario(
+        seed=2,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "slow")),
+            Step(2.0, "notify", (0, "task0", 0, "status")),
+            Step(2.01, "notify", (0, "task0", 1, "status")),
+            Step(5.0, "disk", ("uncertain", 1.0)),
+            *(Step(5.062 + n / 100, "resend", (0,)) for n in range(4)),
+        ),
+        ends=50.0,
+    ),
+    # Right: a worker looks at a queue again before it sends what it took over a while ago.
+    "a pause by another process during an attempt": Scenario(
+        seed=1,
+        agents=2,
+        mute=1,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "slow")),
+            Step(2.0, "notify", (0, "task0", 0, "status")),
+            Step(2.1, "notify", (0, "task0", 1, "status")),
+            Step(3.0, "pause", (1, "task0", "owner0")),
+            Step(20.0, "resume", (1, "task0", "owner0")),
+        ),
+        ends=50.0,
+    ),
+    # Right: what is handed over behind a gap waits in the table until the gap is filled.
+    "an update that is handed over and whose reply is lost": Scenario(
+        seed=1,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "slow")),
+            Step(2.0, "notify", (0, "task0", 0, "status")),
+            Step(3.0, "disk", ("uncertain", 1.0)),
+            *(Step(3.1 + n / 10, "shout", (0, "task0", 1)) for n in range(3)),
+            Step(4.2, "notify", (0, "task0", 1, "status")),
+        ),
+        ends=50.0,
+    ),
+    # Right: the lease of a queue is renewed while its deliveries take longer than it lasts.
+    "a queue that takes longer than its lease": Scenario(
+        seed=1,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "sluggish")),
+            Step(2.0, "burst", (0, "task0", 6)),
+        ),
+        ends=100.0,
+    ),
+    # Right: what was answered while the disk was full is stored once there is space again.
+    "an answer while the disk is full": Scenario(
+        seed=2,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "slow")),
+            Step(2.0, "notify", (0, "task0", 0, "status")),
+            Step(5.0, "disk", ("full", 1.0)),
+        ),
+        ends=60.0,
+    ),
+    # The only worker kept the lease of a claim whose reply was lost, for ever.
+    "a claim whose reply is lost": Scenario(
+        seed=1,
+        postgres=True,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "503")),
+            Step(2.0, "notify", (0, "task0", 0, "status")),
+            Step(2.5, "disk", ("uncertain", 10.0)),
+        ),
+        ends=40.0,
     ),
     # Deliveries kept the destination that another client had just given to their config.
     "clients that set a config to two destinations at once": Scenario(

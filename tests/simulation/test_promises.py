@@ -17,7 +17,7 @@ from pushkit.storage.migrations import migrate
 from pushkit.storage.sqlite import run_script
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.simulation.attacks import Attacker
-from tests.simulation.disk import Disk
+from tests.simulation.disk import Disk, QueueRow
 from tests.simulation.ledger import Notice
 from tests.simulation.loop import Process
 from tests.simulation.pacing import Pacing
@@ -36,7 +36,7 @@ class Case:
     def __init__(self) -> None:
         self.world = World(0)
         self.outbox, self.inbox = Disk(self.world.loop), Disk(self.world.loop)
-        run_script(self.outbox.connection, migrate("sender", SENDER_MIGRATIONS, "outbox"))
+        run_script(self.outbox.connection, migrate("outbox", SENDER_MIGRATIONS, "outbox"))
         run_script(self.inbox.connection, migrate("receiver", RECEIVER_MIGRATIONS, "inbox"))
         self.process = Process("agent0.1", "198.51.100.1")
         self.promises = Promises(
@@ -62,7 +62,9 @@ class Case:
             origin,
         )
 
-    def store(self, name: str, **columns: Any) -> None:
+    def store(self, name: str, *, lease_worker: str = "worker of agent0.1", **columns: Any) -> None:
+        """Store a delivery, by default one in flight; a pending one is not with the worker."""
+        state = columns.pop("state", "in_flight")
         row = {
             "id": name,
             "subscription_id": "sub",
@@ -73,13 +75,22 @@ class Case:
             "seq": 1,
             "origin": "https://hook0.example.com",
             "content_type": "",
-            "state": "in_flight",
-            "head": 1,
+            "body_bytes": 2,
+            "state": "pending" if state == "in_flight" else state,
+            "waits": int(state == "pending"),
             "notified_at": 0,
             "not_before": 0,
-            "lease_worker": "worker of agent0.1",
+            "scheduled_at": 0,
             **columns,
         }
+        self.subscribe(row["subscription_id"])
+        if state == "in_flight":
+            self.outbox.select(
+                "UPDATE pushkit_subscriptions SET lease_worker = ?, sending_to = ? WHERE id = ?",
+                lease_worker,
+                row["seq"],
+                row["subscription_id"],
+            )
         places = ", ".join("?" * len(row))
         self.outbox.select(
             f"INSERT INTO pushkit_deliveries ({', '.join(row)}) VALUES ({places})", *row.values()
@@ -96,15 +107,19 @@ class Case:
         )
 
     def change(self, name: str, **columns: Any) -> None:
+        """Change a delivery, and end the lease of its queue."""
         places = ", ".join(f"{column} = ?" for column in columns)
         self.outbox.select(
             f"UPDATE pushkit_deliveries SET {places} WHERE id = ?", *columns.values(), name
         )
+        self.outbox.select(
+            "UPDATE pushkit_subscriptions SET lease_worker = NULL, sending_to = 0 WHERE id ="
+            " (SELECT subscription_id FROM pushkit_deliveries WHERE id = ?)",
+            name,
+        )
 
     def ask(self, name: str) -> None:
         """Let an unanswered request arrive."""
-        [row] = self.outbox.select("SELECT * FROM pushkit_deliveries WHERE id = ?", name)
-        self.subscribe(row["subscription_id"])
         arrival = self._arrival(name)
         arrival.is_heard = lambda: False
         self.pacing.arrived(arrival)
@@ -282,6 +297,34 @@ def _moved(table: str, before: str | None, after: str | None) -> Callable[[Case]
     return lambda case: case.promises.moved(table, before, after, None)
 
 
+def _leased(agent: str = "agent0", **changes: Any) -> Callable[[Case], None]:
+    """Change the row of a queue that a worker leases."""
+    row = QueueRow(
+        id="sub",
+        lease_worker="worker of agent0.1",
+        leased_at=1,
+        lease_until=9,
+        epoch=5,
+        sending_to=3,
+        settled_to=1,
+        last_seq=4,
+        due_at=None,
+        abandoned=0,
+        active=1,
+        removed_at=None,
+    )
+    by = Process(f"{agent}.1", "198.51.100.1")
+    return lambda case: case.promises.queue_changed(row, row._replace(**changes), by)
+
+
+_FREE: dict[str, Any] = {
+    "lease_worker": None,
+    "leased_at": None,
+    "lease_until": None,
+    "sending_to": 0,
+}
+
+
 def _answered(what: bytes) -> Callable[[Case], None]:
     def history(case: Case) -> None:
         no_key: Any = None
@@ -341,7 +384,7 @@ def _answered(what: bytes) -> Callable[[Case], None]:
             id="superseded by nothing",
         ),
         pytest.param(
-            _moved("pushkit_deliveries", "delivered", "in_flight"),
+            _moved("pushkit_deliveries", "delivered", "dead"),
             "no transition of pushkit_deliveries",
             id="a transition of a delivery",
         ),
@@ -350,6 +393,26 @@ def _answered(what: bytes) -> Callable[[Case], None]:
             "no transition of pushkit_deliveries",
             id="purged before its end",
         ),
+        pytest.param(
+            _moved("pushkit_deliveries", "pending", "delivered"),
+            "no transition of pushkit_deliveries",
+            id="settled without the lease",
+        ),
+        pytest.param(_leased(**_FREE), "no change of a queue", id="an epoch that stays"),
+        pytest.param(
+            _leased(lease_worker="worker_2", epoch=6), "no change of a queue", id="a lease taken"
+        ),
+        pytest.param(_leased(sending_to=2), "no change of a queue", id="a memory that shrinks"),
+        pytest.param(_leased(sending_to=5), "no change of a queue", id="a memory of nothing"),
+        pytest.param(
+            _leased("agent1", settled_to=2), "settled what another", id="a foreign result"
+        ),
+        pytest.param(
+            _leased("agent1", epoch=6, due_at=9, **_FREE),
+            "settled what another",
+            id="a lease that another gives back",
+        ),
+        pytest.param(_leased(last_seq=3), "no change of a queue", id="a seq that is used again"),
         pytest.param(
             _moved("pushkit_inbox", "done", "in_progress"),
             "no transition of pushkit_inbox",
@@ -416,8 +479,7 @@ def test_a_forged_notification_that_is_called_back_is_seen(case: Case, sender: s
 def _fail(case: Case, name: str, seconds: float = 1.0) -> Arrival:
     """Let a delivery arrive, and fail at once, some time after the one before it."""
     case.pass_time(seconds)
-    case.store(name, subscription_id=name, claims=1)
-    case.subscribe(name)
+    case.store(name, subscription_id=name)
     failed = case._arrival(name, 500, answered_at=case.world.loop.time())
     case.pacing.arrived(failed)
     return failed
@@ -454,7 +516,7 @@ def test_two_requests_at_once_on_probation_are_seen(case: Case) -> None:
         _fail(case, f"failed {number}")
     case.pass_time(30)
     for name in ("probe", "other"):
-        case.store(name, subscription_id=name, claims=1)
+        case.store(name, subscription_id=name)
         case.ask(name)
 
     assert case.world.violations == ["came beside another on probation: other"]
@@ -523,6 +585,35 @@ def test_cancelled_requests_count_in_the_share_of_an_owner(
         case.change(str(number), state="cancelled")
 
     assert case.world.violations == ["owner has 4 of 4 slots"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(_FREE | {"epoch": 6}, id="a lease that ends"),
+        pytest.param(
+            _FREE | {"agent": "agent1", "epoch": 6, "due_at": 9, "abandoned": 1},
+            id="one that is over",
+        ),
+        pytest.param(_FREE | {"agent": "agent1", "epoch": 6, "active": 0}, id="one taken away"),
+        pytest.param({"sending_to": 4, "settled_to": 2, "lease_until": 19}, id="one that goes on"),
+    ],
+)
+def test_a_lease_may_end_or_go_on(case: Case, changes: dict[str, Any]) -> None:
+    _leased(**changes)(case)
+
+    assert case.world.violations == []
+
+
+@pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (0, True)])
+def test_an_attempt_without_a_request_counts_only_for_a_worker_that_died(
+    case: Case, deaths: int, is_seen: bool
+) -> None:
+    case.store("one", state="delivered", attempts=1)
+
+    case.pacing.check_end({"sub": deaths})
+
+    assert bool(case.world.violations) == is_seen
 
 
 def test_a_history_that_keeps_every_promise_has_no_violation(case: Case) -> None:

@@ -88,7 +88,9 @@ def test_the_page_lists_every_cut_with_its_seed() -> None:
 
     assert set(told) == {cut.name for cut in CUTS}
     scenarios = {seed for seed in told.values() if not seed.isdigit()}
-    assert scenarios <= {*REGRESSIONS}
+    assert scenarios <= {"-", *REGRESSIONS}
+    unseen = {name for name, seed in told.items() if seed == "-"}
+    assert unseen == {"turns of owners", "turns of queues", "lock order", "late once"}
 
 
 def test_the_table_of_a_page_is_replaced() -> None:
@@ -104,7 +106,7 @@ def test_the_table_of_a_page_is_replaced() -> None:
 
 
 def test_names_of_cuts_are_unique() -> None:
-    assert len({cut.name for cut in CUTS}) == len(CUTS) >= 77
+    assert len({cut.name for cut in CUTS}) == len(CUTS) >= 70
 
 
 def test_a_cut_is_found_within_a_few_seeds(tmp_path: Path) -> None:

@@ -5,29 +5,33 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any, TypeAlias
 
 from pushkit.delivery.again import Again
 from pushkit.delivery.answers import BreakerPolicy
+from pushkit.delivery.job import Job, job_of
 from pushkit.delivery.options import SenderOptions
+from pushkit.delivery.queues import Queues
+from pushkit.delivery.registrar import SubscriptionChanges
 from pushkit.delivery.route import Routes
-from pushkit.delivery.settle import Settler
-from pushkit.delivery.slots import Claimed, DeliverySlots
+from pushkit.delivery.settle import Settled, Settler
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.dead_letters import DeadLetters
-from pushkit.outbox.heads import clear_head, set_head
-from pushkit.outbox.leases import Leases
-from pushkit.outbox.model import Claim, Delivery, NewDelivery, Result, StatusMark
+from pushkit.outbox.model import Result, StatusMark
+from pushkit.outbox.results import leased_deliveries, lose
 from pushkit.outbox.retention import Purge
-from pushkit.outbox.settling import settle
-from pushkit.outbox.shares import SlotLimits
-from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
+from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
+from pushkit.queue import held
+from pushkit.queue.leases import ClaimLimits, Claims
+from pushkit.queue.rules import Handed, PendingJob
 from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.subscriptions.model import Recipient
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
 from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.inbox.store import Inbox, task_lock
@@ -40,15 +44,15 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 _LEASE = timedelta(seconds=30)
 _TASKS = ("task0", "task1")
 _SUBSCRIPTIONS = tuple(f"sub_{n}" for n in range(4))
-_ORIGINS = ("https://a.example.com", "https://b.example.com")
 _WORKERS = ("w0", "w1")
 _BREAKER = BreakerPolicy(failures=2, first_wait=timedelta(seconds=5))
 
+_PROBATION_FROM = 2
 _TRIED = {
-    Outcome.DELIVERED: (204, None),
-    Outcome.RETRY: (500, "status_500"),
-    Outcome.DEAD: (400, "rejected"),
-    Outcome.GONE: (410, "gone"),
+    Outcome.DELIVERED: (204, None, held.Answer.ACKNOWLEDGED),
+    Outcome.RETRY: (500, "status_500", held.Answer.AGAIN),
+    Outcome.DEAD: (400, "rejected", held.Answer.FINISHED),
+    Outcome.GONE: (410, "gone", held.Answer.FINISHED),
 }
 
 
@@ -71,9 +75,6 @@ class StubDatabase:
             yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
         return items, self.moment
 
-    def hold_parking(self) -> Script[object]:
-        return self.hold(["parking"], lambda name: [name], wait=True)
-
     def wake(self) -> Script[None]:
         yield Statement("SELECT pushkit_wake()")
 
@@ -83,28 +84,12 @@ class Memory:
     """What the processes of one side know; generated ids differ between the two sides."""
 
     database: StubDatabase
-    leases: dict[str, Leases] = field(default_factory=dict)
-    claimed: dict[str, list[Delivery]] = field(default_factory=lambda: {w: [] for w in _WORKERS})
+    leased: dict[str, held.Memory[Job]] = field(
+        default_factory=lambda: {worker: held.Memory() for worker in _WORKERS}
+    )
     accepted: dict[str, list[ClaimedNotification]] = field(
         default_factory=lambda: {w: [] for w in _WORKERS}
     )
-
-    def worker_at_the_end_of(self, recipient: Recipient) -> str | None:
-        """Return the worker that has claimed the newest delivery of a queue, if one has."""
-        for worker, held in self.claimed.items():
-            if (recipient.id, recipient.last_seq) in {(d.subscription_id, d.seq) for d in held}:
-                return worker
-        return None
-
-    def chain_of(self, worker: str) -> list[Delivery]:
-        """Return what a worker has claimed of one queue, in order."""
-        held = self.claimed[worker]
-        chain = [each for each in held if each.subscription_id == held[0].subscription_id]
-        return sorted(chain, key=lambda each: each.seq)
-
-    def let_go(self, worker: str, settled: Sequence[Delivery]) -> None:
-        """Forget settled deliveries."""
-        self.claimed[worker] = [each for each in self.claimed[worker] if each not in settled]
 
 
 Make: TypeAlias = Callable[[Memory], Script[Callable[[], object]]]
@@ -120,58 +105,65 @@ class Work:
 
 
 def prepare() -> Script[None]:
-    """Add subscriptions and deliveries to empty tables."""
+    """Add subscriptions and deliveries to empty tables.
+
+    Each subscription has a destination of its own: of two queues that are due at the same moment,
+    either may be the first of theirs.
+    """
     now = to_micros(_START)
     for number, each in enumerate(_SUBSCRIPTIONS):
-        task, owner = _TASKS[number % 2], f"owner{number // 2}"
-        origin = _ORIGINS[number // 2]
+        origin = f"https://{each}.example.com"
         yield Statement(
             "INSERT INTO pushkit_subscriptions (tenant, task_id, owner, config_id, id, version,"
-            " url, origin, token, schemes, credentials, profile, filter, last_seq, created_at,"
-            " updated_at) VALUES ('', $1, $2, 'c', $3, '1.0', $4, $5, NULL, '[]', NULL,"
-            " 'standard', $6, 2, $7, $7)",
-            (task, owner, each, f"{origin}/hook", origin, _EVERYTHING, now),
+            " url, origin, token, schemes, credentials, profile, filter, created_at, updated_at)"
+            " VALUES ('', $1, $2, 'c', $3, '1.0', $4, $5, NULL, '[]', NULL, 'standard', $6, $7,"
+            " $7)",
+            (
+                _TASKS[number % 2],
+                f"owner{number // 2}",
+                *(each, f"{origin}/hook", origin, _EVERYTHING, now),
+            ),
         )
-        yield from OutboxStore().add(
-            [_new(each, task, owner, origin, seq, seq == 1, _START, "") for seq in (1, 2)]
-        )
+    for task in _TASKS:
+        recipients = yield from SubscriptionStore().lock_recipients([("", task)])
+        yield from _store(recipients, task, _START, "", updates=2)
 
 
 _EVERYTHING = '{"states": null, "kinds": null, "last_chunk_only": false}'
 
 
-def _new(
-    subscription: str,
+def _store(
+    recipients: Sequence[Recipient],
     task: str,
-    owner: str,
-    origin: str,
-    seq: int,
-    head: bool,
     now: datetime,
-    by: str,
-    claim: Claim | None = None,
-) -> NewDelivery:
-    moment = now + timedelta(microseconds=seq * 10 + int(subscription[-1]))
-    return NewDelivery(
-        id=f"dlv_{subscription}_{seq}{by}",
-        subscription_id=subscription,
-        tenant="",
-        owner=owner,
-        task_id=task,
-        config_id="c",
-        seq=seq,
-        origin=origin,
-        content_type="application/json",
-        body=b"{}",
-        notified_at=moment,
-        not_before=moment,
-        head=head,
-        status=StatusMark.BARE,
-        claim=claim,
-        state=DeliveryState.IN_FLIGHT if claim else DeliveryState.PENDING,
-        claims=int(claim is not None),
-        fruitless_claims=int(claim is not None and head),
-    )
+    mark: str,
+    *,
+    updates: int,
+    worker: str | None = None,
+    drops: bool = False,
+) -> Script[list[tuple[Recipient, Handed, Job]]]:
+    """Store some updates of a task; return those that were handed to a worker."""
+    outbox = OutboxStore()
+    queues = Queues(recipients, outbox, SubscriptionStore())
+    handed = []
+    for number, queue in enumerate(queues.of_task(("", task))):
+        for _ in range(updates):
+            new, hand = queues.add(
+                queue,
+                f"dlv_{queue.recipient.id}_{queue.row.last_seq + 1}{mark}",
+                b"{}",
+                now=now + timedelta(microseconds=number),  # no two queues are due at one moment
+                status=StatusMark.BARE,
+                worker=worker,
+                until=to_micros(now + _LEASE),
+                probation_from=_PROBATION_FROM,
+            )
+            if hand is not None:
+                handed.append((queue.recipient, hand, job_of(new, None)))
+        yield from queues.write()
+        if drops:
+            yield from outbox.supersede(queue.row, by_new_status=False, now=now)
+    return handed
 
 
 def some_work(chance: random.Random, number: int) -> Work:
@@ -195,40 +187,33 @@ def _nothing() -> None:
 
 def _enqueue(chance: random.Random, number: int) -> Make:
     task, wait, drops = chance.choice(_TASKS), chance.random() < 0.5, chance.random() < 0.3
-    # The storing process may be a worker with a free slot; or the worker that has the chain.
-    worker, joins, updates = (
-        chance.choice((*_WORKERS, None)),
-        chance.random() < 0.8,
-        chance.choice((1, 1, 3)),
-    )
+    worker = chance.choice((*_WORKERS, None))  # in whose process it is stored
+    updates = chance.choice((1, 1, 3))
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        store, outbox = SubscriptionStore(), OutboxStore()
-        now, new = memory.database.moment, list[NewDelivery]()
-        held = yield from store.lock_recipients([("", task)], wait=wait)
-        if held:
-            oldest = yield from outbox.oldest([each.id for each in held])
-            yield from store.take_seqs({each.id: updates for each in held})
-            for each in held:
-                is_free = oldest.get(each.id) is None and not each.paused
-                by = memory.worker_at_the_end_of(each) if joins and not each.paused else None
-                by = worker if is_free else by
-                claim = None if by is None else Claim(worker=by, until=now + _LEASE)
-                for n in range(1, updates + 1):
-                    seq, head = each.last_seq + n, is_free and n == 1
-                    mark = f"_{number}"
-                    new.append(
-                        _new(each.id, task, each.owner, each.origin, seq, head, now, mark, claim)
-                    )
-            yield from outbox.add(new)
-            if drops:
-                yield from outbox.supersede(held[0].id, by_new_status=False, now=now)
+        recipients = yield from SubscriptionStore().lock_recipients([("", task)], wait=wait)
+        handed = yield from _store(
+            recipients,
+            task,
+            memory.database.moment,
+            f"_{number}",
+            updates=updates,
+            worker=worker,
+            drops=drops,
+        )
         yield from memory.database.wake()
 
         def done() -> None:
-            for each in new:
-                if each.claim is not None:
-                    memory.claimed[each.claim.worker].append(each)
+            for recipient, hand, job in handed:
+                memory.leased[worker or ""].hand(
+                    recipient.id,
+                    recipient.queue.group,
+                    hand,
+                    job,
+                    version=recipient.revision,
+                    until=inf,
+                    seen_at=inf,
+                )
 
         return done
 
@@ -236,99 +221,116 @@ def _enqueue(chance: random.Random, number: int) -> Make:
 
 
 def _claim(chance: random.Random, _number: int) -> Make:
-    worker, limit = chance.choice(_WORKERS), chance.randint(1, 3)
-    window, destinations = chance.choice(((1, 1), (2, 2), (16, 32)))
+    worker, limit, steps = chance.choice(_WORKERS), chance.randint(1, 3), chance.choice((1, 2, 32))
+    window = chance.choice((len(_SUBSCRIPTIONS), 16))
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        now = yield from memory.database.now()
-        leases = Leases(memory.database.hold_parking, window=window, destinations=destinations)
-        claimed = yield from leases.claim(
-            Claim(worker=worker, until=now + _LEASE),
-            SlotLimits(slots=limit, reserved=0, per_origin=2, probation_from=2),
-            now=now,
-        )
-        return lambda: memory.claimed[worker].extend(claimed.deliveries)
-
-    return script
-
-
-def _settle(chance: random.Random, _number: int) -> Make:
-    worker, together = chance.choice(_WORKERS), chance.random() < 0.4
-    outcome = Outcome.DELIVERED if together else chance.choice(list(_TRIED))
-    wait, pause = not together or chance.random() < 0.3, chance.choice((0, 5, 60))
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        held, now = memory.claimed[worker], memory.database.moment
-        chosen = held[: 3 if together else 1]
-        if not chosen:
-            yield from ()
-            return _nothing
-        result = _result_of(outcome, now)
-        if outcome is Outcome.RETRY:
-            until = now + timedelta(seconds=pause)
-            result = replace(result, retry_at=until, wait_until=until)
-        database: Any = memory.database
-        settler = Settler(
-            database=database,
-            worker=worker,
-            clock=lambda: memory.database.moment,
-            options=SenderOptions(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
-            slots=DeliverySlots(1, per_origin=1),  # not open: nothing is claimed
-            routes=Routes(issuer="", policy=DestinationPolicy(), vault=Vault()),
-            lease=_LEASE,
-        )
-        yield from settler.script(
-            [[Claimed(each, None, 0.0, result=result)] for each in chosen], wait=wait
-        )
-        return lambda: memory.let_go(worker, chosen)
-
-    return script
-
-
-def _settle_chain(chance: random.Random, _number: int) -> Make:
-    """Settle the front of a chain; put back what follows a failure, or else claim the next."""
-    worker, arrived, goes_on = (
-        chance.choice(_WORKERS),
-        chance.choice((0, 1, 2, 9)),
-        chance.random() < 0.7,
-    )
-    failed = chance.choice((Outcome.RETRY, Outcome.DEAD, Outcome.NOT_BEGUN))
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        now = memory.database.moment
-        if not memory.claimed[worker]:
-            yield from ()
-            return _nothing
-        chain = memory.chain_of(worker)
-        settled = [(each, _result_of(Outcome.DELIVERED, now)) for each in chain[:arrived]]
-        if not goes_on or not settled:
-            settled += [(each, _result_of(failed, now)) for each in chain[arrived : arrived + 1]]
-            behind = chain[arrived + 1 :]
-            settled += [(each, _result_of(Outcome.NOT_BEGUN, now)) for each in behind]
-        yield from SubscriptionStore().lock_current([chain[0].subscription_id], wait=True)
-        passed = yield from settle(
-            settled,
+        now, mine = to_micros(memory.database.moment), memory.leased[worker]
+        claims = Claims(tables=OUTBOX, lose=_lose, window=window, steps=steps)
+        yield from claims.take_over(worker, held=mine.queues, dead=lambda _: (), now=now)
+        result = yield from claims.claim(
             worker,
-            now,
-            may_follow=lambda _, result: result.outcome is Outcome.DELIVERED,
-            until=now + _LEASE,
+            ClaimLimits(queues=limit, of_origin=lambda _: 2, probation_from=_PROBATION_FROM),
+            now=now,
+            until=now + _LEASE // timedelta(microseconds=1),
         )
+        ids = [job.id for each in result.claimed for job in each.jobs]
+        deliveries = yield from leased_deliveries(ids)
 
         def done() -> None:
-            memory.let_go(worker, [each for each, _ in settled])
-            memory.claimed[worker].extend(passed.claimed)
+            for queue, jobs, upto in result.claimed:
+                theirs = [job_of(deliveries[job.id], None) for job in jobs]
+                mine.claimed(
+                    *(queue.id, queue.group, queue.epoch, theirs, upto),
+                    version=0,
+                    until=inf,
+                    seen_at=inf,
+                )
 
         return done
 
     return script
 
 
-def _result_of(outcome: Outcome, now: datetime) -> Result:
-    if outcome is Outcome.NOT_BEGUN:
-        return Result(outcome=outcome)
-    status, error = _TRIED[outcome]
-    retry_at = now + timedelta(seconds=5) if outcome is Outcome.RETRY else None
-    return Result(outcome=outcome, status=status, error=error, retry_at=retry_at, started_at=now)
+def _lose(lost: Sequence[tuple[PendingJob, str, bool]], now: int) -> Script[None]:
+    for job, error, counts in lost:
+        yield from lose(job.id, error, counts=counts, retry_at=job.not_before, now=now)
+
+
+def _settle(chance: random.Random, _number: int) -> Make:
+    """Work off some jobs of one or two queues, settle them together, and take the next ones."""
+    worker, arrived, number = chance.choice(_WORKERS), chance.choice((0, 1, 2, 8)), chance.random()
+    last = chance.choice((Outcome.DELIVERED, *_TRIED))
+    wait, pause = chance.random() < 0.6, chance.choice((0, 5, 60))
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        mine, now = memory.leased[worker], memory.database.moment
+        names = sorted(mine.queues)
+        chosen = [mine.queues[name] for name in names[int(number * len(names)) :][:2]]
+        if not chosen:
+            yield from ()
+            return _nothing
+        asks = []
+        for queue in chosen:
+            for outcome in [*[Outcome.DELIVERED] * arrived, last]:
+                if queue.may_begin(0.0):
+                    queue.begin().result = _result_of(outcome, now, pause)
+                    queue.answer(_TRIED[outcome][2])
+            asks.append(queue.ask())
+            queue.unsettled()  # until it is committed
+        database: Any = memory.database
+        settler = Settler(
+            database=database,
+            clock=lambda: memory.database.moment,
+            options=SenderOptions(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
+            routes=Routes(issuer="", policy=DestinationPolicy(), vault=Vault()),
+        )
+        settled = yield from settler.script(asks, wait=wait)
+
+        def done() -> None:
+            for queue, ask, result in zip(chosen, asks, settled, strict=True):
+                if not isinstance(result, Settled) or mine.queues.get(queue.id) is not queue:
+                    continue
+                queue.answered = [job for job in queue.answered if job not in ask.results]
+                queue.settled(result.reply, seen_at=inf)
+                if not result.reply.kept:
+                    mine.forget(queue)
+
+        return done
+
+    return script
+
+
+def _result_of(outcome: Outcome, now: datetime, pause: int) -> Result:
+    status, error, _ = _TRIED[outcome]
+    until = now + timedelta(seconds=pause) if outcome is Outcome.RETRY else None
+    return Result(
+        outcome=outcome,
+        status=status,
+        error=error,
+        retry_at=until,
+        wait_until=until,
+        started_at=now,
+    )
+
+
+def _renew(chance: random.Random, _number: int) -> Make:
+    worker = chance.choice(_WORKERS)
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        mine = memory.leased[worker]
+        epochs = {name: queue.epoch for name, queue in mine.queues.items()}
+        until = to_micros(memory.database.moment + _LEASE)
+        renewed, _ = yield from OUTBOX.renew(epochs, until)
+
+        def done() -> None:
+            for name, queue in list(mine.queues.items()):
+                if name in epochs and name not in renewed:
+                    mine.forget(queue)
+
+        return done
+
+    return script
 
 
 def _ids(chance: random.Random) -> list[str]:
@@ -352,29 +354,30 @@ def _again(memory: Memory, what: Callable[[Again], Script[Any]]) -> Script[Calla
     return _nothing
 
 
-def _pause(chance: random.Random, _number: int) -> Make:
-    chosen, paused = chance.choice(_SUBSCRIPTIONS), chance.random() < 0.5
+def _change(chance: random.Random, _number: int) -> Make:
+    """Pause, resume, disable or enable a subscription."""
+    chosen = [chance.choice(_SUBSCRIPTIONS)]
+    verb = chance.choice(("pause", "pause", "resume", "resume", "disable", "enable", "enable"))
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        store = SubscriptionStore()
-        yield from store.lock_all([chosen])
-        yield from store.set_paused(chosen, memory.database.moment, paused=paused)
-        yield from clear_head(chosen) if paused else set_head(chosen)
+        database: Any = memory.database
+        changes = SubscriptionChanges(database=database)
+        if verb == "enable":
+            yield from changes.enable(chosen, resend=True)
+        else:
+            yield from getattr(changes, verb)(chosen)
         return _nothing
 
     return script
 
 
 def _cancel(chance: random.Random, _number: int) -> Make:
-    chosen, whole = chance.choice(_SUBSCRIPTIONS), chance.random() < 0.3
+    chosen = chance.choice(_SUBSCRIPTIONS)
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        now = memory.database.moment
-        yield from SubscriptionStore().lock(chosen)
-        if whole:
-            yield from OutboxStore().cancel_subscription(chosen, now, CancelledBy.REMOVED)
-        else:
-            yield from DeadLetters().cancel(chosen, [f"dlv_{chosen}_1", f"dlv_{chosen}_2"], now)
+        queues = yield from OUTBOX.lock([chosen])
+        ids = [f"dlv_{chosen}_1", f"dlv_{chosen}_2"]
+        yield from DeadLetters().cancel(queues[chosen], ids, memory.database.moment)
         return _nothing
 
     return script
@@ -408,12 +411,12 @@ def _cross(chance: random.Random, number: int) -> Make:
 
 def _sweep(chance: random.Random, _number: int) -> Make:
     """Change all rows that match a condition, which other transactions may change meanwhile."""
-    state, by = chance.choice(("pending", "in_flight", "dead")), chance.randint(1, 3)
+    state, by = chance.choice(("pending", "delivered", "dead")), chance.randint(1, 3)
 
     def script(_memory: Memory) -> Script[Callable[[], object]]:
         yield Statement(
-            "UPDATE pushkit_deliveries SET fruitless_claims = fruitless_claims + $2"
-            " WHERE state = $1 AND head > 0 RETURNING id, fruitless_claims, state",
+            "UPDATE pushkit_deliveries SET faults = faults + $2"
+            " WHERE state = $1 AND attempts > 0 RETURNING id, faults, state",
             (state, by),
         )
         return _nothing
@@ -423,9 +426,9 @@ def _sweep(chance: random.Random, _number: int) -> Make:
 
 def _look(_chance: random.Random, _number: int) -> Make:
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        yield Statement("SELECT id, state, head FROM pushkit_deliveries ORDER BY id")
-        yield from Leases().next_due(memory.database.moment)
-        yield Statement("SELECT id, state, head FROM pushkit_deliveries ORDER BY id")
+        yield Statement("SELECT id, state, waits FROM pushkit_deliveries ORDER BY id")
+        yield from OUTBOX.moments(to_micros(memory.database.moment))
+        yield Statement("SELECT id, state, waits FROM pushkit_deliveries ORDER BY id")
         return _nothing
 
     return script
@@ -513,11 +516,11 @@ def _settle_notification(chance: random.Random, _number: int) -> Make:
 _WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
     "enqueue": (7, _enqueue),
     "claim": (6, _claim),
-    "settle": (4, _settle),
-    "settle a chain": (9, _settle_chain),
+    "settle": (12, _settle),
+    "renew": (2, _renew),
     "retry": (2, _retry),
     "redrive": (2, _redrive),
-    "pause": (2, _pause),
+    "change": (3, _change),
     "cancel": (1, _cancel),
     "purge": (1, _purge),
     "cross": (4, _cross),
@@ -533,6 +536,6 @@ _WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
 
 def tables() -> Sequence[str]:
     """Return the tables that must be equal on both sides."""
-    names = ("subscriptions", "deliveries", "bodies", "attempts", "destinations", "parked")
+    names = ("subscriptions", "deliveries", "bodies", "attempts", "destinations")
     more = ("replay", "inbox", "callbacks", "sequences")
     return tuple(f"pushkit_{name}" for name in (*names, *more))

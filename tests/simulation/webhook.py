@@ -98,6 +98,7 @@ class Arrival:
     # Returns whether the head of the answer has arrived.
     is_heard: Callable[[], bool] = lambda: False
     is_open: Callable[[], bool] = lambda: False  # returns whether the connection is open
+    drips: bool = False  # whether the body of the answer has no end
     after_babble: bool = False  # whether the sender may have taken a babble for the answer
 
     @property
@@ -198,6 +199,8 @@ class _Connection(asyncio.Protocol):
             lines.append(f"Retry-After: {self._retry_after(behaviour.retry_after)}")
             if behaviour.status in (429, 503) and behaviour.retry_after.isdigit():
                 arrival.asked_for = float(behaviour.retry_after)
+            elif behaviour.retry_after.startswith("+"):
+                arrival.asked_for = 0.001  # for a date, which is counted in whole seconds
         body = b"" if behaviour.status in (204, 304) else arrival.delivery_id.encode()
         lines.append(f"Content-Length: {len(body) if behaviour.drips is None else 1_000_000}")
         head = "\r\n".join([*lines, "", ""]).encode()
@@ -205,6 +208,7 @@ class _Connection(asyncio.Protocol):
             arrival.is_heard = self._transport.arrives(len(head))
         self._transport.write(head + body + (_BABBLE if behaviour.babbles_after == 0 else b""))
         if behaviour.drips is not None:
+            arrival.drips = True
             self._drip(behaviour.drips)
             return
         if behaviour.leaves_after is not None:

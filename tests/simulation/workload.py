@@ -82,7 +82,7 @@ _FLOODS = (
     ("sluggish", 6, 3, 5, (3,)),
     # Deliveries that wait for `Retry-After` fill the window in which a claim looks for work.
     ("503 Retry-After 30", 6, 9, 10, (1,)),
-    # More owners than slots: each chain could keep its slot for ever.
+    # More owners than slots: each queue could keep its slot for ever.
     ("unhurried", 18, 1, 1, (8,)),
     ("unhurried", 24, 1, 3, (5,)),
 )
@@ -149,9 +149,9 @@ def together(chance: random.Random, actors: Actors) -> Iterator[Step]:
 
 
 def staggered(chance: random.Random, actors: Actors) -> Iterator[Step]:
-    """An agent freezes in the middle of a chain, whose leases expire one after another.
+    """An agent freezes in the middle of a queue, whose lease expires.
 
-    Another agent claims the expired deliveries, while more are added to the same queue.
+    Another agent claims the queue, while more is added to it.
     """
     at, task, host = (
         2 + chance.random() * SPAN / 2,

@@ -180,17 +180,20 @@ class Unit:
             self.world.note("stopped")
             self.world.loop.call_soon(gone, context=contextvars.Context())
 
-        begun = self.world.loop.time()
+        def is_late() -> None:  # what it has not settled by now, it gives up
+            if process.alive:
+                self.world.trouble("death", whom=process.name)
 
         def gone() -> None:
             was_ours = self.process is process
             # A process that ended in time has settled everything: its end excuses nothing.
-            self._die(process, is_excuse=self.world.loop.time() - begun > _DRAIN)
+            self._die(process, is_excuse=False)
             self.world.network.drop(process)
             if was_ours:
                 self.world.loop.call_later(down_for, self.start, context=contextvars.Context())
 
         self.world.trouble("stop", whom=process.name)
+        self.world.loop.call_later(_DRAIN, is_late, context=contextvars.Context())
         self.world.spawn(stopping(), process)
 
     def freeze(self, seconds: float, *, takes_lock: bool = False) -> None:

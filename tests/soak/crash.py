@@ -7,7 +7,7 @@ Whenever the kill comes:
 - no update that `notify()` acknowledged is lost,
 - no update arrives for the first time before an earlier one of its task,
 - an update arrives again at most as often as it was in flight when its worker was killed,
-- deliveries continue soon: other workers claim the rows of a dead worker at once on SQLite, and
+- deliveries continue soon: other workers claim the queues of a dead worker at once on SQLite, and
   when their lease ends on PostgreSQL.
 
 After each kill, the deliveries that were in flight are read from the database.
@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 from pushkit.clock import utc_now
-from pushkit.outbox.leases import Leases
 from pushkit.progress import advance
 from pushkit.storage.database import Database, open_location
 from pushkit.storage.migrations import Migration
-from pushkit.storage.script import Script, Statement
+from pushkit.storage.script import Script, Statement, count
 from pushkit.terminal.progress import showing_progress
 from tests.eventually import eventually
 from tests.forked import forked
@@ -265,15 +264,16 @@ class Killer:
 
 def _held_by(worker: str) -> Script[list[str]]:
     rows = yield Statement(
-        "SELECT id FROM pushkit_deliveries WHERE lease_worker = $1 AND state = 'in_flight'",
+        "SELECT d.id FROM pushkit_deliveries d JOIN pushkit_subscriptions q"
+        " ON q.id = d.subscription_id WHERE q.lease_worker = $1 AND d.state = 'pending'"
+        " AND d.waits = 0 AND d.seq <= q.sending_to",
         (worker,),
     )
     return [row["id"] for row in rows]
 
 
 def _count_unfinished() -> Script[int]:
-    due = yield from Leases().next_due(utc_now())
-    return int(due is not None)
+    return (yield from count("pushkit_deliveries WHERE state = 'pending'"))
 
 
 async def main() -> int:

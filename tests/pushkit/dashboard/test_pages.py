@@ -41,7 +41,7 @@ async def test_a_new_dead_letter_is_shown_first(house: House, reader: Browser) -
     assert "Nothing arrives: every attempt fails." in page
     assert "1 dead letter within the last hour." in page
     assert "the webhook answered 400" in page
-    assert f"the {_MOST_ERRORS} heads of queues that are due first" in page
+    assert f"the {_MOST_ERRORS} queues that are due first" in page
     assert f"the newest {_MOST_ERRORS} dead letters" in page
 
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from pushkit import PushSender, TaskUpdate
-from pushkit.delivery.enqueue import Notice
+from pushkit.delivery.enqueue import CountsMissing, Notice
 from pushkit.errors import PushkitError
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.storage.database import Database
 from pushkit.storage.script import Deferred, Group, Refused, Row, Script, Statement, alone
 
-__all__ = ["SIDES", "everything_of", "notice_of", "read", "run_group", "write"]
+__all__ = ["SIDES", "count_backlogs", "everything_of", "notice_of", "read", "run_group", "write"]
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -23,14 +23,15 @@ T = TypeVar("T")
 SIDES: Final = ("one by one", "together")
 
 _DELIVERIES = (
-    "SELECT task_id, owner, seq, state, head, status, attempts, last_status, last_error,"
+    "SELECT task_id, owner, seq, state, waits, status, attempts, last_status, last_error,"
     " idempotency_key, content_type, origin,"
     " (SELECT b.body FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id),"
-    " lease_worker IS NULL, finished_at IS NULL"
+    " finished_at IS NULL"
     " FROM pushkit_deliveries WHERE owner LIKE $1 ORDER BY task_id, owner, seq"
 )
 _SUBSCRIPTIONS = (
-    "SELECT task_id, owner, last_seq, ended, active, paused, failing_since, removed_at IS NULL"
+    "SELECT task_id, owner, last_seq, ended, active, paused, failing_since, removed_at IS NULL,"
+    " due_at IS NULL, lease_worker IS NULL, epoch, sending_to, settled_to, abandoned"
     " FROM pushkit_subscriptions WHERE owner LIKE $1 ORDER BY task_id, owner"
 )
 _DESTINATIONS = (
@@ -48,7 +49,7 @@ def notice_of(sender: PushSender, update: TaskUpdate, key: str | None = None) ->
     """Return an update as `notify` enqueues it."""
     bodies = sender._bodies.prepare(update, None, now=sender._clock())
     known = None if key is None else IdempotencyKey.of(key, update)
-    return Notice(bodies=bodies, idempotency_key=known)
+    return Notice(bodies=bodies, idempotency_key=known, is_counted=True)
 
 
 def _statement(sql: str, parameters: tuple[Any, ...]) -> Script[list[Row]]:
@@ -94,3 +95,11 @@ async def everything_of(sender: PushSender, side: str) -> list[list[list[Any]]]:
         rows: list[Any] = await read(sender, sql, f"{side} %")
         found.append([[nameless(value) for value in tuple(row)] for row in rows])
     return found
+
+
+async def count_backlogs(sender: PushSender) -> None:
+    """Count the backlogs that were not yet: scripts that run in a group need to know them."""
+    rows = await read(sender, "SELECT DISTINCT owner FROM pushkit_subscriptions")
+    owners, enqueuer = {None, *(row["owner"] for row in rows)}, sender._enqueuer
+    unknown = {each for each in owners if not enqueuer.backlog_of(each).is_known(each)}
+    await enqueuer._count(CountsMissing(unknown))

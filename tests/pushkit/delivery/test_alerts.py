@@ -52,9 +52,9 @@ async def test_a_dead_letter_while_the_sender_closes_is_an_alert_of_the_next_sta
     answer = webhook.replies_after(422)
     await sender.notify(status())
     await webhook.until(lambda: len(webhook.received) == 1)
-    slots = sender.worker.slots
+    runner = sender.worker.runner
     closing = asyncio.create_task(sender.close())
-    await eventually(lambda: not slots.is_open)  # it waits for the attempt
+    await eventually(lambda: not runner.is_open)  # it waits for the attempt
     answer.set()
     await closing
 
@@ -152,7 +152,9 @@ async def test_a_fault_of_the_outbox_is_logged_and_not_sent_through_the_outbox(
     senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
     alerts = AlertOptions(webhook=webhook.url("/alerts"))
-    sender = await senders.open(alerts=alerts)  # opened, and not started: its worker does not run
+    sender = await senders.open(alerts=alerts)
+    sender._running = asyncio.create_task(asyncio.sleep(0))  # its worker has ended
+    await asyncio.wait([sender._running])
     assert sender._alerts is not None
     sender._alerts.start()
     with caplog.at_level(logging.ERROR, "pushkit.alerts"):

@@ -21,7 +21,7 @@ from pushkit import (
 from pushkit.outbox.model import Delivery
 from tests.clock import Clock
 from tests.eventually import eventually
-from tests.pushkit.delivery.conftest import Senders, status
+from tests.pushkit.delivery.conftest import Senders, claim, status
 
 HOOK = {"url": "https://client.example.com/hook"}
 
@@ -174,8 +174,8 @@ async def test_a_delivery_in_flight_is_never_dropped(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status("working"))
+    await claim(sender)
     await sender.notify(status("working"))
-    await sender.worker._claim()
     await sender.notify(status("working"))
     states = {each.seq: each.state.value for each in await deliveries(sender)}
     assert states == {1: "in_flight", 2: "cancelled", 3: "pending"}

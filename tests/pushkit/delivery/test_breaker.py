@@ -183,9 +183,8 @@ async def test_a_listener_that_raises_stops_no_delivery(
     webhook.replies_with(400)
     await sender.notify(status())
     await sender.notify(status())
-    assert await sender.worker.run_once() == 1
+    assert await sender.worker.run_once() == 2
     assert "a listener failed at delivery_dead" in caplog.text
-    assert await sender.worker.run_once() == 1
 
 
 async def test_on_probation_what_is_being_stored_waits_for_the_probe_too(

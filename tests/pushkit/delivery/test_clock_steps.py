@@ -158,7 +158,7 @@ async def test_a_step_forward_does_not_repeat_what_is_being_attempted(
     first = asyncio.create_task(sender.worker.run_once())
     await webhook.until(lambda: len(webhook.received) == 1)
     clock.advance(AHEAD)
-    assert await sender.worker.pump.fill() == 0
+    assert await sender.worker.runner.fill() == 0
     assert len(webhook.received) == 1
     answered.set()
     await first

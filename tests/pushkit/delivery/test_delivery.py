@@ -574,7 +574,7 @@ async def test_a_delivery_of_a_dead_worker_is_sent_again_under_its_id(
     dying, living = await senders.open(drain=timedelta(0)), await senders.open()
 
     async def die() -> web.Response:
-        next(iter(dying.worker.pump._running)).cancel()
+        next(iter(dying.worker.runner._turns)).cancel()
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -25,7 +25,7 @@ from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.subscriptions.model import Filter
 from tests.clock import Clock
 from tests.eventually import eventually
-from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status, task
+from tests.pushkit.delivery.conftest import Senders, Webhook, claim, deliver_due, status, task
 
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
 
@@ -162,7 +162,7 @@ async def test_a_pause_covers_deliveries_of_a_dead_worker(
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
-    await sender.worker._claim()
+    await claim(sender)
     await sender.pause("task-1")
     clock.advance(60)
     assert await deliver_due(sender) == 0
@@ -217,8 +217,8 @@ async def test_a_subscription_is_removed_once_the_end_of_its_task_is_delivered(
 ) -> None:
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status("working"))
-    await sender.notify(status(state))
     await sender.worker.run_once()
+    await sender.notify(status(state))
     assert len(await sender.subscriptions("task-1")) == 1
     await sender.worker.run_once()
     assert await sender.subscriptions("task-1") == []

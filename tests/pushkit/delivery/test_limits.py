@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -15,8 +18,9 @@ from pushkit.delivery.attempt import Pace
 from pushkit.errors import ConfigError, TooManySubscriptionsError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.states import DeliveryState
+from pushkit.storage import sqlite
 from pushkit.storage.quota import Quota
-from pushkit.storage.script import Script
+from pushkit.storage.script import Rows, Script
 from tests.clock import Clock
 from tests.eventually import eventually
 from tests.internet import HOOKS, Internet
@@ -194,16 +198,16 @@ class Seconds:
 def test_a_second_of_requests_is_sent_at_once_and_the_rest_at_the_rate() -> None:
     clock = Seconds()
     pace = Pace(DestinationPolicy(), 4, clock=clock)
-    assert [pace.take(ORIGIN) for _ in range(8)] == [0, 0, 0, 0, 0, 0.25, 0.5, 0.75]
-    clock.now = 1
-    assert pace.take(ORIGIN) == 0
+    assert [pace.take(ORIGIN) for _ in range(7)] == [0, 0, 0, 0, 0, 0.25, 0.25]
+    clock.now = 0.25
+    assert [pace.take(ORIGIN) for _ in range(2)] == [0, 0.25]
     clock.now = 100
     assert [pace.take(ORIGIN) for _ in range(6)] == [0, 0, 0, 0, 0, 0.25]
 
 
 def test_origins_do_not_wait_for_each_other() -> None:
     pace = Pace(DestinationPolicy(), 1, clock=Seconds())
-    assert [pace.take(ORIGIN) for _ in range(4)] == [0, 0, 1, 2]
+    assert [pace.take(ORIGIN) for _ in range(4)] == [0, 0, 1, 1]
     assert pace.take("https://other.example.com:443") == 0
 
 
@@ -228,41 +232,57 @@ def test_origins_that_no_longer_wait_are_forgotten() -> None:
     assert len(pace._due) <= 10_000
 
 
-@pytest.mark.parametrize("rate", [0, -1, 1.5, float("nan")])
-def test_a_rate_too_low_for_the_concurrency_is_a_configuration_error(rate: float) -> None:
+@pytest.mark.parametrize("rate", [0, -1, float("nan")])
+def test_a_rate_of_nothing_is_a_configuration_error(rate: float) -> None:
     with pytest.raises(ConfigError, match="rate_per_origin"):
-        SenderOptions(rate_per_origin=rate, concurrency_per_host=16)
-    assert SenderOptions(rate_per_origin=1.6, concurrency_per_host=16)
+        SenderOptions(rate_per_origin=rate)
+    assert SenderOptions(rate_per_origin=0.1)
     assert SenderOptions(rate_per_origin=None)
 
 
-async def test_a_lease_covers_the_wait_for_the_rate_limit(senders: Senders) -> None:
-    sender = await senders.open(rate_per_origin=2, concurrency_per_host=20)
-    assert sender._attempt.longest == sender.options.timeout + timedelta(seconds=10)
-    at_any_rate = await senders.open(rate_per_origin=None)
-    assert at_any_rate._attempt.longest == at_any_rate.options.timeout
-
-
 async def test_the_rate_per_origin_is_shared_by_all_owners(
-    public: Internet, senders: Senders, monkeypatch: pytest.MonkeyPatch
+    public: Internet, senders: Senders
 ) -> None:
-    seconds, waited = Seconds(), []
+    arrived: list[str] = []
 
-    async def sleep(wait: float) -> None:
-        waited.append(wait)
-
-    async def accept(_: web.Request) -> web.Response:
+    async def accept(request: web.Request) -> web.Response:
+        arrived.append(request.path)
         return web.Response()
 
-    monkeypatch.setattr("pushkit.delivery.attempt.asyncio.sleep", sleep)
     await public.serve(accept)
     sender: PushSender = await senders.open(
         allow=(), ca_file=public.ca_file, rate_per_origin=2, concurrency_per_host=8
     )
-    sender._attempt.pace._clock = seconds
+    sender._attempt.pace._clock = seconds = Seconds()
     for number in range(6):
         url = f"https://{HOOKS}/of-{number}"
         await sender.subscribe(f"task-{number}", {"url": url}, version="1.0", owner=f"o-{number}")
         await sender.notify(status(task_id=f"task-{number}"))
-    await sender.worker.run_once()
-    assert waited == [0.5, 1.0, 1.5]
+    runner = sender.worker.runner
+    running = asyncio.create_task(sender.worker.run_once())
+    for at_once in (3, 4, 5, 6):  # a burst of a second, then the rate
+        await eventually(lambda: len(arrived) == at_once and not runner._turns)  # noqa: B023
+        seconds.now += 0.5
+    assert await running == 6
+
+
+async def test_no_backlog_is_counted_on_the_thread_of_the_event_loop(
+    senders: Senders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted_on: list[threading.Thread] = []
+    execute = sqlite._execute
+
+    def noting(connection: sqlite3.Connection, sql: str, parameters: tuple[object, ...]) -> Rows:
+        if sql.startswith("SELECT COUNT(*)"):
+            counted_on.append(threading.current_thread())
+        return execute(connection, sql, parameters)
+
+    monkeypatch.setattr(sqlite, "_execute", noting)
+    sender = await senders.open(max_backlog=5, max_backlog_per_owner=4)
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    counted_on.clear()
+    for _ in range(3):  # so near to the limits that they are counted anew each second
+        senders.clock.advance(2)
+        await sender.notify(status())
+    assert len(counted_on) == 6
+    assert threading.current_thread() not in counted_on

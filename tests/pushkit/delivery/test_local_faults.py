@@ -105,7 +105,7 @@ async def test_a_delivery_with_a_local_fault_never_dies_and_is_sent_once_it_is_f
     webhook.replies_with(500)
     assert await sender.worker.run_once() == 1
     [delivery] = await sender.deliveries("task-1")
-    assert (delivery.attempts, delivery.fruitless_claims) == (1, 0)
+    assert (delivery.attempts, delivery.faults) == (1, 0)
 
 
 async def test_a_local_fault_after_an_attempt_dies_by_age(
@@ -248,7 +248,7 @@ async def check_local_fault(sender: PushSender, clock: Clock, error: str) -> Non
     """Check that the only delivery waits for a local fault, and move the clock to its retry."""
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, error)
-    assert (delivery.attempts, delivery.fruitless_claims) == (0, 1)
+    assert (delivery.attempts, delivery.faults) == (0, 1)
     clock.now = delivery.not_before
 
 

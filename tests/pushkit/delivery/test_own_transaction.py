@@ -384,7 +384,7 @@ async def test_on_postgresql_a_stricter_default_isolation_leaves_no_delivery_uns
 
     await eventually(it_waits)
     # The waiting call has to see this change, though its transaction has begun already.
-    await connection.execute("UPDATE pushkit_deliveries SET state = 'delivered', head = 0")
+    await connection.execute("UPDATE pushkit_deliveries SET state = 'delivered'")
     await connection.execute("COMMIT")
     await waiting
     assert await sender.worker.run_once() == 1
@@ -447,12 +447,12 @@ async def test_on_postgresql_a_locked_row_does_not_delay_other_deliveries(
         found = [await sender.deliveries(f"task-{n}") for n in range(10, 30)]
         return all(each.state == "delivered" for [each] in found)
 
-    await sender.worker.pump.fill()
+    await sender.worker.runner.fill()
     await eventually(others_are_delivered)
     held = [each for n in range(10) for each in await sender.deliveries(f"task-{n}")]
-    assert {each.state.value for each in held} == {"in_flight"}
+    assert {each.state.value for each in held} == {"pending"}
     await transaction.commit()
-    await sender.worker.pump.drain()
+    await sender.worker.runner.drain()
     await sender.worker.run_once()
     held = [each for n in range(10) for each in await sender.deliveries(f"task-{n}")]
     assert [each.state.value for each in held] == ["delivered"] * 20

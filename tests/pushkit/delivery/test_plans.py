@@ -7,7 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from tests.pushkit.delivery.conftest import deliver_due, status
-from tests.pushkit.delivery.sides import notice_of
+from tests.pushkit.delivery.sides import count_backlogs, notice_of
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Senders, Webhook
@@ -31,6 +31,7 @@ async def test_no_statement_scans_a_whole_table(
         hook = {"url": webhook.url(f"/{n}")}
         await sender.subscribe(f"task-{n}", hook, version="1.0", owner=f"owner-{n}")
     await deliver_due(sender)  # the first claim looks for waits that were set in the future
+    await count_backlogs(sender)
     traced.clear()
 
     webhook.replies_with(503, path="/3")

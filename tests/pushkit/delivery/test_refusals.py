@@ -17,7 +17,7 @@ from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.pushkit.delivery.conftest import Senders, deliver_due, status
+from tests.pushkit.delivery.conftest import Senders, claim, deliver_due, status
 
 HOUR = timedelta(hours=1)
 
@@ -104,7 +104,7 @@ async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address
     delivery_id = await notified(living, status())
     for _ in range(2):
         clock.advance(3 * 3600)
-        await dying.worker._claim()
+        await claim(dying)
         clock.advance(3600)
         assert await living.worker.run_once() == 1
     [delivery] = await living.deliveries("task-1")

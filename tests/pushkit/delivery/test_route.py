@@ -201,7 +201,7 @@ async def test_every_attempt_tries_again_to_open_a_sealed_secret(
     clock.advance(60)
     assert await sender.worker.run_once() == 1
     [waiting] = await sender.deliveries("task-1")
-    assert (waiting.claims, waiting.last_error) == (2, "sealed_secret")
+    assert (waiting.faults, waiting.last_error) == (2, "sealed_secret")
     await execute(senders, to, webhook.url())
     clock.advance(60)
     assert await sender.worker.run_once() == 1

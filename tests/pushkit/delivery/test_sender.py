@@ -609,10 +609,10 @@ async def test_close_cancels_slow_attempts_and_the_next_start_sends_them(
     await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await first.notify(status())
     await webhook.until(lambda: len(webhook.received) == 1)
-    pump = first.worker.pump
+    runner = first.worker.runner
     await first.close()
     async with asyncio.timeout(DEADLINE):
-        await pump.drain()  # no attempt is left
+        await runner.drain()  # no attempt is left
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
     second = await senders.open()
@@ -754,7 +754,7 @@ async def test_two_senders_with_different_paths_to_one_file_respect_each_others_
     answered.set()
     await under_way
     [delivery] = await first.deliveries("task-1")
-    assert (delivery.state, delivery.claims) == (DeliveryState.DELIVERED, 1)
+    assert (delivery.state, delivery.attempts) == (DeliveryState.DELIVERED, 1)
 
 
 async def test_closing_twice_cancels_no_attempt(senders: Senders, webhook: Webhook) -> None:

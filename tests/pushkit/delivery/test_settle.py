@@ -1,4 +1,4 @@
-"""Settling several deliveries by one script has the result of settling one after another."""
+"""Settling several queues by one script has the result of settling one after another."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pushkit import Filter, PushSender, TaskState
+from pushkit.delivery.job import Job
 from pushkit.delivery.settle import Settled
-from pushkit.delivery.slots import Claimed
 from pushkit.events.model import EventKind
 from pushkit.events.sender import DeliveryEvent
 from pushkit.net.timing import Timing
 from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
+from pushkit.queue.held import Ask
+from pushkit.queue.rules import QUANTUM
+from pushkit.queue.runner import Leased
 from pushkit.storage.script import Script, Statement, alone
 from tests.clock import Clock
 from tests.long_runs import examples
-from tests.pushkit.delivery.conftest import Senders, status
+from tests.pushkit.delivery.conftest import Senders, claim, status
 from tests.pushkit.delivery.sides import SIDES, everything_of, run_group, write
 
 if TYPE_CHECKING:
@@ -75,7 +78,7 @@ async def add_failures(sender: PushSender, chance: random.Random) -> None:
 
 
 async def change_some(sender: PushSender, chance: random.Random) -> None:
-    """Cancel, erase, pause or reclaim some claimed deliveries, the same on both sides."""
+    """Cancel, erase, pause or take away some leased deliveries, the same on both sides."""
     task, change = chance.randrange(4), chance.randrange(5)
     for side in SIDES:
         task_id = f"{side} {task}"
@@ -86,36 +89,61 @@ async def change_some(sender: PushSender, chance: random.Random) -> None:
         elif change == 2:
             await sender.pause(task_id, owner=f"{side} 0")
         elif change == 3:
-            sql = "UPDATE pushkit_deliveries SET claims = claims + 1"
-            await write(sender, f"{sql} WHERE task_id = $1 AND state = 'in_flight'", task_id)
+            sql = "UPDATE pushkit_subscriptions SET epoch = epoch + 1"
+            await write(sender, f"{sql} WHERE task_id = $1 AND lease_worker IS NOT NULL", task_id)
 
 
-async def attempt(
-    sender: PushSender, chance: random.Random, clock: Clock
-) -> dict[str, list[Claimed]]:
-    """Claim deliveries and return those of each side with a result, in the same order."""
-    found: dict[str, list[Claimed]] = {side: [] for side in SIDES}
+async def attempt(sender: PushSender, chance: random.Random, clock: Clock) -> dict[str, list[Ask]]:
+    """Lease queues, and return what settles those of each side, in the same order."""
     # An open breaker would let through one delivery, chosen by its id: ids differ by side.
     await write(sender, "UPDATE pushkit_destinations SET failures = 0")
-    claimed = await sender.worker._claim()
+    leased = await claim(sender)
     await add_failures(sender, chance)
     await change_some(sender, chance)
-    for each in sorted(claimed, key=lambda c: (c.delivery.task_id, c.delivery.owner)):
-        result = Result(
-            outcome=Outcome.DELIVERED,
-            status=200 + int(each.delivery.owner[-1]),
-            started_at=clock.now,
-            duration=timedelta(milliseconds=len(each.delivery.owner)),
-            timing=Timing(wait=timedelta(milliseconds=1), address="192.0.2.1:443"),
-        )
-        [side] = [side for side in SIDES if each.delivery.task_id.startswith(side)]
-        found[side].append(with_result(each, result))
+    seed, found = chance.random(), dict[str, list[Ask]]()
+    for side in SIDES:
+        same = random.Random(seed)  # noqa: S311  # a history, no secret
+        ours = [each for each in leased if each.jobs[0].delivery.task_id.startswith(side)]
+        ours.sort(key=lambda each: (each.jobs[0].delivery.task_id, each.jobs[0].delivery.owner))
+        found[side] = [
+            ask_of(
+                each,
+                *(delivered(job, clock) for job in each.jobs[: same.randrange(1, 4)]),
+                releases=same.random() < 0.5,
+            )
+            for each in ours
+        ]
     return found
 
 
-def with_result(claimed: Claimed, result: Result) -> Claimed:
-    claimed.result = result
-    return claimed
+def delivered(job: Job, clock: Clock) -> Result:
+    owner = job.delivery.owner.split()[-1]
+    return Result(
+        outcome=Outcome.DELIVERED,
+        status=200 + int(owner),
+        started_at=clock.now,
+        duration=timedelta(milliseconds=job.seq),
+        timing=Timing(wait=timedelta(milliseconds=1), address="192.0.2.1:443"),
+    )
+
+
+def ask_of(leased: Leased[Job], *results: Result, releases: bool = False) -> Ask:
+    """Return what settles the first deliveries of a leased queue with these results."""
+    done, left = leased.jobs[: len(results)], leased.jobs[len(results) :]
+    for job, result in zip(done, results, strict=True):
+        job.result = result
+    return Ask(
+        id=leased.id,
+        epoch=leased.epoch,
+        version=leased.version,
+        results=done,
+        has=tuple(job.seq for job in left),
+        tail=leased.upto,
+        looks=False,
+        releases=releases,
+        gives_way=False,
+        more=QUANTUM - len(left),
+    )
 
 
 def kinds_and_owners(events: Sequence[Any], side: str) -> list[tuple[EventKind, str]]:
@@ -135,10 +163,9 @@ async def test_settling_in_one_group_has_the_result_of_settling_one_by_one(
         attempted = await attempt(sender, chance, clock)
         one_by_one: list[DeliveryEvent] = []
         for each in attempted["one by one"]:
-            settled = await database.write(alone(settler.script, [each]))
+            settled = await database.write(alone(settler.script, each))
             one_by_one += settled.events
-        batches = [[each] for each in attempted["together"]]
-        found = await run_group(database, settler.script, batches)
+        found = await run_group(database, settler.script, attempted["together"])
         events = [event for each in found if isinstance(each, Settled) for event in each.events]
         assert kinds_and_owners(events, "together") == kinds_and_owners(one_by_one, "one by one")
         assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
@@ -150,18 +177,16 @@ async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     [delivery_id] = (await sender.notify(status())).ids
-    [older] = await sender.worker._claim()
-    await write(sender, "UPDATE pushkit_deliveries SET lease_until = 1")  # expired
-    [newer] = await sender.worker._claim()
-    settled = [
-        with_result(
-            each, Result(outcome=Outcome.DELIVERED, status=status_code, started_at=clock.now)
-        )
+    [older] = await claim(sender)
+    await write(sender, "UPDATE pushkit_subscriptions SET lease_until = 1")  # expired
+    [newer] = await claim(sender)
+    asks = [
+        ask_of(each, Result(outcome=Outcome.DELIVERED, status=status_code, started_at=clock.now))
         for each, status_code in ((newer, 204), (older, 200))
     ]
     if not newer_first:
-        settled.reverse()
-    await sender._database.write(sender.worker._settler.script([settled]))
+        asks.reverse()
+    await sender._database.write(sender.worker._settler.script(asks))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert sorted(each.status or 0 for each in report.attempts) == [200, 204]
@@ -175,11 +200,10 @@ async def test_an_attempt_settled_twice_is_logged_once(
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     [delivery_id] = (await sender.notify(status())).ids
-    [claimed] = await sender.worker._claim()
-    result = Result(outcome=outcome, retry_at=clock.now, started_at=clock.now)
-    with_result(claimed, result)
+    [leased] = await claim(sender)
+    ask = ask_of(leased, Result(outcome=outcome, retry_at=clock.now, started_at=clock.now))
     for _ in range(2):  # as after a commit whose confirmation was lost
-        await sender._database.write(alone(sender.worker._settler.script, [claimed]))
+        await sender._database.write(alone(sender.worker._settler.script, ask))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert [each.number for each in report.attempts] == [1]
@@ -192,9 +216,9 @@ async def test_deliveries_of_a_removed_subscription_are_not_deferred(
         await sender.subscribe(f"task-{n}", HOOK, version="1.0")
         await sender.notify(status(task_id=f"task-{n}"))
     result = Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
-    batches = [[with_result(each, result)] for each in await sender.worker._claim()]
+    asks = [ask_of(each, result) for each in await claim(sender)]
     await sender.unsubscribe("task-0")
-    found = await sender._database.write(sender.worker._settler.script(batches, wait=False))
+    found = await sender._database.write(sender.worker._settler.script(asks, wait=False))
     assert sorted(list(each.are_ours) for each in found if isinstance(each, Settled)) == [
         [False],
         [True],
@@ -217,7 +241,7 @@ async def test_one_of_two_concurrent_successes_emits_breaker_closed(on_postgres:
     for n in range(2):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
         await sender.notify(status(task_id=f"task-{n}"))
-    claimed = await sender.worker._claim()
+    leased = await claim(sender)
     await write(
         sender,
         "INSERT INTO pushkit_destinations (tenant, owner, origin, failures)"
@@ -227,8 +251,8 @@ async def test_one_of_two_concurrent_successes_emits_breaker_closed(on_postgres:
     settler, database = sender.worker._settler, sender._database
     found = await asyncio.gather(
         *(
-            database.write(holding_locks(alone(settler.script, [with_result(each, result)])))
-            for each in claimed
+            database.write(holding_locks(alone(settler.script, ask_of(each, result))))
+            for each in leased
         )
     )
     assert [event.kind for each in found for event in each.events] == [EventKind.BREAKER_CLOSED]

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from pushkit.delivery.job import Job
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.leases import Leases
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
-from pushkit.outbox.model import Claim, Delivery, Result
-from pushkit.outbox.settling import SettleResult, settle
-from pushkit.outbox.shares import SlotLimits
+from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
+from pushkit.queue.held import HeldQueue
+from pushkit.queue.rules import Queue, released
 from pushkit.storage.migrations import migrate
-from pushkit.storage.script import Row, Script, Statement
+from pushkit.storage.script import Row, Script, Statement, from_micros, to_micros
 from pushkit.subscriptions.model import Subscription
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
 from tests.pushkit.deliveries import add_delivery, add_subscription
+from tests.pushkit.outbox.leasing import Leasing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)
-LEASE = timedelta(seconds=30)
 
 
 @dataclass
@@ -42,12 +44,12 @@ class Ledger:
     scripts: ScriptRunner
     now: datetime = START
     outbox: OutboxStore = field(default_factory=OutboxStore)
-    leases: Leases = field(default_factory=Leases)
     destinations: DestinationStore = field(default_factory=DestinationStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
+    leasing: Leasing = field(default_factory=Leasing)
 
     def __post_init__(self) -> None:
-        self.run(migrate("sender", SENDER_MIGRATIONS))
+        self.run(migrate("outbox", SENDER_MIGRATIONS))
 
     def fresh(self) -> Ledger:
         """Return another empty ledger."""
@@ -65,6 +67,8 @@ class Ledger:
 
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
+
+    # --- callers -----------------------------------------------------------------------------
 
     def subscribe(self, config_id: str = "config-1", **columns: str) -> Subscription:
         return self.run(add_subscription(now=self.now, config_id=config_id, **columns))
@@ -89,12 +93,7 @@ class Ledger:
         new = yield from add_delivery(subscription, now=self.now, body=body, key=key or None)
         return new.id
 
-    def enqueue_claimed(
-        self, subscription: Subscription, worker: str = "worker-1", body: bytes = b"{}"
-    ) -> Delivery:
-        """Store a delivery that is in flight from the start: in a slot, or in a chain."""
-        claim = Claim(worker=worker, until=self.now + LEASE)
-        return self.run(add_delivery(subscription, now=self.now, body=body, claim=claim))
+    # --- workers -----------------------------------------------------------------------------
 
     def claim(
         self,
@@ -102,76 +101,84 @@ class Ledger:
         *,
         limit: int = 100,
         per_origin: int = 100,
-        probation_from: int = 1_000_000,
+        held: Sequence[str] = (),
     ) -> list[Delivery]:
-        claim = Claim(worker=worker, until=self.now + LEASE)
-        limits = SlotLimits(limit, 0, per_origin, probation_from)
-        return list(self.run(self.leases.claim(claim, limits, now=self.now)).deliveries)
+        """Lease due queues; return the deliveries that are in memory now (`Leasing.claim`)."""
+        return self.run(
+            self.leasing.claim(worker, now=self.now, limit=limit, per_origin=per_origin, held=held)
+        )
+
+    def memory(self, delivery: Delivery) -> HeldQueue[Job]:
+        """Return the memory that a leased delivery is in."""
+        return self.leasing.memory(delivery)
 
     def settle(
         self,
         delivery: Delivery,
         outcome: Outcome = Outcome.DELIVERED,
         *,
-        worker: str = "worker-1",
         retry_in: float = 5,
         wait: float | None = None,
     ) -> bool:
-        is_unasked = outcome in {Outcome.LOCAL_FAULT, Outcome.NOT_BEGUN}
-        retry = outcome is Outcome.RETRY or is_unasked
-        result = replace(
-            self.came_to(outcome),
-            retry_at=self.now + timedelta(seconds=retry_in) if retry else None,
+        """Settle a leased delivery by itself; return whether its result counts."""
+        result = self.came_to(outcome, retry_in=retry_in, wait=wait)
+        return all(self.run(self.leasing.settle([(delivery, result)], now=self.now)))
+
+    def settle_together(self, settled: Iterable[tuple[Delivery, Outcome]]) -> list[bool]:
+        """Settle deliveries of a queue in one transaction; return whether each result counts."""
+        results = [(delivery, self.came_to(outcome)) for delivery, outcome in settled]
+        return self.run(self.leasing.settle(results, now=self.now))
+
+    def came_to(
+        self, outcome: Outcome, *, retry_in: float = 5, wait: float | None = None
+    ) -> Result:
+        """Return the result of an attempt that took no time."""
+        is_again = outcome in {Outcome.LOCAL_FAULT, Outcome.RETRY}
+        return Result(
+            outcome=outcome,
+            status=200,
+            started_at=None if outcome is Outcome.LOCAL_FAULT else self.now,
+            retry_at=self.now + timedelta(seconds=retry_in) if is_again else None,
             wait_until=None if wait is None else self.now + timedelta(seconds=wait),
         )
-        return self.run(self._settle(delivery, worker, result))
 
-    def came_to(self, outcome: Outcome) -> Result:
-        """Return the result of an attempt that took no time."""
-        is_unasked = outcome in {Outcome.LOCAL_FAULT, Outcome.NOT_BEGUN}
-        return Result(outcome=outcome, status=200, started_at=None if is_unasked else self.now)
+    def renew(self, held: Mapping[str, int], until: datetime) -> set[str]:
+        return self.run(OUTBOX.renew(held, to_micros(until)))[1]
 
-    def settle_together(
-        self, *settled: tuple[Delivery, Outcome], worker: str = "worker-1", takes: bool = False
-    ) -> SettleResult:
-        """Settle deliveries of a queue in one transaction.
-
-        Args:
-            takes: Whether to claim the next deliveries, if that is allowed.
-        """
-        results = [(delivery, self.came_to(outcome)) for delivery, outcome in settled]
-        return self.run(
-            settle(
-                results,
-                worker,
-                self.now,
-                may_follow=lambda *_: takes,
-                until=self.now + LEASE,
-            )
-        )
-
-    def _settle(self, delivery: Delivery, worker: str, result: Result) -> Script[bool]:
-        passed = yield from settle([(delivery, result)], worker, self.now)
-        [is_ours] = passed.are_ours
-        if is_ours and result.wait_until is not None:
-            yield from self.destinations.postpone(delivery, result.wait_until, self.now)
-        return is_ours
+    # --- operators ---------------------------------------------------------------------------
 
     def redrive(self, delivery: Delivery, state: DeliveryState = DeliveryState.DEAD) -> list[str]:
-        return self.run(
-            DeadLetters().redrive(
-                delivery.subscription_id,
-                [delivery.id],
-                states=[state],
-                origin=delivery.origin,
-                now=self.now,
-            )
-        )
+        return self.redrive_one(delivery.subscription_id, delivery.id, state)
+
+    def redrive_one(self, queue_id: str, delivery_id: str, state: DeliveryState) -> list[str]:
+        return self.run(self._redrive(queue_id, delivery_id, state))
+
+    def _redrive(self, queue_id: str, delivery_id: str, state: DeliveryState) -> Script[list[str]]:
+        queue = (yield from OUTBOX.lock([queue_id]))[queue_id]
+        redrive = DeadLetters().redrive
+        return (yield from redrive(queue, [delivery_id], states=[state], now=self.now))
+
+    def cancel_one(self, queue_id: str, delivery_id: str) -> bool:
+        """Cancel a delivery as an operator; return whether it was not in flight."""
+        return bool(self.run(self._cancel_one(queue_id, delivery_id)))
+
+    def _cancel_one(self, queue_id: str, delivery_id: str) -> Script[list[str]]:
+        queue = (yield from OUTBOX.lock([queue_id]))[queue_id]
+        return (yield from DeadLetters().cancel(queue, [delivery_id], self.now))
 
     def cancel(self, subscription: Subscription) -> int:
-        return self.run(
-            self.outbox.cancel_subscription(subscription.id, self.now, CancelledBy.REMOVED)
+        """Cancel a subscription's deliveries, those in flight too, and take its lease."""
+        return self.run(self._cancel(subscription.id))
+
+    def _cancel(self, queue_id: str) -> Script[int]:
+        queues = yield from OUTBOX.lock([queue_id])
+        cancelled = yield from self.outbox.cancel_subscription(
+            queue_id, self.now, CancelledBy.REMOVED
         )
+        yield from OUTBOX.write([released(queue, None) for queue in queues.values()])
+        return cancelled
+
+    # --- what there is -----------------------------------------------------------------------
 
     def find(self, delivery_id: str) -> Delivery:
         return next(delivery for delivery in self.deliveries() if delivery.id == delivery_id)
@@ -185,15 +192,14 @@ class Ledger:
             )
         ]
 
-    def next_due(self) -> datetime | None:
-        return self.run(self.leases.next_due(self.now))
+    def queue(self, subscription: Subscription) -> Queue:
+        """Return the row of a subscription's queue."""
+        return self.run(OUTBOX.lock([subscription.id]))[subscription.id]
 
-    def heads(self) -> dict[str, list[int]]:
-        """Return the `seq` of each subscription's head."""
-        found: dict[str, list[int]] = {}
-        for row in self.query("SELECT subscription_id, seq FROM pushkit_deliveries WHERE head > 0"):
-            found.setdefault(row["subscription_id"], []).append(row["seq"])
-        return found
+    def next_due(self) -> datetime | None:
+        """Return when a queue is due, or a lease ends."""
+        moments = self.run(OUTBOX.moments(to_micros(self.now)))
+        return max(from_micros(min(moments)), self.now) if moments else None
 
 
 def _rows(sql: str) -> Script[list[Row]]:

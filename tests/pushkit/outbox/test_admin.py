@@ -17,22 +17,22 @@ from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
 from pushkit.net.timing import Timing
-from pushkit.outbox.attempts import AttemptLog, is_folded
+from pushkit.outbox.attempts import AttemptLog
+from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.inspection import DeliveryFilter
-from pushkit.outbox.leases import Leases
-from pushkit.outbox.model import Claim, Delivery, Result
+from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.retention import Retention
-from pushkit.outbox.settling import settle
-from pushkit.outbox.shares import SlotLimits
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
 from pushkit.storage.script import Row, Script, Statement
 from pushkit.subscriptions.model import DisabledBy, Subscription
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
 from tests.eventually import DEADLINE
 from tests.pushkit.deliveries import ORIGIN, add_delivery, add_subscription
+from tests.pushkit.outbox.leasing import LEASE, Leasing
 
 DEAD = DeliveryFilter(state=DeliveryState.DEAD)
 
@@ -45,7 +45,7 @@ class Desk:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     woken: int = 0
     outbox: OutboxStore = field(default_factory=OutboxStore)
-    leases: Leases = field(default_factory=Leases)
+    leasing: Leasing = field(default_factory=Leasing)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     admin: OutboxAdmin = field(init=False)
 
@@ -69,11 +69,11 @@ class Desk:
 
     async def claim(self) -> list[Delivery]:
         """Claim as a worker does a minute later: a redrive uses the database's clock."""
-        later = self.now + timedelta(minutes=1)
-        claim = Claim(worker="worker-1", until=later + timedelta(minutes=1))
-        limits = SlotLimits(slots=100, reserved=0, per_origin=100, probation_from=100)
-        taken = await self.database.write(self.leases.claim(claim, limits, now=later))
-        return list(taken.deliveries)
+        return await self.database.write(self.leasing.claim("worker-1", now=self.later))
+
+    @property
+    def later(self) -> datetime:
+        return self.now + timedelta(minutes=1)
 
     async def settle(
         self,
@@ -93,14 +93,10 @@ class Desk:
             timing=Timing(wait=timedelta(milliseconds=20), address="192.0.2.1:443"),
             answer=b"\x00an answer",
         )
-        await self.database.write(self._settle(delivery, result, self.now - ago))
-
-    def _settle(self, delivery: Delivery, result: Result, now: datetime) -> Script[None]:
-        yield from self.subscriptions.lock(delivery.subscription_id)
-        passed = yield from settle([(delivery, result)], "worker-1", now)
-        assert passed.are_ours == [True]
-        if not is_folded(delivery, result):
-            yield from AttemptLog().record([(delivery.id, result)])
+        settling = self.leasing.settle(
+            [(delivery, result)], now=self.later, finished_at=self.now - ago
+        )
+        assert await self.database.write(settling) == [True]
 
     async def finish(
         self,
@@ -113,18 +109,24 @@ class Desk:
     ) -> list[str]:
         """Enqueue deliveries and finish them, one after another."""
         ids = await self.enqueue(subscription, count)
-        for delivery_id in ids:
-            [claimed] = await self.claim()
-            assert claimed.id == delivery_id
-            await self.settle(claimed, outcome, error=error, ago=ago)
+        claimed = await self.claim()
+        assert [each.id for each in claimed] == ids
+        for each in claimed:
+            await self.settle(each, outcome, error=error, ago=ago)
         return ids
 
     async def states(self) -> dict[str, DeliveryState]:
         return {found.id: found.state for found in await self.admin.find(limit=1000)}
 
-    async def heads(self) -> list[int]:
-        rows = await self.query("SELECT seq FROM pushkit_deliveries WHERE head = 1 ORDER BY seq")
-        return [row["seq"] for row in rows]
+    async def next(self) -> list[int]:
+        """Return the `seq` of the first unfinished delivery of each queue."""
+        return [each.seq for each in await self.admin.find(DeliveryFilter(next_only=True))]
+
+    async def lease_of(self, subscription: Subscription) -> int:
+        """Return the epoch of a queue that is leased."""
+        [queue] = (await self.database.write(OUTBOX.lock([subscription.id]))).values()
+        assert queue.lease_worker is not None
+        return queue.epoch
 
     async def query(self, sql: str) -> list[Row]:
         return await self.database.read(_rows(sql))
@@ -248,6 +250,50 @@ async def test_an_empty_outbox_has_numbers_too(desk: Desk) -> None:
     assert (stats.oldest_pending_at, stats.origins) == (None, ())
 
 
+async def test_queues_say_who_leases_them_since_when_and_how_many_deliveries_wait(
+    desk: Desk,
+) -> None:
+    leased, due, idle = [await desk.subscribe(f"task-{n}") for n in range(3)]
+    await desk.finish(idle)
+    await desk.enqueue(leased, 2)
+    claimed_at = desk.later
+    await desk.claim()
+    await desk.enqueue(leased)
+    await desk.enqueue(due)
+
+    found = await desk.admin.queues()
+    one, other = sorted(found, key=lambda each: each.task_id)
+
+    assert (one.id, one.task_id, one.origin) == (leased.id, "task-0", ORIGIN)
+    assert (one.worker, one.leased_at, one.lease_until, one.epoch) == (
+        ("worker-1", claimed_at, claimed_at + LEASE, 1)
+    )
+    assert (other.id, other.worker, other.leased_at, other.epoch) == (due.id, None, None, 0)
+    assert [str(each.waiting) for each in (one, other)] == ["3", "1"]
+    assert other.due_at is not None
+    assert await desk.admin.queues(after=found[0].id, limit=1) == found[1:]
+
+
+async def test_queues_say_since_when_they_fail_and_until_when_their_destination_waits(
+    desk: Desk,
+) -> None:
+    subscription = await desk.subscribe()
+    await desk.enqueue(subscription)
+    [queue] = await desk.admin.queues()
+    assert (queue.failing_since, queue.failures, queue.waits_until) == (None, 0, None)
+
+    [claimed] = await desk.claim()
+    until = desk.now + timedelta(hours=1)
+    await desk.database.write(desk.subscriptions.set_failing_since(subscription.id, desk.now))
+    await desk.database.write(DestinationStore().failed(claimed, desk.now))
+    await desk.database.write(DestinationStore().postpone(claimed, until, desk.now))
+    await desk.database.write(_copied(1000))
+
+    [queue] = await desk.admin.queues()
+    assert (queue.failing_since, queue.failures, queue.waits_until) == (desk.now, 1, until)
+    assert str(queue.waiting) == "1,000+"
+
+
 # --- sending again ------------------------------------------------------------------------------
 
 
@@ -258,7 +304,6 @@ async def test_a_redrive_keeps_id_and_seq_and_begins_anew(desk: Desk) -> None:
     assert desk.woken == 1
     [claimed] = await desk.claim()
     assert (claimed.id, claimed.seq, claimed.attempts) == (dead, 1, 0)
-    assert claimed.claims == 2
     assert claimed.redriven_at is not None
     assert claimed.age_from == claimed.redriven_at
     await desk.settle(claimed)
@@ -272,49 +317,44 @@ async def test_a_redriven_delivery_goes_ahead_of_what_is_pending(desk: Desk) -> 
     [dead] = await desk.finish(subscription)
     waiting = await desk.enqueue(subscription, 2)
     await desk.admin.redrive([dead])
-    assert await desk.heads() == [1]
-    order = []
-    while claimed := await desk.claim():
-        [delivery] = claimed
-        order.append(delivery.id)
-        await desk.settle(delivery)
-    assert order == [dead, *waiting]
+    assert await desk.next() == [1]
+    assert [each.id for each in await desk.claim()] == [dead, *waiting]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.RETRY, Outcome.DEAD])
-async def test_a_delivery_in_flight_passes_the_head_to_a_redriven_one(
+async def test_after_a_delivery_in_flight_a_redriven_one_is_next(
     desk: Desk, outcome: Outcome
 ) -> None:
     subscription = await desk.subscribe()
     [dead] = await desk.finish(subscription)
-    await desk.enqueue(subscription, 2)
+    await desk.enqueue(subscription)
     [in_flight] = await desk.claim()
     await desk.admin.redrive([dead])
     assert await desk.claim() == []
     await desk.settle(in_flight, outcome)
-    assert await desk.heads() == [1]
-    [claimed] = await desk.claim()
-    assert claimed.id == dead
+    assert await desk.next() == [1]
+    after = [job.delivery.id for job in desk.leasing.memory(in_flight).waiting]
+    if outcome is Outcome.RETRY:
+        after += [each.id for each in await desk.claim()]
+    assert after[0] == dead
 
 
 async def test_one_at_a_time_while_workers_and_redrives_race(desk: Desk) -> None:
     subscription = await desk.subscribe()
     ids = await desk.enqueue(subscription, 20)
     delivered: set[str] = set()
-    most = 0
 
     async def work() -> None:
-        nonlocal most
         while len(delivered) < len(ids):
             for claimed in await desk.claim():
-                rows = await desk.query(
-                    "SELECT id FROM pushkit_deliveries WHERE state = 'in_flight'"
-                )
-                most = max(most, len(rows))
-                again = claimed.redriven_at is not None
-                await desk.settle(claimed, Outcome.DELIVERED if again else Outcome.DEAD)
-                if again:
-                    delivered.add(claimed.id)
+                memory = desk.leasing.memory(claimed)
+                while memory.waiting:
+                    assert await desk.lease_of(subscription) == memory.epoch
+                    first = memory.waiting[0].delivery
+                    again = first.redriven_at is not None
+                    await desk.settle(first, Outcome.DELIVERED if again else Outcome.DEAD)
+                    if again:
+                        delivered.add(first.id)
 
     async def redrive() -> None:
         while len(delivered) < len(ids):
@@ -322,8 +362,7 @@ async def test_one_at_a_time_while_workers_and_redrives_race(desk: Desk) -> None
 
     async with asyncio.timeout(DEADLINE):
         await asyncio.gather(work(), work(), work(), redrive())
-    assert most == 1
-    assert await desk.heads() == []
+    assert await desk.next() == []
 
 
 async def test_a_redrive_by_filter_takes_dead_letters_alone(desk: Desk) -> None:
@@ -335,7 +374,7 @@ async def test_a_redrive_by_filter_takes_dead_letters_alone(desk: Desk) -> None:
     redriven = await desk.admin.redrive(DeliveryFilter(task_id="task-1", error="status_500"))
     assert sorted(redriven.ids) == wanted
     assert redriven.skipped == 0
-    assert await desk.heads() == [1]
+    assert await desk.next() == [1]
 
 
 async def test_more_than_a_batch_is_redriven(desk: Desk) -> None:
@@ -343,11 +382,25 @@ async def test_more_than_a_batch_is_redriven(desk: Desk) -> None:
     await desk.database.write(_all_dead())
     redriven = await desk.admin.redrive(DeliveryFilter())
     assert sorted(redriven.ids) == ids
-    assert await desk.heads() == [1]
+    assert await desk.next() == [1]
+
+
+def _copied(number: int) -> Script[None]:
+    """Store so many copies of the only delivery."""
+    columns = (
+        "subscription_id, tenant, owner, task_id, config_id, origin, content_type, body_bytes,"
+        " notified_at, not_before, scheduled_at"
+    )
+    yield Statement(
+        f"INSERT INTO pushkit_deliveries (id, seq, {columns})"  # noqa: S608  # ours
+        " WITH RECURSIVE n(number) AS (SELECT 2 UNION ALL SELECT number + 1 FROM n"
+        f" WHERE number <= {number}) SELECT id || '-' || number, number, {columns}"
+        " FROM pushkit_deliveries, n"
+    )
 
 
 def _all_dead() -> Script[None]:
-    yield Statement("UPDATE pushkit_deliveries SET state = 'dead', head = 0, finished_at = 1")
+    yield Statement("UPDATE pushkit_deliveries SET state = 'dead', finished_at = 1")
 
 
 async def test_only_dead_letters_are_redriven(desk: Desk) -> None:
@@ -382,7 +435,7 @@ async def test_delivered_updates_are_sent_again_from_a_seq_on(desk: Desk) -> Non
     await desk.finish(other, 3, Outcome.DELIVERED, error=None)
     redriven = await desk.admin.resend(DeliveryFilter(task_id="task-1"), from_seq=2)
     assert list(redriven.ids) == wanted
-    assert await desk.heads() == [2]
+    assert await desk.next() == [2]
 
 
 async def test_a_subscription_alone_is_sent_again(desk: Desk) -> None:
@@ -393,7 +446,7 @@ async def test_a_subscription_alone_is_sent_again(desk: Desk) -> None:
     assert list(redriven.ids) == wanted
 
 
-async def test_a_cancelled_head_passes_the_mark_on(desk: Desk) -> None:
+async def test_after_a_cancelled_delivery_the_next_one_is_claimed(desk: Desk) -> None:
     first, second = await desk.enqueue(await desk.subscribe(), 2)
     assert await desk.admin.cancel([first]) == [first]
     assert (await desk.states())[first] is DeliveryState.CANCELLED
@@ -402,8 +455,10 @@ async def test_a_cancelled_head_passes_the_mark_on(desk: Desk) -> None:
 
 
 async def test_a_delivery_in_flight_is_not_cancelled(desk: Desk) -> None:
-    first, second = await desk.enqueue(await desk.subscribe(), 2)
+    subscription = await desk.subscribe()
+    [first] = await desk.enqueue(subscription)
     [claimed] = await desk.claim()
+    [second] = await desk.enqueue(subscription)
     assert await desk.admin.cancel([first, second]) == [second]
     await desk.settle(claimed)
     assert await desk.claim() == []
@@ -571,7 +626,7 @@ async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:
     other_tenant = await desk.finish(await desk.subscribe(tenant="t2"))
     other_task = await desk.finish(await desk.subscribe("task-2"))
     await desk.enqueue(bob, 2)
-    [in_flight] = await desk.claim()
+    in_flight, _ = await desk.claim()
     assert await desk.admin.erase("task-1") == (2, 5)
     assert await desk.admin.erase("task-1") == (0, 0)
     assert sorted(await desk.states()) == [*other_tenant, *other_task]

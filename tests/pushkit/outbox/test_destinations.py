@@ -15,7 +15,8 @@ THRESHOLD = 2
 
 
 def claim(ledger: Ledger, worker: str = "worker-1") -> list[Delivery]:
-    return ledger.claim(worker, limit=10, per_origin=10, probation_from=THRESHOLD)
+    ledger.leasing.probation_from = THRESHOLD
+    return ledger.claim(worker, limit=10, per_origin=10)
 
 
 def enqueue(ledger: Ledger, *, owner: str = "alice", tasks: int = 3) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import subprocess
 import sys
 import traceback
@@ -18,7 +19,7 @@ import asyncpg
 import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
-from pushkit.storage.database import Database, open_location
+from pushkit.storage.database import Database, open_location, opened
 from pushkit.storage.migrations import Access, Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import Script, Statement, from_micros
@@ -335,33 +336,38 @@ async def test_a_database_opened_to_be_read_cannot_be_written(location: str) -> 
     await reader.close()
 
 
-_EXISTS = asyncpg.DuplicatePreparedStatementError("it exists")
-_IS_MISSING = asyncpg.InvalidSQLStatementNameError("it does not exist")
-
-
 @pytest.mark.parametrize(
-    "sessions",
-    [
-        pytest.param([1, 1, 1, 1], id="idle"),
-        pytest.param([1, 2, 3, 4], id="busy"),
-        pytest.param([1, _EXISTS], id="a statement of another process"),
-        pytest.param([1, 2, _IS_MISSING], id="a statement that is in another session"),
-    ],
+    "sessions", [pytest.param("1" * 10, id="idle"), pytest.param("1212121232", id="busy")]
 )
-async def test_a_pooler_that_shares_sessions_is_refused(
-    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, sessions: Sequence[int | Exception]
+async def test_a_pooler_that_shares_sessions_is_found_out_once(
+    postgres_server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    sessions: str,
 ) -> None:
+    caplog.set_level(logging.INFO, "pushkit.storage")
     answers = iter(sessions)
 
-    async def shared(*_: object, **_options: object) -> int:
+    async def shared(*_: object, output: Callable[[bytes], Awaitable[None]], **__: object) -> None:
         """Answer as PgBouncer does in transaction mode."""
-        if isinstance(answer := next(answers), Exception):
-            raise answer
-        return answer
+        await output(next(answers).encode())
 
-    monkeypatch.setattr(asyncpg.Connection, "fetchval", shared)
-    with pytest.raises(StorageError, match="pool_mode = session"):
-        await things(postgres_dsn).open()
+    monkeypatch.setattr(asyncpg.Connection, "copy_from_query", shared)
+    database = things(postgres_server)
+    await database.schema()
+    await database.schema()
+    [line] = caplog.messages
+    assert "pooler=transaction" in line
+
+
+async def test_a_pooler_that_was_not_found_out_is_named_in_the_error(postgres_dsn: str) -> None:
+    def in_another_session() -> Script[None]:
+        for sql in ("SELECT 1", "DEALLOCATE ALL", "SELECT 1"):
+            yield Statement(sql)
+
+    async with opened(things(postgres_dsn), Access.UPGRADE) as database:
+        with pytest.raises(StorageError, match="add pooler=transaction to the DSN"):
+            await database.write(in_another_session())
 
 
 async def test_a_reader_sees_a_consistent_snapshot(database: Database) -> None:

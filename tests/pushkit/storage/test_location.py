@@ -320,6 +320,7 @@ def test_what_would_make_a_connection_less_secure_if_ignored_is_refused(
     ("query", "says"),
     [
         pytest.param("connect_timeout=soon", "expected whole seconds", id="timeout"),
+        pytest.param("pooler=pgbouncer", "pooler in the DSN: expected transaction", id="pooler"),
         pytest.param("sslmode=verify-full", "add sslrootcert=system, or", id="no roots"),
         pytest.param("sslmode=require&sslrootcert=system", "needs sslmode=verify-full", id="mode"),
         pytest.param("sslrootcert=system&sslcrl=a.pem", "give a file of certificates", id="crl"),

@@ -35,7 +35,7 @@ STORE = OwnerStore()
 class Database:
     def __init__(self, scripts: ScriptRunner) -> None:
         self.scripts = scripts
-        self.run(migrate("sender", SENDER_MIGRATIONS))
+        self.run(migrate("outbox", SENDER_MIGRATIONS))
 
     def run(self, script: Script[T]) -> T:
         return self.scripts.run(script)

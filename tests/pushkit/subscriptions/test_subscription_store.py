@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -12,6 +13,7 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Script
 from pushkit.subscriptions.model import DisabledBy, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.secrets import open_subscription
 from pushkit.subscriptions.store import SubscriptionStore
 
@@ -29,7 +31,7 @@ URL = "https://client.example.com/hook?a=1"
 class Database:
     def __init__(self, scripts: ScriptRunner) -> None:
         self.scripts = scripts
-        self.run(migrate("sender", SENDER_MIGRATIONS))
+        self.run(migrate("outbox", SENDER_MIGRATIONS))
 
     def run(self, script: Script[T]) -> T:
         return self.scripts.run(script)
@@ -78,9 +80,17 @@ def test_everything_that_was_put_comes_back(database: Database) -> None:
     assert (found.last_seq, found.active, found.created_at) == (0, True, NOW)
 
 
+def take_seqs(wanted: Mapping[str, int]) -> Script[None]:
+    """Take so many numbers for deliveries of each subscription."""
+    queues = yield from OUTBOX.lock(wanted)
+    yield from OUTBOX.write(
+        [each._replace(last_seq=each.last_seq + wanted[each.id]) for each in queues.values()]
+    )
+
+
 def test_setting_it_again_changes_it_and_keeps_id_and_seq(database: Database) -> None:
     first = database.put(config=PushConfig(url=URL, token="old"))
-    database.run(STORE.take_seqs({first.id: 2}))
+    database.run(take_seqs({first.id: 2}))
     second = database.put(config=PushConfig(url=URL + "2"), now=NOW + timedelta(days=1))
     assert (second.id, second.last_seq, second.created_at) == (first.id, 2, NOW)
     assert (second.config.url, second.has_token) == (URL + "2", False)
@@ -95,14 +105,14 @@ def test_the_revision_of_a_subscription_grows_only_when_it_is_registered(
     database.run(STORE.disable(first.id, NOW, DisabledBy.OPERATOR))
     database.run(STORE.enable(first.id, NOW))
     database.run(STORE.set_failing_since(first.id, NOW))
-    database.run(STORE.take_seqs({first.id: 1}))
+    database.run(take_seqs({first.id: 1}))
     [recipient] = database.run(STORE.lock_recipients([("acme", "task-1")]))
     assert recipient.revision == first.revision + 1
 
 
 def test_removing_and_creating_it_starts_anew(database: Database) -> None:
     first = database.put()
-    database.run(STORE.take_seqs({first.id: 1}))
+    database.run(take_seqs({first.id: 1}))
     assert database.run(STORE.remove(KEY)) == first.id
     second = database.put()
     assert second.id != first.id
@@ -114,9 +124,9 @@ def test_each_subscription_takes_the_numbers_that_it_needs(database: Database) -
         database.put(SubscriptionKey(tenant="", task_id=str(n), owner="", config_id="")).id
         for n in range(300)
     ]
-    database.run(STORE.take_seqs({each: 1 + n % 3 for n, each in enumerate(ids)}))
+    database.run(take_seqs({each: 1 + n % 3 for n, each in enumerate(ids)}))
     recipients = database.run(STORE.lock_recipients([("", str(n)) for n in range(300)]))
-    assert {each.id: each.last_seq for each in recipients} == {
+    assert {each.id: each.queue.last_seq for each in recipients} == {
         each: 1 + n % 3 for n, each in enumerate(ids)
     }
     assert [each.id for each in recipients] == sorted(ids)
@@ -145,7 +155,7 @@ def test_a_disabled_one_is_shown_to_its_owner_and_gets_no_updates(database: Data
 
 def test_setting_a_disabled_one_again_enables_it(database: Database) -> None:
     subscription = database.put()
-    database.run(STORE.take_seqs({subscription.id: 1}))
+    database.run(take_seqs({subscription.id: 1}))
     database.run(STORE.disable(subscription.id, NOW, DisabledBy.GONE))
     revived = database.put()
     assert (revived.id, revived.active, revived.last_seq) == (subscription.id, True, 1)

@@ -1,0 +1,1 @@
+"""Queues of jobs, each worked off in order by the worker that leases it."""

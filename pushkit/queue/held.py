@@ -1,0 +1,286 @@
+"""A worker's memory of the queues that it leases: which job is next, and what to settle.
+
+No I/O, and no clock: the runner (`pushkit.queue.runner`) asks, and the exhaustive check of the
+protocol runs this very code. Moments are seconds by a clock of the worker that counts sleep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from pushkit.queue.rules import QUANTUM, GroupKey, Handed
+
+KNOWN_FOR = 0.25
+"""Seconds for which a worker relies on a queue's row being as it was: not paused or changed."""
+
+
+class Job(Protocol):
+    """A job in memory."""
+
+    @property
+    def seq(self) -> int:
+        """Its number in its queue."""
+
+    @property
+    def redrives(self) -> int:
+        """How often it was redriven when it was read."""
+
+    @property
+    def size(self) -> int:
+        """The length of its body in bytes."""
+
+
+J = TypeVar("J", bound=Job)
+
+
+class Answer(Enum):
+    """What the result of a job means for its queue."""
+
+    ACKNOWLEDGED = "acknowledged"  # the next one may begin before it is settled
+    FINISHED = "finished"  # given up: the next one may begin once it is settled
+    AGAIN = "again"  # it stays the first: the queue is released until it is due
+
+
+class Ask(NamedTuple):
+    """What a worker says when it settles a queue."""
+
+    id: str
+    epoch: int
+    version: int  # of what its jobs have in common
+    results: Sequence[Any]  # in order; all but the last one are acknowledged
+    has: tuple[int, ...]  # the `seq` of the jobs that are in its memory, begun or not
+    tail: int  # up to where its memory is complete
+    looks: bool  # it knows of a gap
+    releases: bool  # it has stopped: it begins nothing more under this epoch
+    gives_way: bool  # others wait for its turn: it wants no more jobs
+    more: int  # how many more it can take
+
+
+class Reply(NamedTuple):
+    """What a settlement says to the worker."""
+
+    kept: bool  # whether it still leases the queue; False if it was released or lost
+    jobs: Sequence[Any] = ()
+    upto: int = 0  # up to where its memory is complete now
+    stops: bool = False  # it must stop: paused, changed, or its group waits or fails
+    is_due: bool = False  # whether a claim may find something now: its jobs, or others'
+
+
+class HeldQueue(Generic[J]):
+    """The jobs of one queue in its holder's memory, under one epoch."""
+
+    __slots__ = (
+        "answered", "current", "epoch", "gap", "gives_way", "group", "id",
+        "is_settling", "must_settle", "seen_at", "served", "settling", "stops", "tail", "until",
+        "version",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue_id: str,
+        group: GroupKey,
+        epoch: int,
+        *,
+        version: int,
+        until: float,
+        seen_at: float,
+        tail: int,
+    ) -> None:
+        self.id = queue_id
+        self.group = group
+        self.epoch = epoch
+        self.version = version  # of what its jobs have in common, as it was when it was leased
+        self.until = until  # when its lease ends, by the worker's clock: earlier than it does
+        self.seen_at = seen_at  # before its row was read the last time
+        self.waiting: list[J] = []  # by `seq`
+        self.current: J | None = None  # begun, and not answered
+        self.answered: list[J] = []  # and not settled
+        self.settling: Sequence[J] = ()  # a settlement of them is under way
+        self.is_settling = False
+        self.tail = tail  # up to where the memory is complete
+        self.gap = False  # a job was handed over that is not behind `tail`
+        self.must_settle = False  # a result that must be settled before the next job begins
+        self.stops = False  # nothing more begins under this epoch
+        self.gives_way = False  # it is released once its memory is empty
+        self.served = 0  # jobs that began in this turn
+
+    def append(self, job: J) -> None:
+        """Take a job that was handed over under this epoch."""
+        if job.seq == self.tail + 1:
+            self.waiting.append(job)
+            self.tail = job.seq
+        elif job.seq > self.tail:
+            self.gap = True
+
+    def may_begin(self, now: float, *, is_known: bool = False) -> bool:
+        """Return whether the next job may begin.
+
+        Args:
+            now: The moment.
+            is_known: Whether the queue's row was read just now, however long that took.
+        """
+        return (
+            self.current is None
+            and bool(self.waiting)
+            and not self.stops
+            and not self.must_settle
+            and not self.is_full
+            and now < self.until
+            and (is_known or now - self.seen_at <= KNOWN_FOR)
+        )
+
+    def begin(self) -> J:
+        """Begin the next job."""
+        job = self.current = self.waiting.pop(0)
+        self.served += 1
+        return job
+
+    def answer(self, answer: Answer) -> None:
+        """Note the result of the job that was begun."""
+        assert self.current is not None  # noqa: S101
+        self.answered.append(self.current)
+        self.current = None
+        if answer is not Answer.ACKNOWLEDGED:
+            self.must_settle = True
+        if answer is Answer.AGAIN:
+            self.stops = True
+
+    def ask(self) -> Ask:
+        """Return what to settle now; `settle` or `unsettled` must follow."""
+        has = tuple([job.seq for job in self.waiting])
+        if self.current is not None:
+            has = (self.current.seq, *has)
+        self.settling, self.answered = self.answered, []
+        self.is_settling = True
+        gap, self.gap = self.gap, False
+        return Ask(
+            id=self.id,
+            epoch=self.epoch,
+            version=self.version,
+            results=self.settling,
+            has=has,
+            tail=self.tail,
+            looks=gap,
+            releases=self.stops and self.current is None,
+            gives_way=self.gives_way,
+            more=max(0, QUANTUM - len(has)),
+        )
+
+    def settled(self, reply: Reply, *, seen_at: float) -> None:
+        """Take the reply of a settlement: the queue is still leased."""
+        self.settling, self.is_settling = (), False
+        self.must_settle = bool(self.answered) and self.must_settle
+        self.seen_at = seen_at
+        have = {job.seq for job in self.waiting}
+        if self.current is not None:
+            have.add(self.current.seq)
+        have.update(job.seq for job in self.answered)
+        new = [job for job in reply.jobs if job.seq not in have]
+        if new:
+            self.waiting = sorted([*self.waiting, *new], key=_seq)
+        self.tail = max(self.tail, reply.upto)
+        self.stops |= reply.stops
+
+    def unsettled(self) -> None:
+        """Note that the outcome of a settlement is unknown: ask again, and look."""
+        self.answered = [*self.settling, *self.answered]
+        self.settling, self.is_settling, self.gap = (), False, True
+
+    @property
+    def wants_settlement(self) -> bool:
+        """Whether there is something to settle, or to ask."""
+        if self.is_settling:
+            return False
+        return bool(self.answered or self.gap or (self.current is None and self._rests))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many jobs are answered and not settled as may be."""
+        return len(self.answered) + len(self.settling) >= QUANTUM
+
+    @property
+    def _rests(self) -> bool:
+        return self.stops or not self.waiting
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the jobs in memory that are not answered."""
+        return sum(job.size for job in self.waiting) + (self.current.size if self.current else 0)
+
+
+def _seq(job: Job) -> int:
+    return job.seq
+
+
+class Memory(Generic[J]):
+    """All queues that a worker leases, as far as it knows."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, HeldQueue[J]] = {}
+
+    def hand(
+        self,
+        queue_id: str,
+        group: GroupKey,
+        handed: Handed,
+        job: J,
+        *,
+        version: int,
+        until: float,
+        seen_at: float,
+    ) -> HeldQueue[J] | None:
+        """Take a job that was stored and handed over; return its queue, if it is held.
+
+        Only under the same epoch, and behind what the memory has. A new lease replaces what is
+        known of an older one.
+        """
+        queue = self.queues.get(queue_id)
+        if queue is None or queue.epoch < handed.epoch:
+            if not handed.took:
+                return queue
+            queue = HeldQueue[J](
+                queue_id,
+                group,
+                handed.epoch,
+                version=version,
+                until=until,
+                seen_at=seen_at,
+                tail=handed.seq - 1,
+            )
+            self.queues[queue_id] = queue
+        if queue.epoch == handed.epoch:
+            queue.append(job)
+            queue.seen_at = max(queue.seen_at, seen_at)
+            queue.stops |= queue.version != version
+        return queue
+
+    def claimed(
+        self,
+        queue_id: str,
+        group: GroupKey,
+        epoch: int,
+        jobs: Iterable[J],
+        upto: int,
+        *,
+        version: int,
+        until: float,
+        seen_at: float,
+    ) -> HeldQueue[J] | None:
+        """Take a queue that was claimed; None if the memory knows of a newer lease of it."""
+        queue = self.queues.get(queue_id)
+        if queue is not None and queue.epoch >= epoch:
+            return None
+        queue = HeldQueue[J](
+            queue_id, group, epoch, version=version, until=until, seen_at=seen_at, tail=upto
+        )
+        queue.waiting.extend(jobs)
+        self.queues[queue_id] = queue
+        return queue
+
+    def forget(self, queue: HeldQueue[J]) -> None:
+        """Forget a queue whose lease has ended."""
+        if self.queues.get(queue.id) is queue:
+            del self.queues[queue.id]

@@ -1,0 +1,346 @@
+"""Claiming, advancing and releasing queues, as scripts: the I/O around `pushkit.queue.rules`."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
+
+from pushkit.queue.held import Ask
+from pushkit.queue.rules import (
+    QUANTUM,
+    Fetched,
+    GroupKey,
+    PendingJob,
+    Queue,
+    fetched,
+    leased,
+    released,
+    schedule,
+)
+from pushkit.queue.tables import FIRST_GROUP, QueueTables
+from pushkit.record import field, record
+from pushkit.storage.script import Script
+
+LEFT_BEHIND: Final = ("worker_died", "lease_expired")
+"""The codes of jobs whose worker ended, or was late."""
+_MOST_EXPIRED: Final = 256  # in one claim
+
+
+class Claimed(NamedTuple):
+    """A queue that was claimed, and its next jobs."""
+
+    queue: Queue
+    jobs: Sequence[PendingJob]
+    upto: int
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class ClaimResult:
+    """The queues that a claim leased, and what else is due."""
+
+    claimed: Sequence[Claimed] = ()
+    waiting: frozenset[GroupKey] = frozenset()  # groups with more due queues, for want of room
+    is_cut: bool = False  # whether it did not see all that is due
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class ClaimLimits:
+    """How much a claim may lease: a worker leases ahead of what it sends, within bounds."""
+
+    queues: int  # in all
+    of_origin: Callable[[str], int]  # how many more of an origin
+    # Groups with a job that has begun here, though its lease may have been taken away.
+    under_way: Collection[GroupKey] = ()
+    most_bytes: int = 2**26  # of the bodies that are read in all; the last queue may exceed it
+    per_queue_bytes: int = 2**20  # of the bodies that are read of one queue
+    probation_from: int  # from so many failures on, a group has one queue leased, and one job of it
+
+
+@record(frozen=False, slots=True, kw_only=True)
+class Claims:
+    """Claims due queues, and takes over those of workers that ended."""
+
+    tables: QueueTables
+    # Notes the first job of each queue whose worker ended: the job, the code of the reason, and
+    # whether it counts as an attempt.
+    lose: Callable[[Sequence[tuple[PendingJob, str, bool]], int], Script[None]]
+    window: int = 128  # how many due queues a claim reads in the order of their time
+    steps: int = 32  # of how many groups it reads the first queue, if there are more
+    _last_group: GroupKey = FIRST_GROUP
+    _last_owner: tuple[str, str] = field(default=("", ""))
+
+    def claim(
+        self, worker: str, limits: ClaimLimits, *, now: int, until: int
+    ) -> Script[ClaimResult]:
+        """Lease due queues for a worker, fairly by owner, and read their next jobs."""
+        candidates, is_cut = yield from self._candidates(now)
+        waits = {each.group: each.waits_until for each in candidates if each.waits_until > now}
+        tried = {
+            each.group for each in candidates if each.failures >= limits.probation_from
+        }.difference(waits)
+        busy = tried.intersection(limits.under_way)
+        busy |= yield from self.tables.leased_in(tried - busy)
+        chosen, left = _share_out(candidates, limits, blocked=busy.union(waits), single=tried)
+        claimed, others = yield from self._lease(
+            worker, chosen, limits, tried, now=now, until=until
+        )
+        if waits:
+            yield from self.tables.postpone(waits, now)
+        # What is cut is looked for again only if this claim found something to do.
+        is_cut = is_cut and (bool(claimed) or bool(waits))
+        return ClaimResult(claimed=claimed, waiting=frozenset(left | others), is_cut=is_cut)
+
+    def _candidates(self, now: int) -> Script[tuple[list[Queue], bool]]:
+        """Return due queues, whose rows are held: the first ones, and some of other groups.
+
+        Also whether there are more.
+        """
+        window = yield from self.tables.due(now, self.window)
+        if len(window) < self.window:
+            return window, False
+        found = {each.id: each for each in window}
+        firsts = yield from self._round()
+        ids = [each.id for each in firsts if each.id not in found and (each.due_at or 0) <= now]
+        locked = yield from self.tables.lock(ids, wait=False)
+        found.update(
+            (each.id, each)
+            for each in locked.values()
+            if each.lease_worker is None and each.due_at is not None and each.due_at <= now
+        )
+        return [*found.values()], True
+
+    def _round(self) -> Script[list[Queue]]:
+        """Return the first queue of the groups, and of the owners, that were read longest ago."""
+        groups = yield from self.tables.first_due(self._last_group, self.steps)
+        if self._last_group != FIRST_GROUP and len(groups) < self.steps:
+            groups += yield from self.tables.first_due(FIRST_GROUP, self.steps - len(groups))
+        is_all = len(groups) < self.steps
+        self._last_group = FIRST_GROUP if is_all else groups[-1].group
+        if is_all:
+            return groups
+        owners = yield from self.tables.first_due(self._last_owner, self.steps // 2)
+        if self._last_owner != ("", "") and len(owners) < self.steps // 2:
+            owners += yield from self.tables.first_due(("", ""), self.steps // 2 - len(owners))
+        if owners:
+            self._last_owner = owners[-1].group[:2]
+        return groups + owners
+
+    def _lease(
+        self,
+        worker: str,
+        chosen: Sequence[Queue],
+        limits: ClaimLimits,
+        tried: Collection[GroupKey],
+        *,
+        now: int,
+        until: int,
+    ) -> Script[tuple[list[Claimed], set[GroupKey]]]:
+        """Lease queues, as long as there is room; return these, and the groups of the others."""
+        room, others = limits.most_bytes, set[GroupKey]()
+        pending = yield from self.tables.first_pending([each.id for each in chosen], QUANTUM + 1)
+        claimed, written, handed_out = list[Claimed](), list[Queue](), list[PendingJob]()
+        for queue in chosen:
+            if room <= 0:
+                others.add(queue.group)
+                continue
+            is_alone = queue.abandoned or queue.group in tried
+            jobs = pending[queue.id]
+            after, taken = fetched(
+                queue,
+                jobs,
+                (),
+                most=1 if is_alone else QUANTUM,
+                most_bytes=limits.per_queue_bytes,
+                now=now,
+                is_all=len(jobs) <= QUANTUM,
+            )
+            if taken.jobs:
+                after = leased(after, worker, now=now, until=until)
+                claimed.append(Claimed(after, taken.jobs, taken.upto))
+                handed_out += taken.jobs
+                room -= sum(job.size for job in taken.jobs)
+            else:
+                after = queue._replace(due_at=schedule(queue, jobs[0] if jobs else None, now))
+            written.append(after)
+        yield from self.tables.begin_waits_now(
+            [job for jobs in pending.values() for job in jobs], now
+        )
+        yield from self.tables.hand_out(handed_out)
+        yield from self.tables.write(written)
+        return claimed, others
+
+    # --- workers that ended ------------------------------------------------------------------
+
+    def take_over(
+        self,
+        worker: str,
+        *,
+        held: Collection[str],
+        dead: Callable[[Collection[str]], Collection[str]],
+        now: int,
+    ) -> Script[list[str]]:
+        """End leases that are over, and those of workers that ended; return these workers.
+
+        Args:
+            worker: The worker that asks.
+            held: The queues in its memory: it does not take its own live leases, however far the
+                clock was set forward.
+            dead: Returns which workers are known to have ended.
+        """
+        workers = yield from self.tables.workers()
+        ended = sorted(dead([each for each in workers if each != worker]))
+        ids: list[str] = []
+        for name, first in workers.items():
+            if name in ended or first <= now:
+                until = None if name in ended else now
+                ids += yield from self.tables.leased_by(name, until=until, limit=_MOST_EXPIRED)
+        yield from self.expire([each for each in ids if each not in held], ended, now)
+        return ended
+
+    def expire(self, ids: Sequence[str], ended: Collection[str], now: int) -> Script[None]:
+        """Take leases away from workers that ended, or are late."""
+        locked = yield from self.tables.lock(ids, wait=False)
+        over = [
+            each
+            for each in locked.values()
+            if each.lease_worker in ended
+            or (each.lease_until is not None and each.lease_until <= now)
+        ]
+        # From the second death in a row on, the first job may be what kills: it counts as an
+        # attempt of it, and it is handed out alone, so that what is innocent lives.
+        first = yield from self.tables.first_pending([each.id for each in over], 1)
+        lost = [
+            (
+                first[each.id][0],
+                LEFT_BEHIND[each.lease_worker not in ended],
+                each.abandoned > 0,
+            )
+            for each in over
+            if first[each.id] and first[each.id][0].seq <= each.sending_to
+        ]
+        yield from self.lose(lost, now)
+        first = yield from self.tables.first_pending([each.id for each in over], 1)
+        written = []
+        for queue in over:
+            jobs = first[queue.id]
+            due = schedule(queue, jobs[0] if jobs else None, now)
+            abandoned = 0 if due is None else queue.abandoned + 1
+            written.append(released(queue, due)._replace(abandoned=abandoned))
+        yield from self.tables.write(written)
+
+
+def _share_out(
+    candidates: Sequence[Queue],
+    limits: ClaimLimits,
+    *,
+    blocked: Collection[GroupKey],
+    single: Collection[GroupKey],
+) -> tuple[list[Queue], set[GroupKey]]:
+    """Return the queues to lease, round robin by owner, and the groups that want more."""
+    of_owner: dict[tuple[str, str], deque[Queue]] = defaultdict(deque)
+    for queue in sorted(candidates, key=lambda each: (each.due_at or 0, each.id)):
+        of_owner[queue.tenant, queue.owner].append(queue)
+    taken, chosen, left = Counter[str](), list[Queue](), set[GroupKey]()
+    tried = set[GroupKey]()
+    turns = deque(of_owner.values())
+    while turns:
+        theirs = turns.popleft()
+        while theirs:
+            queue = theirs.popleft()
+            if queue.group in blocked or queue.group in tried:
+                continue
+            if len(chosen) >= limits.queues or taken[queue.origin] >= limits.of_origin(
+                queue.origin
+            ):
+                left.add(queue.group)
+                continue
+            taken[queue.origin] += 1
+            if queue.group in single:
+                tried.add(queue.group)
+            chosen.append(queue)
+            break
+        if theirs:
+            turns.append(theirs)
+    return chosen, left
+
+
+class Advanced(NamedTuple):
+    """What became of a settled queue."""
+
+    kept: bool
+    fetched: Fetched | None = None
+    stops: bool = False
+    due_at: int | None = None  # if it was released: when it is due
+
+
+def advance(
+    tables: QueueTables,
+    settled: Sequence[tuple[Queue, Ask]],
+    *,
+    stops: Callable[[Queue], bool],
+    now: int,
+    most_bytes: int = 2**20,
+) -> Script[dict[str, Advanced]]:
+    """Keep or release queues whose results were stored, and give their holder the next jobs.
+
+    Args:
+        settled: Queues under their holder's epoch, whose rows are held, and what it said.
+        stops: Whether the holder must stop: paused, changed, or its group waits or fails.
+    """
+    looking = [(queue, ask) for queue, ask in settled if not stops(queue) and _looks(queue, ask)]
+    most = max((len(ask.has) + ask.more for _, ask in looking), default=0) + 1
+    pending = yield from tables.first_pending([queue.id for queue, _ in looking], most)
+    handed_out: list[PendingJob] = []
+    advanced: dict[str, Advanced] = {}
+    written, leaving = list[Queue](), list[tuple[Queue, Ask]]()
+    for queue, ask in settled:
+        found: Fetched | None = None
+        after, jobs = queue, pending.get(queue.id)
+        if jobs is not None:
+            after, found = fetched(
+                queue,
+                jobs,
+                ask.has,
+                most=min(ask.more, 1) if queue.abandoned else ask.more,
+                most_bytes=most_bytes,
+                now=now,
+                is_all=len(jobs) < most,
+            )
+            handed_out += found.jobs
+        # Only with nothing in memory, and nothing on its way to it, may a lease end without the
+        # worker's promise to begin nothing more.
+        rests = not ask.has and (found is None or not found.jobs)
+        rests = rests and _is_complete(queue, ask, found)
+        if ask.releases or rests:
+            leaving.append((after, ask))
+        else:
+            advanced[queue.id] = Advanced(True, found, stops(queue))
+            written.append(after)
+    first = yield from tables.first_pending(
+        [queue.id for queue, ask in leaving if _may_have_more(queue, ask)], 1
+    )
+    for queue, _ in leaving:
+        jobs = first.get(queue.id)
+        due = schedule(queue, jobs[0], now) if jobs else None
+        advanced[queue.id] = Advanced(False, due_at=due)
+        written.append(released(queue, due))
+    yield from tables.hand_out(handed_out)
+    yield from tables.write(written)
+    return advanced
+
+
+def _looks(queue: Queue, ask: Ask) -> bool:
+    if ask.releases or (ask.gives_way and not ask.has and queue.sending_to == ask.tail):
+        return False
+    is_due = queue.due_at is not None or ask.looks
+    return is_due or (not ask.has and queue.sending_to != ask.tail)
+
+
+def _is_complete(queue: Queue, ask: Ask, found: Fetched | None) -> bool:
+    """Return whether the holder's memory has, or has had, all that was handed over."""
+    return queue.sending_to == ask.tail or (found is not None and found.upto == queue.last_seq)
+
+
+def _may_have_more(queue: Queue, ask: Ask) -> bool:
+    return ask.releases or ask.looks or queue.due_at is not None or queue.sending_to != ask.tail

@@ -1,0 +1,694 @@
+"""The runner: takes the next job of each queue, works it off, buffers its result, and flushes.
+
+    stored job ─ hand() ─┐                         ┌─ answered, the next one begins at once
+    due queue ── claim ──┴▶ memory ▶ permit ▶ job ─┴▶ buffer ▶ flush: settle many queues together
+
+Queues come from the transactions that store jobs, and from claims; both are the same lease. All
+state belongs to one event loop. What the jobs are is the user's business (`Work`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from pushkit.errors import StorageError
+from pushkit.logs import RepeatedLog
+from pushkit.queue.held import KNOWN_FOR, Answer, Ask, HeldQueue, Job, Memory, Reply
+from pushkit.queue.rules import QUANTUM, GroupKey, Handed
+from pushkit.queue.scheduler import Scheduler
+
+J = TypeVar("J", bound=Job)
+
+_log = logging.getLogger("pushkit.queue")
+
+_SETTLED_WITHIN: Final = 0.05  # seconds after which answered jobs are settled
+_SETTLED_WHEN_IDLE: Final = 0.004  # … if nothing else is under way
+_LOOKED_AT: Final = 64  # queues whose rows are looked at together
+_MOST_QUEUES: Final = 20_000  # in memory
+_MOST_BYTES: Final = 2**26  # of bodies in memory
+_LONG_BODY: Final = 2**18
+_AFTER_FAULT: Final = timedelta(seconds=1)
+_MIN_PAUSE: Final = timedelta(milliseconds=50)
+_JITTER: Final = 0.05  # seconds over which woken workers spread their looks
+_FIRST_RETRY: Final = 0.05
+_LONGEST_RETRY: Final = 2.0
+
+clock = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def seconds() -> float:
+    """Return seconds by a clock that never goes back, and counts sleep where the system can."""
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+class Leased(NamedTuple, Generic[J]):
+    """A queue that was claimed, with its next jobs."""
+
+    id: str
+    group: GroupKey
+    epoch: int
+    jobs: Sequence[J]
+    upto: int
+    version: int = 0
+
+
+class Claims(NamedTuple, Generic[J]):
+    """The result of a claim."""
+
+    leased: Sequence[Leased[J]]
+    waiting: frozenset[GroupKey]  # groups with more due queues than there was room for
+    is_cut: bool  # whether it did not see all that is due
+
+
+class Room(NamedTuple):
+    """How much a claim may lease."""
+
+    queues: int
+    of_origin: Callable[[str], int]
+    under_way: Collection[GroupKey] = ()  # groups with a job that has begun here
+    bytes: int = 2**26  # of their jobs' bodies; the last queue may exceed it
+
+
+class Seen(NamedTuple):
+    """A queue's row, as a look found it."""
+
+    epoch: int
+    stops: bool
+    version: int = 0
+
+
+class Renewed(NamedTuple):
+    """Which leases hold, and which of them were extended: others' transactions may hold a row."""
+
+    held: Collection[str]
+    extended: Collection[str]
+
+
+class Due(NamedTuple):
+    """Whether a claim may find something now, and how long until it may find something more."""
+
+    now: bool
+    later: timedelta | None = None
+
+
+class Work(Protocol[J]):
+    """What a runner works on: the protocol of its database, and one job."""
+
+    async def claim(self, room: Room, held: Collection[str]) -> Claims[J]:
+        """Lease due queues, and take over those of workers that ended."""
+
+    async def attempt(self, job: J) -> Answer:
+        """Work off one job, and keep its result in it; raise nothing but for a defect."""
+
+    def settle(
+        self, ask: Ask, done: Callable[[Reply | BaseException], None], *, is_urgent: bool
+    ) -> None:
+        """Settle one queue, and call `done` in the event loop.
+
+        Together with others; or, if its last result `is_urgent`, in a transaction of its own.
+        """
+
+    async def look(self, ids: Sequence[str]) -> Mapping[str, Seen]:
+        """Return what the rows of some queues say."""
+
+    async def renew(self, held: Mapping[str, int]) -> Renewed:
+        """Extend the leases of queues, by id and epoch."""
+
+    async def due(self) -> Due:
+        """Look whether a claim may find something; only reads."""
+
+
+class Runner(Generic[J]):
+    """Works off the queues of one worker.
+
+    Args:
+        name: What the jobs are, for the log.
+        work: What to do.
+        permits: How many jobs at once.
+        per_origin: How many of them at one origin.
+        lease: How long a lease lasts.
+        longest: How long a job may take: it begins only if that is left of the lease.
+        longest_pause: The longest pause between two looks for due queues.
+        take_turn: Takes an origin's next turn and returns 0, or returns how many seconds away
+            it is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Work[J],
+        *,
+        permits: int,
+        per_origin: int,
+        lease: timedelta,
+        longest: timedelta,
+        longest_pause: timedelta,
+        take_turn: Callable[[str], float] = lambda _: 0,
+    ) -> None:
+        self._name = name
+        self._work = work
+        self._permits = permits
+        self._ahead = 2 * per_origin  # queues of a group that are claimed and have not begun
+        self._begins_within = (lease - longest).total_seconds()
+        self._longest = longest.total_seconds()
+        self._longest_pause = longest_pause
+        self._take_turn = take_turn
+        self.scheduler: Scheduler[HeldQueue[J]] = Scheduler(
+            permits, per_origin=per_origin, take_turn=take_turn
+        )
+        self.memory: Memory[J] = Memory()
+        self._lined = set[HeldQueue[J]]()  # in line, or with a permit
+        # The turns under way, and since when each of them has its permit.
+        self._turns: dict[asyncio.Task[None], tuple[HeldQueue[J], float]] = {}
+        self._fresh: Counter[str] = Counter()  # claimed queues that have not begun, by origin
+        self._unbegun = set[HeldQueue[J]]()
+        # To be settled with the next flush, in this order.
+        self._unsettled: dict[HeldQueue[J], None] = {}
+        self._retries = dict[HeldQueue[J], float]()
+        self._crowded: frozenset[str] = (
+            frozenset()
+        )  # origins with more due queues than were claimed
+        self._tasks = set[asyncio.Task[Any]]()
+        self._bytes = 0
+        self._was_full = False  # whether a claim was left out for want of room
+        self._doubted_at = -math.inf
+        self.is_open = False  # whether stored jobs may be handed over
+        self.is_running = False  # whether `run` claims and renews
+        self._is_closing = self._is_retired = False
+        self._attempts = 0
+        self._pump_is_due = False
+        self._flush: asyncio.TimerHandle | None = None
+        self._unsettled_since = 0.0
+        self._active_at = 0.0
+        self._awake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._faults = RepeatedLog(_log)
+
+    # --- jobs that are stored ----------------------------------------------------------------
+
+    def has_room(self, queue_id: str, size: int) -> bool:
+        """Return whether a job that is being stored may be handed over; callable in any thread.
+
+        It is a guess by what the memory was a moment ago, and need not be right.
+        """
+        queue = self.memory.queues.get(queue_id)
+        return (
+            self.is_open
+            and size <= _LONG_BODY
+            and self._bytes < _MOST_BYTES
+            and (
+                len(self.memory.queues) < _MOST_QUEUES
+                if queue is None
+                else len(queue.waiting) < QUANTUM and not queue.stops
+            )
+        )
+
+    def hand(
+        self,
+        queue_id: str,
+        group: GroupKey,
+        handed: Handed,
+        job: J,
+        *,
+        version: int = 0,
+        since: float,
+        seen_at: float,
+    ) -> None:
+        """Take a stored job, in the event loop after its commit.
+
+        Args:
+            queue_id: Its queue.
+            group: The queue's group.
+            handed: How it was handed over.
+            job: The job.
+            version: Of what the queue's jobs have in common.
+            since: A moment (`seconds`) before the transaction read the queue's row.
+            seen_at: A moment at which it still held it.
+        """
+        if self._is_retired:
+            return  # its lease ends with this worker
+        self._active_at = since
+        known = self.memory.queues.get(queue_id)
+        before = 0 if known is None else known.bytes
+        queue = self.memory.hand(
+            queue_id,
+            group,
+            handed,
+            job,
+            version=version,
+            until=since + self._begins_within,
+            seen_at=seen_at,
+        )
+        if queue is None:
+            return
+        if known is not None and known is not queue:
+            self._lose(known)
+            before = 0
+        self._bytes += queue.bytes - before
+        self._offer(queue)
+
+    def wake(self) -> None:
+        """Look for due queues now."""
+        self._awake.set()
+
+    def doubt(self) -> None:
+        """Look at each queue's row before its next job begins: some were changed."""
+        self._doubted_at = seconds()
+        for queue in self.memory.queues.values():
+            queue.seen_at = -math.inf
+
+    def wake_soon(self) -> None:
+        """Look for due queues shortly: another process stored a job, and woke all workers."""
+        asyncio.get_running_loop().call_later(random.uniform(0, _JITTER), self.wake)  # noqa: S311
+
+    # --- the loops ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Claim and work until cancelled; errors are logged, and do not end the loop."""
+        self._awake = asyncio.Event()  # the old one may belong to another event loop
+        self.is_running = True
+        renewing = asyncio.create_task(self._renew_all(), name="pushkit-heartbeat")
+        try:
+            while True:
+                self._awake.clear()
+                pause = await self._round()
+                # Not wait_for: before Python 3.12 it swallows a cancellation.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause.total_seconds()):
+                        await self._awake.wait()
+        finally:
+            self.is_running = self.is_open = False
+            renewing.cancel()
+
+    async def run_once(self) -> int:
+        """Claim what is due once, work it off, and settle it; return how many jobs were made."""
+        before = self._attempts
+        await self.fill()
+        await self.drain()
+        return self._attempts - before
+
+    async def fill(self) -> bool:
+        """Claim due queues; return whether more are due than were seen."""
+        if self._is_closing:
+            return False
+        self._was_full = self._is_full
+        if self._was_full:
+            return False
+        most = min(2 * self._permits + _LOOKED_AT, _MOST_QUEUES - len(self.memory.queues))
+        under_way = {queue.group for queue, _ in self._turns.values()}
+        room = Room(most, self._room_at, under_way, _MOST_BYTES - self._bytes)
+        since = seconds()
+        claiming = asyncio.create_task(self._work.claim(room, frozenset(self.memory.queues)))
+        claiming.add_done_callback(lambda done: self._claimed(done, since))
+        self.keep(claiming)
+        # If the caller is cancelled the claim continues: no queue is left without its jobs.
+        await asyncio.wait([claiming])
+        return claiming.result().is_cut
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.memory.queues) >= _MOST_QUEUES or self._bytes >= _MOST_BYTES
+
+    def _room_at(self, origin: str) -> int:
+        return self._ahead - self._fresh[origin]
+
+    def _claimed(self, claiming: asyncio.Future[Claims[J]], since: float) -> None:
+        if claiming.cancelled() or claiming.exception() is not None:
+            return
+        claims = claiming.result()
+        self._crowded = frozenset(origin for _, _, origin in claims.waiting)
+        for leased in claims.leased:
+            known = self.memory.queues.get(leased.id)
+            queue = self.memory.claimed(
+                leased.id,
+                leased.group,
+                leased.epoch,
+                leased.jobs,
+                leased.upto,
+                version=leased.version,
+                until=since + self._begins_within,
+                seen_at=since,
+            )
+            if queue is not None:
+                if known is not None:
+                    self._lose(known)
+                queue.stops = self._is_closing
+                self._bytes += queue.bytes
+                self._unbegun.add(queue)
+                self._fresh[queue.group[2]] += 1
+                self._offer(queue)
+
+    async def _round(self) -> timedelta:
+        try:
+            async with asyncio.timeout(self._longest_pause.total_seconds()):
+                due = await self._work.due()
+            # Of several workers that were woken, those that come later find nothing due.
+            if due.now and await self.fill():
+                return _MIN_PAUSE
+        except TimeoutError:  # other readers of the database come first
+            return _MIN_PAUSE
+        except Exception as exc:  # noqa: BLE001  # the top of a worker loop
+            self._log_fault(exc, "the database is out of reach; trying again")
+            return _AFTER_FAULT
+        if due.later is None:
+            return self._longest_pause
+        return min(max(due.later, _MIN_PAUSE), self._longest_pause)
+
+    async def _renew_all(self) -> None:
+        """Renew all leases of this process, three times in the time that a lease has to spare."""
+        while True:
+            await asyncio.sleep(self._begins_within / 3)
+            try:
+                await self.renew()
+            except Exception as exc:  # noqa: BLE001  # the top of a worker loop
+                self._log_fault(exc, "leases cannot be renewed; trying again")
+
+    async def renew(self) -> None:
+        """Renew the leases of all queues in memory; forget those that are over."""
+        held, since = dict(self.memory.queues), seconds()
+        if not held:
+            return
+        renewed = await self._work.renew({name: queue.epoch for name, queue in held.items()})
+        for name, queue in held.items():
+            if name in renewed.extended:
+                queue.until = max(queue.until, since + self._begins_within)
+                self._offer(queue)
+            elif name not in renewed.held:
+                self._lose(queue)
+
+    # --- turns -------------------------------------------------------------------------------
+
+    def _offer(self, queue: HeldQueue[J]) -> None:
+        """Let a queue wait for a permit if its next job may begin; settle it if that must be."""
+        if queue in self._lined or not self._is_held(queue):
+            return
+        if queue.waiting and not queue.stops and not queue.must_settle and not queue.is_full:
+            if seconds() >= queue.until:
+                if not self.is_running:  # else the heartbeat offers it again
+                    self._lose(queue)
+                return
+            self._lined.add(queue)
+            self.scheduler.add(queue)
+            if not self._pump_is_due:
+                self._pump_is_due = True
+                # After the callers of this round of the event loop.
+                asyncio.get_running_loop().call_soon(self._pump)
+        elif queue.wants_settlement:
+            self._settle_soon(queue, at_once=queue.stops or queue.must_settle or queue.is_full)
+
+    def _pump(self) -> None:
+        """Begin the turns of the queues that may have a permit."""
+        self._pump_is_due = False
+        stale: list[HeldQueue[J]] = []
+        now = seconds()
+        while (queue := self.scheduler.next()) is not None:
+            if now - queue.seen_at > KNOWN_FOR:
+                stale.append(queue)
+            else:
+                self._begin_turn(queue)
+        for origin, wait in list(self.scheduler.waits.items()):
+            if wait > 0:
+                self.scheduler.waits[origin] = 0
+                asyncio.get_running_loop().call_later(wait, self._end_wait, origin)
+        if stale:
+            self.keep(asyncio.create_task(self._look_at(stale)))
+
+    def _end_wait(self, origin: str) -> None:
+        self.scheduler.end_wait(origin)
+        self._pump()
+
+    async def _look_at(self, queues: Sequence[HeldQueue[J]]) -> None:
+        """Look at the rows of queues that have a permit, and of some that wait for one.
+
+        However long that takes, one job of each of them may begin then.
+        """
+        since, known = seconds(), set[HeldQueue[J]]()
+        looked = {queue.id: queue for queue in self.scheduler.waiting(_LOOKED_AT)}
+        looked |= {queue.id: queue for queue in queues}
+        try:
+            seen = await self._work.look(list(looked))
+            for name, queue in looked.items():
+                row = seen.get(name)
+                if row is None or row.epoch > queue.epoch:
+                    self._lose(queue)
+                elif row.epoch == queue.epoch and since > self._doubted_at:
+                    queue.seen_at = max(queue.seen_at, since)
+                    queue.stops |= row.stops or row.version != queue.version
+                    known.add(queue)
+        except Exception as exc:  # noqa: BLE001  # they are looked at again
+            self._log_fault(exc, "cannot look at queues; trying again")
+            await asyncio.sleep(_MIN_PAUSE.total_seconds())
+        finally:
+            for queue in queues:
+                self._begin_turn(queue, is_known=queue in known)
+
+    def _begin_turn(self, queue: HeldQueue[J], *, is_known: bool = False) -> None:
+        if queue in self._unbegun:
+            self._unbegun.discard(queue)
+            _count_down(self._fresh, queue.group[2])
+        task = asyncio.get_running_loop().create_task(self._turn(queue, is_known=is_known))
+        self._turns[task] = (queue, seconds())
+        task.add_done_callback(self._end_turn)
+
+    async def _turn(self, queue: HeldQueue[J], *, is_known: bool) -> None:
+        """Work off jobs of one queue, one after another, until it is another one's turn."""
+        queue.served = 0
+        while queue.served < QUANTUM and queue.may_begin(
+            seconds(), is_known=is_known and not queue.served
+        ):
+            if queue.served and (
+                self.scheduler.comes_before(queue) or self._take_turn(queue.group[2]) > 0
+            ):
+                break
+            job = queue.begin()
+            self._attempts += 1
+            try:
+                answer = await self._work.attempt(job)
+            finally:
+                self._bytes -= job.size
+            queue.answer(answer)
+            self._active_at = seconds()
+            self._settle_soon(queue, at_once=queue.must_settle or queue.is_full)
+
+    def _end_turn(self, task: asyncio.Task[None]) -> None:
+        queue, began = self._turns.pop(task)
+        now = seconds()
+        self.scheduler.done(queue, now - began, now)
+        self._lined.discard(queue)
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None:
+            self._log_fault(fault, "failed unexpectedly; due again when the lease ends")
+        if fault is not None or task.cancelled():
+            # What it had begun is due again when the lease ends: nothing may begin before it.
+            self._lose(queue)
+        others_wait = queue.group[2] in self._crowded
+        queue.gives_way = others_wait and queue.served >= QUANTUM
+        if self._is_held(queue):
+            self._offer(queue)
+        else:  # another queue may have waited for the end of this attempt
+            self.wake()
+        if others_wait and self._fresh[queue.group[2]] <= self._ahead // 2:
+            self.wake()
+        if not self._pump_is_due:
+            self._pump()
+        self._note_idle()
+
+    # --- results -----------------------------------------------------------------------------
+
+    def _settle_soon(self, queue: HeldQueue[J], *, at_once: bool) -> None:
+        if at_once:
+            self._settle(queue)
+            return
+        if not self._unsettled:
+            self._unsettled_since = seconds()
+        self._unsettled[queue] = None
+        if self._flush is None:
+            loop = asyncio.get_running_loop()
+            self._flush = loop.call_later(_SETTLED_WHEN_IDLE, self._flush_if_due)
+
+    def _flush_if_due(self) -> None:
+        """Settle, once nothing was under way for a moment, or the first of them has waited."""
+        now = seconds()
+        is_busy = bool(self._turns) or self.scheduler.has_waiting
+        rests_at = now + _SETTLED_WITHIN if is_busy else self._active_at + _SETTLED_WHEN_IDLE
+        due = min(rests_at, self._unsettled_since + _SETTLED_WITHIN)
+        if now >= due:
+            self.flush()
+        else:
+            loop = asyncio.get_running_loop()
+            self._flush = loop.call_later(due - now, self._flush_if_due)
+
+    def flush(self) -> None:
+        """Settle all queues that have something to settle, together."""
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+        for queue in list(self._unsettled):
+            self._settle(queue)
+
+    def _settle(self, queue: HeldQueue[J]) -> None:
+        if queue.is_settling:
+            return  # it is settled again after the reply
+        self._unsettled.pop(queue, None)
+        if not queue.wants_settlement or not (queue.answered or self._is_held(queue)):
+            return
+        since, must = seconds(), queue.must_settle
+        ask = queue.ask()
+        try:
+            self._work.settle(ask, lambda reply: self._settled(queue, reply, since), is_urgent=must)
+        except StorageError as exc:  # it is not open
+            self._settled(queue, exc, since)
+
+    def _settled(self, queue: HeldQueue[J], reply: Reply | BaseException, since: float) -> None:
+        if isinstance(reply, BaseException):
+            self._settle_again(queue, reply)
+            return
+        self._retries.pop(queue, None)
+        before = queue.bytes
+        queue.settled(reply, seen_at=since)
+        self._bytes += queue.bytes - before
+        if reply.kept and self._is_held(queue):
+            self._offer(queue)
+        else:
+            self._lose(queue)
+        if reply.is_due:
+            self.wake()
+        if queue.answered:
+            must = queue.must_settle or queue.is_full or queue.stops
+            self._settle_soon(queue, at_once=must)
+        self._note_idle()
+
+    def _settle_again(self, queue: HeldQueue[J], fault: BaseException) -> None:
+        """Settle again after a fault, until the lease ends: else what arrived is sent again."""
+        queue.unsettled()
+        if isinstance(fault, asyncio.CancelledError):
+            queue.answered = []
+            self._lose(queue)
+            return
+        pause = self._retries.get(queue, _FIRST_RETRY)
+        if not isinstance(fault, StorageError) or seconds() > queue.until + self._longest:
+            self._log_fault(fault, "could not be settled; due again when the lease ends")
+            self._retries.pop(queue, None)
+            queue.answered = []
+            self._lose(queue)
+            self._note_idle()
+            return
+        self._log_fault(fault, "cannot be settled; trying again")
+        self._retries[queue] = min(pause * 2, _LONGEST_RETRY)
+        loop = asyncio.get_running_loop()
+        loop.call_later(pause * random.uniform(0.5, 1), self._settle, queue)  # noqa: S311
+
+    def _lose(self, queue: HeldQueue[J]) -> None:
+        """Forget a queue whose lease is over, with the jobs of it that have not begun."""
+        self.memory.forget(queue)
+        self._bytes -= sum(job.size for job in queue.waiting)
+        queue.waiting.clear()
+        queue.stops = True
+        if not queue.answered:
+            self._unsettled.pop(queue, None)
+        if queue in self._unbegun and queue not in self._lined:
+            self._unbegun.discard(queue)
+            _count_down(self._fresh, queue.group[2])
+
+    def _is_held(self, queue: HeldQueue[J]) -> bool:
+        return self.memory.queues.get(queue.id) is queue
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def retire(self) -> None:
+        """Take no more stored jobs: others may take this worker's leases over."""
+        self._is_retired = True
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in memory, and nothing under way."""
+        return not (self.memory.queues or self._turns or self._tasks)
+
+    async def drain(self) -> None:
+        """Wait until the queues in memory are worked off and settled."""
+        while not self.is_idle:
+            self._idle.clear()
+            if not self._turns and not self.scheduler.has_waiting:
+                self.flush()
+            await self._idle.wait()
+
+    async def finish(self, within: timedelta) -> None:
+        """Begin no more jobs, wait for those under way, settle, and give all leases back.
+
+        Those that are not done within that time are cancelled: they are due again when their
+        leases end.
+        """
+        self.is_open, self._is_closing = False, True
+        self._pump()  # what was handed over just now begins, if it may
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for queue in list(self.memory.queues.values()):
+            queue.stops = True
+            if queue.current is None:
+                self._settle(queue)
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                await self.drain()
+        except TimeoutError:
+            await self.abandon()
+        self._is_closing = False
+
+    async def abandon(self) -> None:
+        """Cancel all that is under way."""
+        while True:
+            for queue in list(self.memory.queues.values()):
+                queue.answered = []
+                self._lose(queue)
+            self._pump()  # what is in line comes out of it
+            tasks = {*self._turns, *self._tasks}
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def _note_idle(self) -> None:
+        self._idle.set()
+        if self._was_full and not self._is_full:
+            self.wake()
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task until it is done: this one is not idle meanwhile."""
+        self._tasks.add(task)
+        task.add_done_callback(self._dropped)
+
+    def _dropped(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # who awaits it gets it
+        self._note_idle()
+
+    def _log_fault(self, fault: BaseException, then: str) -> None:
+        """Log a fault once per kind and interval: every queue may fail alike."""
+        if isinstance(fault, StorageError):
+            cause = (then, type(fault).__name__, type(fault.__cause__).__name__)
+            self._faults.log(cause, logging.ERROR, "%s: %s: %s", self._name, then, fault)
+            return
+        self._faults.log(
+            (then, type(fault).__name__),
+            logging.ERROR,
+            "%s: %s",
+            self._name,
+            then,
+            exc_info=fault,
+        )
+
+
+def _count_down(counter: Counter[str], key: str) -> None:
+    counter[key] -= 1
+    if counter[key] <= 0:
+        del counter[key]
