@@ -197,7 +197,7 @@ class Pacing:
                 failures.clear()
                 ended = each.answered_at
             elif self._was_withdrawn(each.delivery_id):
-                continue  # its result may have been late
+                return  # its result may have been late: nobody knows whether it counted
             elif each.is_heard() and each.answered_at > ended + _SETTLED:
                 failures.append(each)
         if len(failures) < _IN_A_ROW or self._is_excused(failures[0], arrival):
