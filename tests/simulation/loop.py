@@ -151,7 +151,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     _scheduled: list[tuple[float, int, asyncio.TimerHandle]]
     _stopping: bool
 
-    def __init__(self, seed: int, *, max_steps: int = 200_000) -> None:
+    def __init__(self, seed: int, *, max_steps: int = 400_000) -> None:
         super().__init__()
         self.random = random.Random(f"loop {seed}")
         self.numbers = itertools.count(1)

@@ -171,6 +171,7 @@ class Unit:
         if process is None or not process.alive or process is self._stopping:
             return
         self._stopping = process
+        drained_by = self.world.loop.time() + _DRAIN
 
         async def stopping() -> None:
             try:
@@ -187,7 +188,8 @@ class Unit:
         def gone() -> None:
             was_ours = self.process is process
             # A process that ended in time has settled everything: its end excuses nothing.
-            self._die(process, is_excuse=False)
+            # A late one (it was frozen meanwhile) dies now, however long ago it gave up.
+            self._die(process, is_excuse=self.world.loop.time() >= drained_by)
             self.world.network.drop(process)
             if was_ours:
                 self.world.loop.call_later(down_for, self.start, context=contextvars.Context())
