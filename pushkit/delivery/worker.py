@@ -24,7 +24,7 @@ from pushkit.queue.rules import Handed, PendingJob
 from pushkit.queue.runner import Claims as Claimed
 from pushkit.queue.runner import Due, Leased, Renewed, Room, Runner, Seen
 from pushkit.scheduling.pump import cancelled
-from pushkit.scheduling.retry import next_attempt
+from pushkit.scheduling.retry import after_faults, next_attempt
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, alone, from_micros, to_micros
 from pushkit.subscriptions.model import Recipient
@@ -220,21 +220,28 @@ class Worker:
         yield from read_subscriptions(list(jobs.values()))
         return jobs
 
-    def _lose(self, lost: Sequence[tuple[PendingJob, str, bool]], now: int) -> Script[None]:
-        """Note that workers ended with deliveries, which may be what they died of."""
+    def _lose(self, lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
+        """Note that workers ended with deliveries, which may be what they died of.
+
+        The policy says when to give up. What it says of waiting is for webhooks: a delivery that
+        only happened to be there when its workers were killed waits no longer than after a fault
+        of this side.
+        """
         deliveries = yield from leased_deliveries([job.id for job, _, _ in lost])
-        for job, error, counts in lost:
+        moment = from_micros(now)
+        for job, error, deaths in lost:
             delivery = deliveries[job.id]
             retry_at: int | None = job.not_before
-            if counts:
+            if deaths:
                 again_at = next_attempt(
                     self._options.retry,
                     attempts=delivery.attempts + 1,
                     since=delivery.age_from,
-                    now=from_micros(now),
+                    now=moment,
                 )
-                retry_at = None if again_at is None else to_micros(again_at)
-            yield from lose(job.id, error, counts=counts, retry_at=retry_at, now=now)
+                soon = to_micros(moment + after_faults(deaths))
+                retry_at = None if again_at is None else min(to_micros(again_at), soon)
+            yield from lose(job.id, error, counts=deaths > 0, retry_at=retry_at, now=now)
 
     async def attempt(self, job: Job) -> Answer:
         """Make one attempt."""

@@ -63,8 +63,8 @@ class Claims:
 
     tables: QueueTables
     # Notes the first job of each queue whose worker ended: the job, the code of the reason, and
-    # whether it counts as an attempt.
-    lose: Callable[[Sequence[tuple[PendingJob, str, bool]], int], Script[None]]
+    # how many deaths count as attempts of it.
+    lose: Callable[[Sequence[tuple[PendingJob, str, int]], int], Script[None]]
     window: int = 128  # how many due queues a claim reads in the order of their time
     steps: int = 32  # of how many groups it reads the first queue, if there are more
     _last_group: GroupKey = FIRST_GROUP
@@ -214,7 +214,7 @@ class Claims:
             (
                 first[each.id][0],
                 LEFT_BEHIND[each.lease_worker not in ended],
-                each.abandoned > 0,
+                each.abandoned,
             )
             for each in over
             if first[each.id] and first[each.id][0].seq <= each.sending_to

@@ -108,3 +108,21 @@ async def test_of_many_workers_that_are_woken_by_an_update_one_claims_it(
         await agent.notify(status())
         await webhook.until_received(number)
     assert len(claims) <= 24
+
+
+async def test_a_delivery_with_which_workers_die_again_and_again_is_due_again_soon(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open()
+    await store(sender, webhook, "task", 1)
+    room = Room(queues=1, of_origin=lambda _: 1)
+    waits: list[int] = []
+    for _ in range(6):
+        waits.append(0)
+        while not (await sender.worker.claim(room, frozenset())).leased:
+            senders.clock.advance(1)
+            waits[-1] += 1
+        senders.clock.advance(60)  # the lease ends, and nothing was settled
+    assert waits == [0, 0, 1, 2, 4, 8]
+    [delivery] = await sender.deliveries("task")
+    assert (delivery.attempts, delivery.last_error) == (4, "lease_expired")

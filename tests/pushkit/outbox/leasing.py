@@ -195,7 +195,7 @@ class Leasing:
         return Reply(after.kept, jobs, after.fetched.upto, after.stops), stored
 
 
-def _lose(lost: Sequence[tuple[PendingJob, str, bool]], now: int) -> Script[None]:
+def _lose(lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
     """Note that workers ended, without a retry policy."""
-    for job, error, counts in lost:
-        yield from lose(job.id, error, counts=counts, retry_at=job.not_before, now=now)
+    for job, error, deaths in lost:
+        yield from lose(job.id, error, counts=deaths > 0, retry_at=job.not_before, now=now)
