@@ -122,18 +122,39 @@ SCENARIOS = [
         )
         for tasks in (64, 1000, 4000)
     ),
+    # The curve of `plot.py`. With 1,000 tasks and more, the SDK's sender delivers nothing.
+    *(
+        Scenario(
+            f"CPU over tasks: {tasks:,}",
+            (OURS, SDK) if tasks < 1000 else (OURS,),
+            {"tasks": tasks, "updates": max(tasks, 1000 if tasks == 1 else 3200)},
+        )
+        for tasks in (1, 4, 16, 64, 256, 1000, 4000)
+    ),
     Scenario(
         "64 tasks, webhooks of 20 ms",
         (OURS, ("pushkit", {"tasks": 16})),
         {"tasks": 64, "updates": 3200},
         delay=0.02,
     ),
-    Scenario("64 tasks, PostgreSQL", (POSTGRES, OURS), {"tasks": 64, "updates": 3200}),
-    Scenario("1,000 tasks, PostgreSQL", (POSTGRES, OURS), {"tasks": 1000, "updates": 5000}),
     Scenario(
-        "two workers, PostgreSQL",
-        (("pushkit", {"database": "PostgreSQL", "workers": 2}), POSTGRES),
-        {"tasks": 64, "updates": 12_800},
+        "backlog of 2,000 tasks after an outage",
+        (("draining", {"tasks": 2000, "backlog": 8000}), ("pushkit", {"tasks": 16})),
+        {"updates": 6400},
+    ),
+    Scenario(
+        "64 tasks, PostgreSQL",
+        (POSTGRES, OURS, ("a2a-sdk", {"tasks": 1})),
+        {"tasks": 64, "updates": 3200},
+    ),
+    Scenario("1,000 tasks, PostgreSQL", (POSTGRES, OURS), {"tasks": 1000, "updates": 5000}),
+    *(
+        Scenario(
+            f"{workers} workers, PostgreSQL",
+            (("pushkit", {"database": "PostgreSQL", "workers": workers}), POSTGRES),
+            {"tasks": 64, "updates": 12_800},
+        )
+        for workers in (2, 4)
     ),
     Scenario(
         "1 of 100 destinations hangs, 500 a second",
