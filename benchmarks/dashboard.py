@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import hashlib
 import os
 import random
 import statistics
@@ -37,7 +38,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import aiohttp
 import asyncpg
-from pushkit.outbox.settling import settle
 
 from pushkit import KeyRing, PushConfig
 from pushkit.a2a import WireVersion
@@ -48,15 +48,19 @@ from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.events.receiver import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
 from pushkit.net.timing import Timing
+from pushkit.outbox.attempts import AttemptLog, is_folded
 from pushkit.outbox.destinations import DestinationStore
-from pushkit.outbox.model import Claim, NewDelivery, Result, new_delivery_id
-from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.outbox.model import NewDelivery, Result, new_delivery_id
+from pushkit.outbox.results import store_results
+from pushkit.outbox.states import Outcome
 from pushkit.outbox.store import OutboxStore
+from pushkit.queue.rules import Queue, appended
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
 from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
@@ -64,7 +68,8 @@ from receiver import Receiver, TrustedSender
 from receiver.admin import open_inbox
 from receiver.dashboard.app import dashboard_of
 from receiver.inbox.model import NewNotification
-from receiver.inbox.store import Inbox
+from receiver.inbox.queues import INBOX, new_queue, queue_id_of
+from receiver.inbox.store import store
 from receiver.refusals import REFUSALS
 from tests.databases import PostgresConnection, ScriptRunner, SqliteConnection
 from tests.served import served
@@ -77,7 +82,7 @@ ORIGINS = 1000
 SENDERS = 100
 REFUSED = 5000
 BODY = b'{"statusUpdate":{"taskId":"t","status":{"state":"TASK_STATE_WORKING"}}}' * 8
-WORKER = "worker"
+BODY_SHA256 = hashlib.sha256(BODY).hexdigest()
 
 Pages: TypeAlias = dict[str, Callable[[], str]]
 
@@ -121,9 +126,12 @@ def _batch(first: int, rows: int) -> Script[None]:
     """Store and settle deliveries, as a sender does."""
     now = SINCE + (NOW - SINCE) * (first / rows)
     new: list[NewDelivery] = []
+    queues: list[Queue] = []
     for number in range(first, min(first + BATCH, rows), PER_SUBSCRIPTION):
         subscription = yield from _subscribe(number // PER_SUBSCRIPTION, now)
-        for seq in range(1, PER_SUBSCRIPTION + 1):
+        [queue] = (yield from OUTBOX.lock([subscription.id])).values()
+        for _ in range(PER_SUBSCRIPTION):
+            queue, _ = appended(queue, None, now=to_micros(now), until=0, probation_from=1)
             new.append(
                 NewDelivery(
                     id=new_delivery_id(now + timedelta(milliseconds=len(new))),
@@ -132,25 +140,38 @@ def _batch(first: int, rows: int) -> Script[None]:
                     owner=subscription.key.owner,
                     task_id=subscription.key.task_id,
                     config_id="1",
-                    seq=seq,
+                    seq=queue.last_seq,
                     origin=subscription.origin,
                     content_type="application/a2a+json",
                     body=BODY,
-                    state=DeliveryState.IN_FLIGHT,
-                    claims=1,
                     notified_at=now,
                     not_before=now,
-                    head=True,
-                    claim=Claim(worker=WORKER, until=now),
                 )
             )
+        queues.append(queue)
     yield from OutboxStore().add(new)
     settled = [
         (each, _result(first + n, now, NOW + timedelta(minutes=n))) for n, each in enumerate(new)
     ]
-    yield from settle(settled, WORKER, now + timedelta(milliseconds=60))
+    finished = to_micros(now + timedelta(milliseconds=60))
+    yield from store_results(settled, now=finished, ahead=timedelta(0))
+    yield from AttemptLog().record([(each.id, made) for each, made in settled if _logs(each, made)])
+    left = {
+        each.subscription_id: (each.seq, to_micros(made.retry_at))
+        for each, made in settled
+        if made.retry_at is not None
+    }
+    for number, queue in enumerate(queues):
+        seq, due = left.get(queue.id, (queue.last_seq + 1, None))
+        queues[number] = queue._replace(settled_to=seq - 1, due_at=due)
+    yield from OUTBOX.write(queues)
     if first % (BATCH * 20) == 0:
-        yield from DestinationStore().postpone(settled[0][0], NOW + timedelta(hours=1))
+        yield from DestinationStore().postpone(settled[0][0], NOW + timedelta(hours=1), NOW)
+
+
+def _logs(delivery: NewDelivery, result: Result) -> bool:
+    """Return whether an attempt has a row of its own."""
+    return not is_folded(delivery, result)
 
 
 def sender_pages(ids: list[str], subscriptions: list[str], rows: int) -> Pages:
@@ -214,41 +235,59 @@ async def sender_side(location: str, rows: int) -> AsyncIterator[tuple[Site, Pag
 def _notifications(first: int, rows: int) -> Script[None]:
     """Store notifications with their results."""
     now = SINCE + (NOW - SINCE) * (first / rows)
-    new = [
-        NewNotification(
-            sender=f"sender-{number // PER_SUBSCRIPTION % SENDERS}",
-            delivery_id=f"dlv_{number:016}",
-            kid="key-1",
-            issued_at=now,
-            task_id=f"task-{number // PER_SUBSCRIPTION}",
-            config_id="1",
-            seq=number % PER_SUBSCRIPTION + 1,
-            missing=3 if number % 500 == 7 else 0,
-            late=number % 500 == 8,
-            body=BODY,
-            received_at=now + timedelta(milliseconds=number - first),
-            head=number % 100 == 99,
+    again = to_micros(NOW + timedelta(hours=1))
+    new: list[NewNotification] = []
+    queues: dict[str, Queue] = {}
+    for number in range(first, min(first + BATCH, rows)):
+        task, received = number // PER_SUBSCRIPTION, now + timedelta(milliseconds=number - first)
+        sender, delivery_id = f"sender-{task % SENDERS}", f"dlv_{number:016}"
+        queue_id, moment = queue_id_of(sender, f"task-{task}", delivery_id), to_micros(received)
+        queue = queues.get(queue_id) or new_queue(queue_id, sender, moment)
+        queue, _ = appended(queue, None, now=moment, until=0, probation_from=1)
+        waits = number % 100 == 99  # the last one of its task
+        queues[queue_id] = queue._replace(
+            settled_to=queue.last_seq - waits, due_at=again if waits else None
         )
-        for number in range(first, min(first + BATCH, rows))
-    ]
-    ids = sorted((yield from Inbox().store(new)).values())
+        new.append(
+            NewNotification(
+                queue_id=queue_id,
+                place=queue.last_seq,
+                sender=sender,
+                delivery_id=delivery_id,
+                task_id=f"task-{task}",
+                config_id="1",
+                seq=number % PER_SUBSCRIPTION + 1,
+                missing=3 if number % 500 == 7 else 0,
+                late=int(number % 500 == 8),
+                kid="key-1",
+                issued_at=to_micros(now),
+                received_at=moment,
+                body=BODY,
+                body_bytes=len(BODY),
+                body_sha256=BODY_SHA256,
+                traceparent=None,
+                not_before=again if waits else moment,
+                scheduled_at=moment,
+            )
+        )
+    ids = sorted((yield from store(new)).values())
+    yield from INBOX.add([*queues.values()])
     finished = to_micros(now + timedelta(seconds=1))
     yield Statement(
-        "UPDATE pushkit_inbox SET status = CASE WHEN id % 50 = 49 THEN 'dead' ELSE 'done' END,"
+        "UPDATE pushkit_inbox SET state = CASE WHEN id % 50 = 49 THEN 'dead' ELSE 'done' END,"
         " attempts = 1, finished_at = $1, unmatched = CASE WHEN id % 200 = 3 THEN 1 ELSE 0 END,"
         " last_error = CASE WHEN id % 50 = 49 THEN 'handlers:told: ValueError' END"
-        " WHERE id >= $2 AND id <= $3 AND head = 0",
-        (finished, ids[0], ids[-1]),
+        " WHERE id >= $2 AND id <= $3 AND not_before <> $4",
+        (finished, ids[0], ids[-1], again),
     )
     yield Statement(
-        "UPDATE pushkit_inbox SET attempts = 2, not_before = $1 WHERE id >= $2 AND id <= $3"
-        " AND head = 1",
-        (to_micros(NOW + timedelta(hours=1)), ids[0], ids[-1]),
+        "UPDATE pushkit_inbox SET attempts = 2 WHERE id >= $1 AND id <= $2 AND not_before = $3",
+        (ids[0], ids[-1], again),
     )
     yield Statement(
         "INSERT INTO pushkit_callbacks (notification_id, callback, done, attempts, last_error,"
-        " last_at) SELECT id, 'handlers:told', CASE WHEN status = 'done' THEN 1 ELSE 0 END, 1,"
-        " CASE WHEN status = 'done' THEN NULL ELSE 'ValueError' END, $1 FROM pushkit_inbox"
+        " last_at) SELECT id, 'handlers:told', CASE WHEN state = 'done' THEN 1 ELSE 0 END, 1,"
+        " CASE WHEN state = 'done' THEN NULL ELSE 'ValueError' END, $1 FROM pushkit_inbox"
         " WHERE id >= $2 AND id <= $3",
         (finished, ids[0], ids[-1]),
     )
@@ -313,9 +352,8 @@ async def receiver_side(location: str, rows: int) -> AsyncIterator[tuple[Site, P
     await receiver.close()
 
 
-def _no_keys() -> dict[str, VerificationKey]:
-    key = KeyRing.create(NOW).signing_key(NOW).to_verification_key()
-    return {key.kid: key}
+def _no_keys() -> list[VerificationKey]:
+    return [KeyRing.create(NOW).signing_key(NOW).to_verification_key()]
 
 
 # --- measuring ---------------------------------------------------------------------------------

@@ -1,52 +1,57 @@
 """Steps 7 to 9 of the verification: id, binding and notification, in one transaction.
 
 Notifications that arrive at the same time form one group, with few statements and one commit.
-Nothing is written for a refused one. A notification that is the head of its task is stored in
-progress if the dispatcher of this process has a slot for it: no claim is needed then.
+Nothing is written for a refused one. The transaction that stores a notification leases its queue,
+or continues the lease of this process, if the dispatcher has room: no claim is needed then.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
-import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from pushkit.errors import InboundError, StorageError
 from pushkit.logs import RepeatedLog, printable
+from pushkit.queue.rules import Handed, Queue, appended
+from pushkit.queue.runner import seconds
 from pushkit.storage.database import Database
 from pushkit.storage.location import with_database
 from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script, to_micros
 from receiver.callbacks.dispatcher import Dispatcher
-from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
-from receiver.inbox.model import ClaimedNotification, Lease, NewNotification, notification_of
-from receiver.inbox.store import Inbox, StoredIds, TaskQueues, task_lock
+from receiver.inbox.capacity import Capacity
+from receiver.inbox.model import Job, NewNotification, notification_of
+from receiver.inbox.queues import INBOX, new_queue, queue_id_of
+from receiver.inbox.store import Sequences, accepted_before, store
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
-from receiver.registrations import RegistrationStore, Standings, TaskNotExpectedError
-from receiver.replay.memory import ConflictError, Replay, Seen, remember_ids, unremember_ids
+from receiver.registrations import RegistrationStore, Standings
 from receiver.senders import TaskPolicy
 from receiver.verification import HandedOut, HandedOutTo, Verified, VerifiedNotification
 
-if TYPE_CHECKING:
-    from receiver.replay.redis import RedisReplay
-
 _log = logging.getLogger("receiver")
 
-_KEY: Final = attrgetter("key")
+REMEMBERED: Final = timedelta(hours=96)
+"""How long ids of deleted notifications are remembered: longer than a sender retries (90 h)."""
+
+
+class ConflictError(InboundError, code="id_conflict", status=409):
+    """The id was accepted before with another body."""
+
+
+class BeingStoredError(InboundError, code="being_stored", status=503):
+    """A copy with this id is being stored: its result decides about this one."""
 
 
 class Candidate:
     """A verified notification that is to be stored."""
 
     __slots__ = (
-        *("key", "lease", "result", "seen", "sender", "sequence", "stored", "stored_at"),
-        *("task", "traceparent", "verified"),
+        *("handed", "id", "key", "queue_id", "result", "secret", "seen_at", "sender", "sequence"),
+        *("since", "stored", "stored_at", "task_id", "traceparent", "verified"),
     )
 
     def __init__(self, verified: Verified, traceparent: str | None) -> None:
@@ -54,24 +59,20 @@ class Candidate:
         self.verified = verified
         self.traceparent = traceparent  # the trace that it belongs to, if it states one
         self.sender: str = said.sender  # its name
+        self.secret = verified.secret
+        self.task_id = said.task_id
         # A sender without ids: repetitions cannot be recognised, so each one is stored.
-        delivery_id = said.delivery_id or f"none_{uuid.uuid4().hex}"
-        self.seen: Seen = Seen(said.sender, delivery_id, said.body_sha256)
-        self.key: tuple[str, str] = (said.sender, self.seen.delivery_id)  # unique
-        self.task: tuple[str, str] | None = None  # sender and task, if it has one
-        self.sequence: tuple[str, str, str] | None = None  # the same, with the config
-        if said.task_id is not None:
-            self.task = said.sender, said.task_id
+        self.id: str = said.delivery_id or f"none_{uuid.uuid4().hex}"
+        self.key: tuple[str, str] = (said.sender, self.id)  # unique
+        self.queue_id = queue_id_of(said.sender, said.task_id, self.id)
+        self.sequence: tuple[str, str, str] | None = None  # what its `seq` is compared with
+        if said.task_id is not None and said.seq is not None:
             self.sequence = said.sender, said.task_id, said.config_id or ""
         self.stored: NewNotification | None = None  # its row, once it has one
         self.stored_at: datetime  # when it got that
-        self.lease: Lease | None = None  # that it is stored with, in a slot
+        self.handed: Handed | None = None  # how it was handed to the dispatcher's memory
+        self.since = self.seen_at = 0.0  # before its queue was read, and while it was still held
         self.result: int | Deferred | Refused | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for a claim: it was stored as the head of its task, without a slot."""
-        return self.lease is None and self.stored is not None and bool(self.stored.head)
 
 
 class Acceptance:
@@ -80,18 +81,14 @@ class Acceptance:
     def __init__(
         self,
         database: Database,
-        redis: RedisReplay | None,  # the memory of ids, if it is not in the database
         limits: Limits,
         dispatcher: Dispatcher,  # calls back in this process
         # Called with the sender and the task of each stored notification that has a task.
         announce: Callable[[str, str], None],
     ) -> None:
         self._database = database
-        self._redis = redis
         self._registrations = RegistrationStore()
         self._dispatcher = dispatcher
-        self._slots = dispatcher.slots
-        self._inbox = Inbox()
         self._capacity = Capacity(
             per_sender=limits.max_backlog_per_sender,
             in_all=limits.max_backlog,
@@ -99,88 +96,63 @@ class Acceptance:
         )
         self._announce = announce
         self._left_out = RepeatedLog(_log, interval=timedelta(hours=1))
+        # `accept`, as one object: a group commit collects the calls of the same function.
+        self._group = self.accept
 
     async def handed_out(self, asked: HandedOutTo) -> list[HandedOut]:
         """Return the registrations that step 5 asks for."""
         script = self._registrations.handed_out(asked.sender.name, asked.secret)
         return await self._database.read(script)
 
-    def begin(
-        self, verified: Verified, traceparent: str | None, ended: OnDone[int | None]
-    ) -> Coroutine[Any, Any, None] | None:
-        """Store a notification; call `ended` with its id, None for a duplicate, or the error.
-
-        Returns:
-            A coroutine that has to run for that, if ids are in Redis; None if there is none.
-        """
+    def begin(self, verified: Verified, traceparent: str | None, ended: OnDone[int | None]) -> None:
+        """Store a notification; call `ended` with its id, None for a duplicate, or the error."""
         candidate = Candidate(verified, traceparent)
-        if self._redis is not None:
-            return self._reserve_and_store(self._redis, candidate, ended)
-
+        item = GroupItem(self._group, candidate)
         try:
-            self._submit(candidate, functools.partial(self._dispatch_and_end, candidate, ended))
+            self._database.write_together(
+                together, item, functools.partial(self._end, candidate, ended)
+            )
         except StorageError as exc:  # the inbox is not open
             ended(exc)
-        return None
 
-    def _dispatch_and_end(
+    def _end(
         self, candidate: Candidate, ended: OnDone[int | None], result: int | BaseException | None
     ) -> None:
         try:
-            self._dispatch(candidate, result)
+            if isinstance(result, int):
+                self._hand(candidate, result)
         except Exception as exc:  # noqa: BLE001  # `ended` replies to it
             result = exc
         ended(result)
 
-    async def _reserve_and_store(
-        self, redis: RedisReplay, candidate: Candidate, ended: OnDone[int | None]
-    ) -> None:
-        stored = None
-        try:
-            reserved = await redis.reserve(candidate.seen)
-            if reserved is not None:
-                try:
-                    # Dispatched even if the request is cancelled: its callbacks must begin.
-                    dispatch = functools.partial(self._dispatch, candidate)
-                    stored = await self._submit(candidate, dispatch)
-                except Exception:
-                    await redis.release(reserved)
-                    raise
-                await redis.commit(reserved)
-        except Exception as exc:  # noqa: BLE001  # `ended` replies to it
-            ended(exc)
-        else:
-            ended(stored)
-
-    def _dispatch(self, candidate: Candidate, result: int | BaseException | None) -> None:
-        """Dispatch a notification that was stored in a slot; give the slot back if it was not."""
-        if isinstance(result, BaseException):
-            self._cancel([candidate])
-            return
-        new, said, lease = candidate.stored, candidate.verified.notification, candidate.lease
-        if result is None or new is None:
-            return  # it was stored before
+    def _hand(self, candidate: Candidate, notification_id: int) -> None:
+        """Hand a stored notification to the dispatcher, after the commit."""
+        new, said, handed = candidate.stored, candidate.verified.notification, candidate.handed
+        assert new is not None  # noqa: S101  # it has an id
         if said.update.left_out:
             self._log_left_out(said)
-        notification = notification_of(
-            new,
-            result,
-            said.update,
-            issued_at=said.issued_at or candidate.stored_at,
-            received_at=candidate.stored_at,
-        )
-        if lease is not None:
-            self._dispatcher.begin(
-                ClaimedNotification(
-                    stored=notification, since=candidate.stored_at, leased_at=lease.taken
-                )
-            )
+        if handed is None:
+            self._dispatcher.runner.wake_for(candidate.sender)
         else:
-            self._dispatcher.keep(notification)
-            if candidate.waits:  # one that is not the head of its task waits for the head
-                self._dispatcher.pump.wake()
-        if notification.task_id is not None:
-            self._announce(notification.sender, notification.task_id)
+            notification = notification_of(
+                new,
+                notification_id,
+                said.update,
+                issued_at=said.issued_at or candidate.stored_at,
+                received_at=candidate.stored_at,
+            )
+            job = Job(
+                notification,
+                queue_id=new.queue_id,
+                place=handed.seq,
+                epoch=handed.epoch,
+                since=candidate.stored_at,
+            )
+            self._dispatcher.hand(
+                candidate.sender, handed, job, since=candidate.since, seen_at=candidate.seen_at
+            )
+        if said.task_id is not None:
+            self._announce(said.sender, said.task_id)
 
     def _log_left_out(self, said: VerifiedNotification) -> None:
         """Log which members could not be read: once for each sender and each set of members."""
@@ -201,23 +173,9 @@ class Acceptance:
             },
         )
 
-    # --- in groups -----------------------------------------------------------------------------
+    # --- the transaction ---------------------------------------------------------------------
 
-    def _submit(
-        self, candidate: Candidate, ended: OnDone[int | None]
-    ) -> asyncio.Future[int | None]:
-        """Store one, in a group with other writes; `ended` is called with the result."""
-        self._dispatcher.settler.settle()
-        item = GroupItem(self._write_group, candidate)
-        return self._database.write_together(together, item, ended)
-
-    def _cancel(self, candidates: Sequence[Candidate]) -> None:
-        """Give back the slots that were reserved for notifications."""
-        self._slots.cancel(each.sender for each in candidates if each.lease)
-        for each in candidates:
-            each.stored = each.lease = None
-
-    def _write_group(
+    def accept(
         self,
         candidates: Sequence[Candidate],
         /,
@@ -225,57 +183,115 @@ class Acceptance:
         wait: bool,  # for tasks and tokens that other transactions hold; else defer
     ) -> Script[list[int | Deferred | Refused | None]]:
         """Store notifications; return the id of each, None for one that was accepted before."""
-        self._cancel(candidates)  # the commit of an earlier run may have failed
-        try:
-            return (yield from self._accept(candidates, wait=wait))
-        except BaseException:
-            self._cancel(candidates)
-            raise
-
-    def _accept(
-        self, candidates: Sequence[Candidate], *, wait: bool
-    ) -> Script[list[int | Deferred | Refused | None]]:
+        since = seconds()
         firsts: dict[tuple[str, str], Candidate] = {}
-        for each in candidates:
-            each.result = None
+        for each in candidates:  # an earlier run may have failed in its commit
+            each.stored = each.handed = each.result = None
             firsts.setdefault(each.key, each)
-        taken = time.perf_counter()
+        # One at a time per task: ids grow in the order of commits, and each `seq` is compared.
         ours, now = yield from self._database.hold(list(firsts.values()), _names, wait=wait)
-        if len(ours) < len(firsts):
-            for each in set(firsts.values()).difference(ours):
-                each.result = DEFERRED
-        fresh = yield from self._remember(ours, now)  # 7
+        queues, locked = yield from _queues_of(ours, wait=wait)
+        there = set(queues)
+        ours = [each for each in ours if each.queue_id not in locked]
+        for each in set(firsts.values()).difference(ours):
+            each.result = DEFERRED
+        before = yield from accepted_before([each.key for each in ours])  # 7
+        fresh = [each for each in ours if not _is_known(each, before)]
         standings = yield from self._registrations.standings(
-            [(each.sender, each.verified.secret) for each in fresh if each.verified.secret], now
+            [(each.sender, each.secret) for each in fresh if each.secret], now
         )
         yield from self._capacity.count({each.sender for each in fresh}, now)
+        sequences = Sequences()
+        yield from sequences.read(each.sequence for each in fresh if each.sequence is not None)
         stored: list[Candidate] = []
-        refused: list[Candidate] = []
         for each in fresh:
             try:
-                if (yield from self._check(each, standings, now)):
-                    stored.append(each)
+                yield from self._take(each, standings, now)
             except InboundError as exc:
                 each.result = Refused(exc)
-                refused.append(each)
-        ids = (yield from self._store(stored, now, taken)) if stored else {}
-        for each in stored:
-            each.result = ids.get(each.key)
-            # The id is not in the memory of ids, but in the inbox: it was called back before.
-            if each.result is None and not (
-                yield from self._inbox.has(*each.key, each.verified.body)
-            ):
-                each.result = Refused(ConflictError("this id is in the inbox with another body"))
-                refused.append(each)
-        if refused and self._redis is None:
-            yield from unremember_ids([each.seen for each in refused])
-        if any(each.waits for each in stored):
-            yield from self._database.wake()
-        elif ids:
-            yield from self._database.announce()  # another process may wait for the task
+                continue
+            self._append(each, queues, sequences, now)
+            stored.append(each)
+        if stored:
+            ids = yield from store([each.stored for each in stored if each.stored is not None])
+            if len(ids) < len(stored):  # then each is stored alone, and that one is refused
+                raise BeingStoredError("another notification with this id is being stored")
+            for each in stored:
+                each.result = ids[each.key]
+            changed = {each.queue_id for each in stored}
+            yield from INBOX.write([queues[queue_id] for queue_id in changed & there])
+            yield from INBOX.add([queues[queue_id] for queue_id in changed - there])
+            yield from sequences.write(now)
+            if any(each.handed is None for each in stored):
+                yield from self._database.wake()
+            else:
+                yield from self._database.announce()  # another process may wait for the task
         if len(firsts) < len(candidates):
             yield from self._judge_copies(candidates, firsts, wait=wait)
+        seen_at = seconds()
+        for each in stored:
+            each.since, each.seen_at = since, seen_at
         return [each.result for each in candidates]
+
+    def _append(
+        self, each: Candidate, queues: dict[str, Queue], sequences: Sequences, now: datetime
+    ) -> None:
+        """Add a notification to its queue, and hand it to the dispatcher if that has room."""
+        said, body, received = each.verified.notification, each.verified.body, to_micros(now)
+        queue = queues.get(each.queue_id) or new_queue(each.queue_id, each.sender, received)
+        has_room = self._dispatcher.has_room(each.queue_id, len(body), each.sender)
+        queue, each.handed = appended(
+            queue,
+            self._dispatcher.name if has_room else None,
+            now=received,
+            until=self._dispatcher.lease_until(now),
+            probation_from=1,
+        )
+        queues[each.queue_id] = queue
+        missing, late = 0, False
+        if each.sequence is not None and said.seq is not None:
+            missing, late = sequences.compare(each.sequence, said.seq)
+        each.stored_at = now
+        each.stored = NewNotification(
+            queue_id=each.queue_id,
+            place=queue.last_seq,
+            sender=each.sender,
+            delivery_id=each.id,
+            task_id=said.task_id,
+            config_id=said.config_id,
+            seq=said.seq,
+            missing=missing,
+            late=int(late),
+            kid=said.kid or "",
+            issued_at=to_micros(said.issued_at or now),
+            received_at=received,
+            body=body,
+            body_bytes=len(body),
+            body_sha256=said.body_sha256,
+            traceparent=each.traceparent,
+            not_before=received,
+            scheduled_at=received,
+        )
+
+    def _take(self, each: Candidate, standings: Standings, now: datetime) -> Script[None]:
+        """Do step 8, and check the capacity of step 9.
+
+        Raises:
+            InboundError: It is refused.
+        """
+        sender, secret, task_id, bind = each.sender, each.secret, each.task_id, False
+        if secret is None or not standings.is_bound(sender, secret, task_id):
+            bind = yield from self._registrations.check(  # 8
+                each.verified.sender.tasks,
+                sender=sender,
+                secret=secret,
+                task_id=task_id,
+                now=now,
+                standings=standings,
+            )
+        self._capacity.take(sender)  # 9
+        if bind and secret is not None and task_id is not None:
+            yield from self._registrations.bind(sender, secret, task_id, now, standings)
 
     def _judge_copies(
         self,
@@ -290,116 +306,43 @@ class Acceptance:
             first = firsts[each.key]
             if isinstance(first.result, Deferred | Refused):
                 each.result = first.result
-            elif each.seen.body_sha256 != first.seen.body_sha256:
-                conflict = ConflictError("this id was accepted before with another body")
-                each.result = Refused(conflict)
+            elif _hash_of(each) != _hash_of(first):
+                each.result = Refused(_conflict())
         again = [each for each in copies if isinstance(each.result, Refused)]
         if again:
-            yield from self._accept(again, wait=wait)
-
-    def _remember(self, candidates: Sequence[Candidate], now: datetime) -> Script[list[Candidate]]:
-        """Do step 7, unless Redis did it; return the candidates whose ids are fresh."""
-        if self._redis is not None:
-            return list(candidates)
-        ordered = sorted(candidates, key=_KEY)  # one order for all: waits must not form a cycle
-        found = yield from remember_ids([each.seen for each in ordered], now)
-        news = set()
-        for each, replay in zip(ordered, found, strict=True):
-            if isinstance(replay, InboundError):
-                each.result = Refused(replay)
-            if replay is Replay.FRESH:
-                news.add(each)
-        return [each for each in candidates if each in news]
-
-    def _check(self, each: Candidate, standings: Standings, now: datetime) -> Script[bool]:
-        """Do step 8 and check the capacity of step 9; return False for one that the inbox has.
-
-        Raises:
-            InboundError: It is refused.
-        """
-        sender, secret, task = each.sender, each.verified.secret, each.task
-        bind = False
-        try:
-            if secret is None or not standings.is_bound(sender, secret, task):
-                bind = yield from self._registrations.check(  # 8
-                    each.verified.sender.tasks,
-                    sender=sender,
-                    secret=secret,
-                    task_id=task and task[1],
-                    now=now,
-                    standings=standings,
-                )
-            self._capacity.take(sender)  # 9
-        except (TaskNotExpectedError, BacklogFullError, InboxFullError):
-            # A memory of ids outside of the database may have lost an id that the inbox has.
-            if (yield from self._inbox.has(*each.key, each.verified.body)):
-                return False
-            raise
-        if bind and secret is not None and task is not None:
-            yield from self._registrations.bind(sender, secret, task[1], now, standings)
-        return True
-
-    def _store(
-        self, candidates: Sequence[Candidate], now: datetime, taken: float
-    ) -> Script[StoredIds]:
-        """Store candidates, the heads in slots as far as there are some; return the ids."""
-        queues, lease = TaskQueues(), self._dispatcher.leases.lease(now, taken)
-        yield from queues.read(each.sequence for each in candidates if each.sequence is not None)
-        behind = queues.unfinished
-        heads: list[Candidate] = []
-        for each in candidates:
-            if each.task is None or each.task not in behind:
-                heads.append(each)
-            if each.task is not None:
-                behind.add(each.task)
-        reserved = dict(
-            zip(heads, self._slots.reserve([each.sender for each in heads]), strict=True)
-        )
-        received, leased, new = to_micros(now), lease.columns(), []
-        for each in candidates:
-            said, missing, late = each.verified.notification, 0, False
-            if each.sequence is not None and said.seq is not None:
-                missing, late = queues.compare(each.sequence, said.seq)
-            has_slot = reserved.get(each)  # None if it is not the head of its task
-            each.stored_at, each.lease = now, lease if has_slot else None
-            each.stored = NewNotification(
-                *each.key,
-                said.task_id,
-                said.config_id,
-                said.seq,
-                missing,
-                int(late),
-                said.kid or "",
-                to_micros(said.issued_at or now),
-                received,
-                received,
-                each.verified.body,
-                each.traceparent,
-                int(has_slot is not None),
-                *(leased if has_slot else ()),
-            )
-            new.append(each.stored)
-        ids = yield from self._inbox.store(new)
-        if len(ids) < len(new) > 1:
-            raise _NotAloneError  # one is in the inbox already: another one counted it as its head
-        if ids:
-            yield from queues.write(now)
-        else:
-            self._cancel(candidates)
-        return ids
+            yield from self.accept(again, wait=wait)
 
 
-class _NotAloneError(Exception):
-    """This group cannot be stored together: each one has to be stored alone."""
+def _queues_of(
+    candidates: Sequence[Candidate], *, wait: bool
+) -> Script[tuple[dict[str, Queue], set[str]]]:
+    """Hold the queues that exist; return them, and the ids of those that others hold."""
+    ids = {each.queue_id for each in candidates}
+    queues = yield from INBOX.lock(ids, wait=wait)
+    missing = [] if wait else sorted(ids.difference(queues))
+    return queues, ((yield from INBOX.existing(missing)) if missing else set())
+
+
+def _is_known(each: Candidate, before: Mapping[tuple[str, str], str]) -> bool:
+    """Return whether an id was accepted before; refuse it if its body was another one."""
+    known = before.get(each.key)
+    if known is not None and known != _hash_of(each):
+        each.result = Refused(_conflict())
+    return known is not None
+
+
+def _hash_of(each: Candidate) -> str:
+    return each.verified.notification.body_sha256
+
+
+def _conflict() -> ConflictError:
+    return ConflictError("this id was accepted before with another body")
 
 
 def _names(each: Candidate) -> list[str]:
     """Return the names of the locks under which a notification is stored."""
-    secret, names = each.verified.secret, []
-    if secret is not None and each.verified.sender.tasks is TaskPolicy.BIND:
+    names = [f"queue {each.queue_id}"]
+    if each.secret is not None and each.verified.sender.tasks is TaskPolicy.BIND:
         # Two tasks may arrive at once with one token: only one of them binds it.
-        names.append(f"token {each.sender} {secret.sha256}")
-    if each.task is not None:
-        # One at a time per task: its ids grow in the order of commits, and each `seq` is compared.
-        names.append(task_lock(*each.task))
+        names.insert(0, f"token {each.sender} {each.secret.sha256}")
     return names

@@ -23,6 +23,7 @@ from receiver.inbox.inspection import (
     CallbackTrouble,
     InboxFigures,
     InboxFilter,
+    InboxQueue,
     InboxStats,
     NotificationReport,
     NotificationSummary,
@@ -35,11 +36,10 @@ from receiver.inbox.retention import (
     delete_finished,
     end_of_excess,
     finished_before,
+    forget_ids,
     forget_sequences,
 )
-from receiver.inbox.store import task_lock
 from receiver.registrations import RegistrationStore
-from receiver.replay.memory import forget_ids
 
 _BATCH = 100
 # Between two batches, so that other transactions get their turn.
@@ -49,7 +49,7 @@ _PAUSE = timedelta(milliseconds=20)
 def open_inbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now) -> Database:
     """Return a receiver's database, not yet open. Raises ConfigError: its driver is missing."""
     known = RECEIVER_MIGRATIONS
-    return open_location(location, component="receiver", migrations=known, clock=clock)
+    return open_location(location, component="inbox", migrations=known, clock=clock)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -101,6 +101,13 @@ class InboxAdmin:
     async def show(self, notification_id: int) -> NotificationReport | None:
         """Return one notification with its body and every callback; None if there is none."""
         return await self._database.read(inspection.show(notification_id))
+
+    async def queues(self, *, after: str | None = None, limit: int = 100) -> list[InboxQueue]:
+        """Return a page of the queues that a process leases, or that are due, by id.
+
+        `after` is the last id of the page before.
+        """
+        return await self._database.read(inspection.queues(after=after, limit=limit))
 
     async def stats(self) -> InboxStats:
         """Return the counts of the inbox."""
@@ -201,9 +208,8 @@ class InboxAdmin:
             after = page[-1].id
 
     def _redrive_script(self, ids: Sequence[int]) -> Script[list[int]]:
-        tasks = yield from inspection.redrivable_tasks(ids)
-        _, now = yield from self._database.hold(tasks, lambda task: [task_lock(*task)], wait=True)
-        redriven = yield from inspection.redrive(ids, tasks, now)
+        now = yield from self._database.now()
+        redriven = yield from inspection.redrive(ids, now)
         yield from self._database.wake()
         return redriven
 

@@ -14,7 +14,7 @@ import click
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError, PushkitError
-from pushkit.net.transport import ConnectionOptions, closing
+from pushkit.net.transport import ConnectionOptions
 from pushkit.signing.scheme import Scheme
 from pushkit.storage.location import masked
 from pushkit.terminal.command import painted
@@ -26,7 +26,6 @@ from receiver.forwards import STREAM_SCHEMES
 from receiver.options import config_option, load_signing_key
 from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
-from receiver.replay.memory import redis_replay
 from receiver.senders import choose_sender
 from receiver.serving.service import dashboard_access
 from receiver.serving.tls import TlsFiles
@@ -72,9 +71,9 @@ def check(
 ) -> None:
     """Check the configuration, and try its resources.
 
-    The resources are every sender's keys, the database (nothing is created there), the Redis of
-    `replay`, the TLS files and the dashboard's token. The first line says what was found. The exit
-    status is 1 if one of them is not available.
+    The resources are every sender's keys, the database (nothing is created there), the TLS files
+    and the dashboard's token. The first line says what was found. The exit status is 1 if one of
+    them is not available.
 
     With --url instead: post through the public URL to the running service, and report which link is
     at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. The receiver refuses the
@@ -137,10 +136,6 @@ def _try_all(settings: ReceiverSettings) -> _Found:
         schema.check_known()
         outlook = "" if schema.is_current else f"; {schema.outlook}, when `receiver serve` starts"
         found.lines.append(f"database: ok{outlook}")
-    if settings.replay is not None:
-        with found.trying("replay"):
-            asyncio.run(_try_redis(settings.replay, settings.url))
-            found.lines.append("replay: ok")
     return found
 
 
@@ -194,18 +189,12 @@ async def _try_keys(receiver: Receiver, found: _Found) -> None:
             found.lines.extend(f"  {key.algorithm.value:6} {in_a_line(key.kid)}" for key in keys)
 
 
-async def _try_redis(url: str, namespace: str) -> None:
-    async with closing(redis_replay(url, namespace=namespace)) as memory:
-        await memory.open()
-
-
 def _masked(settings: ReceiverSettings) -> JsonObject:
     """Return the effective configuration without its secrets."""
     shown = settings.model_dump(mode="json").items()
     document: JsonObject = {name: _without_users(value) for name, value in shown}
     for name, location in (
         ("database", settings.database),
-        ("replay", settings.replay),
         ("proxy", settings.proxy),
     ):
         document[name] = location and masked(location)

@@ -276,7 +276,8 @@ class Edge:
         if self._tracing is not None:
             return self._traced(asked, found, self._tracing)
         ended = functools.partial(self._conclude, asked, found)
-        return self._acceptance.begin(found, asked.traceparent, ended)
+        self._acceptance.begin(found, asked.traceparent, ended)
+        return None
 
     def _conclude(
         self, asked: _Asked, verified: Verified, result: int | BaseException | None

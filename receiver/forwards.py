@@ -143,8 +143,10 @@ class StreamForward:
     def __init__(self, url: str, *, timeout: timedelta = FORWARD_TIMEOUT) -> None:
         with from_extra("redis", "forward: redis is missing"):
             from redis.asyncio import Redis
-
-            from receiver.replay.redis import ONCE_MORE
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+            from redis.exceptions import ConnectionError as DisconnectedError
+            from redis.exceptions import ReadOnlyError
         parts = urlsplit(url)
         query = parse_qs(parts.query, keep_blank_values=True)
         streams, lengths = query.pop("stream", [""]), query.pop("maxlen", ["0"])
@@ -158,7 +160,8 @@ class StreamForward:
                 urlunsplit(parts._replace(query="")),
                 socket_timeout=seconds,
                 socket_connect_timeout=seconds,
-                retry=ONCE_MORE,
+                # On a new connection: the old one was closed, or leads to a replica.
+                retry=Retry(NoBackoff(), 1, (DisconnectedError, ReadOnlyError)),
             )
         except ValueError as exc:
             raise ConfigError("forward: not a redis URL") from exc
@@ -173,9 +176,7 @@ class StreamForward:
         Raises:
             ForwardFailedError: The server did not confirm it.
         """
-        from redis.exceptions import RedisError
-
-        from receiver.replay.redis import reason_of
+        from redis.exceptions import RedisError, ResponseError
 
         fields: dict[str, str | bytes] = {
             "body": notification.body,
@@ -184,8 +185,13 @@ class StreamForward:
         }
         try:
             await self._redis.xadd(self._stream, fields, maxlen=self._maxlen)  # type: ignore[arg-type]  # invariant in the library
+        except ResponseError as exc:  # the server's own message
+            raise ForwardFailedError(f"{self.name}: {type(exc).__name__}: {exc}") from exc
         except (RedisError, OSError) as exc:
-            raise ForwardFailedError(f"{self.name}: {reason_of(exc)}") from exc
+            # Its message may hold the URL. The library raises one type for a wrong password, a
+            # wrong name and a refused connection: the cause says more.
+            reason = type(exc.__context__ or exc).__name__
+            raise ForwardFailedError(f"{self.name}: {reason}") from exc
 
     async def close(self) -> None:
         """Close its connections."""

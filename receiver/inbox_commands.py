@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
+from urllib.parse import quote, unquote
 
 import click
 
@@ -73,6 +75,7 @@ _OF_CALLBACKS: Final = columns(
     "callback", DONE=lambda found: "yes" if found.done else "no"
 ) | columns("attempts LAST=last_at ERROR=last_error")
 _OF_SENDERS: Final = columns("sender unfinished dead missing late unmatched")
+_OF_QUEUES: Final = columns("sender TASK=task_id worker SINCE=leased_at epoch waiting DUE=due_at")
 
 
 @click.group(
@@ -224,6 +227,22 @@ def purge(
         lambda admin: admin.purge(older_than=older_than, statuses=statuses, max_done=keep)
     )
     click.echo(f"purged {purged}")
+
+
+@inbox.command(epilog=example("receiver inbox queues --limit 20"))
+@_inbox
+@page_options()
+def queues(*, inbox: _Inbox, page: Page) -> None:
+    """List queues: which process leases each, and what waits.
+
+    The notifications of a sender's task are a queue; one without a task is alone in its queue. It
+    is listed while a process leases it, or notifications wait for one.
+    """
+    # Ids are shown percent-encoded: each has a line break between sender and task.
+    after = page.after and unquote(page.after).replace("\0", "")
+    found = inbox.look(lambda admin: admin.queues(after=after, limit=page.limit))
+    shown = [replace(each, id=quote(each.id, safe="")) for each in found]
+    page.show(shown, document, _OF_QUEUES)
 
 
 @inbox.command(epilog=example("receiver inbox stats --json"))

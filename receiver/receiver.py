@@ -58,7 +58,6 @@ from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
 from receiver.registrations import RegistrationStore
-from receiver.replay.memory import redis_replay
 from receiver.runtime import DRAIN, Runtime
 from receiver.senders import TrustedSender, check_memory, choose_sender
 from receiver.trust import Trust, key_transport, warn_of_weak_trust
@@ -98,7 +97,6 @@ class Receiver(CallbackDecorators):
             expected audience is made from it, never from a `Host` header.
         senders: The trusted senders.
         database: The inbox and the expected tasks: the path of a SQLite file, or a PostgreSQL DSN.
-        replay: The URL of a Redis that stores the accepted ids; None stores them in the database.
         allow: Hosts that are not checked when JWK Sets are fetched, for development.
         proxy: An egress proxy for JWK Sets and alerts, `http://[user:password@]host:port`; hosts in
             `allow` and on this machine are reached without it.
@@ -130,7 +128,6 @@ class Receiver(CallbackDecorators):
         url: str,
         senders: Sequence[TrustedSender],
         database: str | Path,
-        replay: str | None = None,
         allow: Sequence[str] = (),
         proxy: str | None = None,
         ca_file: str | Path | None = None,
@@ -165,7 +162,6 @@ class Receiver(CallbackDecorators):
         check_type("retention", retention, InboxRetention)
         check_type("validation_echo", validation_echo, bool)
         check_callable("clock", clock)
-        check_type("replay", replay, str | None)
         if alerts is not None:
             from pushkit.alerts.alerts import AlertOptions
 
@@ -179,9 +175,6 @@ class Receiver(CallbackDecorators):
         self._transport = key_transport(allow, proxy, ca_file)
         trust = Trust.build(url, senders, self._transport, clock)
         self.url: str = trust.url
-        redis = None
-        if replay is not None:
-            redis = redis_replay(replay, namespace=self.url, remember_for=retention.ids)
         self.callbacks: CallbackRegistry = CallbackRegistry()
         self.dispatcher: Dispatcher = Dispatcher(
             self._database,
@@ -196,14 +189,13 @@ class Receiver(CallbackDecorators):
             clock=clock,
         )
         self._arrivals = Arrivals(self._database)
-        self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.note_waiting)
+        self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.wake)
         self._registrations = RegistrationStore()
         self._expected_for = retention.expected
         self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None
         self._runtime = Runtime(
             database=self._database,
-            redis=redis,
             transport=self._transport,
             trust=lambda: self.trust,
             dispatcher=self.dispatcher,
@@ -211,9 +203,7 @@ class Receiver(CallbackDecorators):
             retain=lambda: self.inbox.retain(retention),
             drain=drain,
         )
-        acceptance = Acceptance(
-            self._database, redis, limits, self.dispatcher, self._arrivals.announce
-        )
+        acceptance = Acceptance(self._database, limits, self.dispatcher, self._arrivals.announce)
         self.edge: Edge = Edge(
             trust,
             acceptance,
@@ -350,8 +340,7 @@ class Receiver(CallbackDecorators):
     async def unready(self) -> dict[str, str]:
         """Return the failing parts without which nothing can be served, each with its reason.
 
-        `storage`, `replay` (the Redis of the memory of ids) and `callbacks` (they do not run, or
-        all hang); `{}` if it is ready.
+        `storage` and `callbacks` (they do not run, or all hang); `{}` if it is ready.
         """
         return await self._runtime.unready()
 
@@ -402,7 +391,7 @@ class Receiver(CallbackDecorators):
 
             self._metrics = ReceiverMetrics(
                 read=self._read,
-                slots=self.dispatcher.slots.usage,
+                slots=self.dispatcher.usage,
                 hanging=self.dispatcher.caller.count_hanging,
             )
             self.events.add(self._metrics.on_event)

@@ -53,10 +53,10 @@ class Standings:
     # Whether a secret was bound since they were read, and perhaps others of its task with it.
     is_changed: bool = False
 
-    def is_bound(self, sender: str, secret: ProvenSecret, task: tuple[str, str] | None) -> bool:
+    def is_bound(self, sender: str, secret: ProvenSecret, task_id: str | None) -> bool:
         """Return whether a secret is valid, and bound to this task for good."""
         found = self.found.get((sender, secret))
-        return found is not None and task is not None and found.live and found.task_id == task[1]
+        return found is not None and task_id is not None and found.live and found.task_id == task_id
 
 
 class RegistrationStore:

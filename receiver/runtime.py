@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING
 
 from pushkit.errors import ConfigError, StorageError
 from pushkit.net.transport import Transport
+from pushkit.scheduling.ending import cancelled, check_may_close
 from pushkit.scheduling.housekeeping import housekeep
 from pushkit.scheduling.locks import LoopLock
-from pushkit.scheduling.pump import cancelled, check_may_close
 from pushkit.storage.database import Database, fault_of
 from pushkit.storage.migrations import Access
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
-from receiver.inbox.store import Inbox
+from receiver.inbox.store import is_readable
 from receiver.trust import Trust, warn_of_weak_trust
 
 if TYPE_CHECKING:
     from receiver.forwards import Forward
-    from receiver.replay.redis import RedisReplay
 
 _log = logging.getLogger("receiver")
 
@@ -36,7 +35,6 @@ class Runtime:
     """Opens, runs and closes the parts of a receiver."""
 
     database: Database  # the inbox and the expected tasks
-    redis: RedisReplay | None  # the memory of ids, if it is not in the database
     transport: Transport  # fetches JWK Sets
     trust: Callable[[], Trust]  # returns the current one: it may be replaced at any time
     dispatcher: Dispatcher  # calls back
@@ -114,11 +112,6 @@ class Runtime:
         self._begin_to_listen()
         if self._background:
             return
-        if self.redis is not None:
-            try:
-                await self.redis.open()
-            except StorageError as exc:  # callbacks do not need it
-                _log.error("%s: notifications are answered 503 until it is back", exc)
         self.dispatcher.registry.is_frozen = True
         warn_of_weak_trust(self.trust().senders.values())
         self.dispatcher.registry.warn_of_unknown(self.trust().senders)
@@ -153,8 +146,6 @@ class Runtime:
             await forward.close()
         await self.dispatcher.retire()
         self.dispatcher.registry.is_frozen = False
-        if self.redis is not None:
-            await self.redis.close()
         await self.trust().close()
         await self.transport.close()
         async with self._opening.here:
@@ -168,19 +159,14 @@ class Runtime:
 
     def hear(self) -> None:
         """Wake the dispatcher and those in `wait`: another process stored a notification."""
-        self.dispatcher.note_waiting()
+        self.dispatcher.runner.wake_soon()
         self.arrivals.look()
 
     async def unready(self) -> dict[str, str]:
         """Return the failing parts without which nothing can be served, each with its reason."""
         unready: dict[str, str] = {}
-        if fault := await fault_of(self.database, Inbox().next_due()):
+        if fault := await fault_of(self.database, is_readable()):
             unready["storage"] = f"storage: {fault}"
-        if self._background and self.redis is not None:
-            try:
-                await self.redis.open()
-            except StorageError as exc:
-                unready["replay"] = f"replay: {exc}"
         if not self._background or any(task.done() for task in self._background):
             unready["callbacks"] = "callbacks: the dispatcher does not run"
         elif self.dispatcher.caller.is_stuck:

@@ -17,7 +17,6 @@ from pathlib import Path
 import hypothesis
 import pytest
 from _pytest.runner import runtestprotocol
-from redis import Redis
 
 from pushkit.delivery.database import open_outbox
 from tests.databases import (
@@ -72,7 +71,7 @@ SLOW_ROOMS = {"docs", "examples", "faults", "integration", "interop", "security"
     *("simulation", "soak", "pushkit/dashboard", "receiver/dashboard")
 }
 # what needs a server, or certificates and names,
-SLOW_PARAMETERS = {"postgresql", "redis"}
+SLOW_PARAMETERS = {"postgresql"}
 SLOW_FIXTURES = {"postgres_server", "redis_server", "internet"}
 # and four of five cases, where there are many.
 MANY = 12
@@ -181,14 +180,6 @@ def redis_server() -> Iterator[str]:
     server = RedisServer()
     yield server.url
     server.remove()
-
-
-@pytest.fixture
-def redis_url(redis_server: str) -> str:
-    """Return the URL of an empty Redis database: what was in it is gone."""
-    with Redis.from_url(redis_server) as redis:
-        redis.flushdb()
-    return redis_server
 
 
 @pytest.fixture(params=BOTH)

@@ -103,7 +103,16 @@ STORED = {
 }
 
 
-@pytest.mark.parametrize("side", sorted({side for each in COMPARISONS for side, _ in each.sides}))
+AFTER_A_STOP = "receiver, after a stop"
+SIDES_THAT_ANSWER = {side for each in COMPARISONS for side, _ in each.sides} - {AFTER_A_STOP}
+
+
+@pytest.mark.slow
+def test_a_receiver_works_off_what_was_accepted_while_it_called_nobody() -> None:
+    assert received(AFTER_A_STOP, Arrivals(number=8, tasks=2), Server(None))["called"] > 0
+
+
+@pytest.mark.parametrize("side", sorted(SIDES_THAT_ANSWER))
 @pytest.mark.parametrize(
     "arrivals",
     [

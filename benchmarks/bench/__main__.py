@@ -319,6 +319,7 @@ def named(side: str, arrivals: Arrivals) -> str:
     words = [str(v) for k, v in more.items() if k == "database"]
     words += [f"{more['backlog']:,} waiting"] if "backlog" in more else []
     words += [f"{more['processes']} processes"] if "processes" in more else []
+    words += [f"{1000 * more['slow']:.0f} ms"] if "slow" in more else []
     return ", ".join([side, *words])
 
 

@@ -76,11 +76,11 @@ def curves(scenarios: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         return TOP + HEIGHT * (1 - cpu / most)
 
     parts = [f'<text class="name" x="{left}" y="16">CPU time of a delivery, in µs</text>']
-    for tick in range(0, int(most) + 1, PER_TICK):
-        parts.append(
-            f'<path class="axis" d="M{left} {y(tick):.1f}h{width}"/>'
-            f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:,}</text>'
-        )
+    parts += [
+        f'<path class="axis" d="M{left} {y(tick):.1f}h{width}"/>'
+        f'<text x="{left - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:,}</text>'
+        for tick in range(0, int(most) + 1, PER_TICK)
+    ]
     for tasks in sorted({tasks for line in points.values() for tasks, _ in line}):
         at = f'x="{x(tasks):.1f}" y="{TOP + HEIGHT + 18}" text-anchor="middle"'
         parts.append(f"<text {at}>{tasks:,}</text>")

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,6 +55,7 @@ class Arrivals:
     database: str | None = None  # a PostgreSQL DSN; None for a SQLite file
     backlog: int = 0  # unfinished notifications of another task in the inbox before the first
     processes: int = 1  # the number of receiver processes that share the socket
+    slow: float = 0.0  # how long each callback takes, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Comparison:
 
 
 _OURS, _NO_CALLS, _BARE = "receiver", "receiver, no callbacks", "bare PyJWT"
+_DRAINING = "receiver, after a stop"
 _ONE = Arrivals(number=1000, tasks=50, connections=1)
 # So many that the first look-ups of each token, in each process, are few among them.
 _MANY = Arrivals(number=12_000)
@@ -101,6 +103,18 @@ COMPARISONS = [
         ((_OURS, Arrivals(backlog=1_000_000)), (_OURS, Arrivals(backlog=1000))),
     ),
     Comparison(
+        "receiver: callbacks of 50 ms",
+        ((_OURS, Arrivals(slow=0.05)), (_OURS, Arrivals())),
+    ),
+    Comparison(
+        "receiver: a backlog of 100,000 over 10,000 tasks",
+        ((_DRAINING, Arrivals(number=100_000, tasks=10_000)), (_OURS, Arrivals())),
+    ),
+    Comparison(
+        "receiver: PostgreSQL beside SQLite",
+        ((_OURS, Arrivals(database="PostgreSQL")), (_OURS, Arrivals())),
+    ),
+    Comparison(
         "receiver: two processes",
         ((_OURS, replace(_MANY, processes=2)), (_OURS, _MANY)),
     ),
@@ -122,6 +136,7 @@ class Counts:
 
     called: int = 0
     moments: dict[str, int] = field(default_factory=dict)
+    start: Callable[[], Coroutine[Any, Any, None]] | None = None  # starts the callbacks
 
 
 def _jwk(path: str) -> Mapping[str, Any]:
@@ -188,9 +203,12 @@ async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None
 
     @receiver.on_update
     async def called(notification: Notification) -> None:
+        if given["slow"]:
+            await asyncio.sleep(given["slow"])
         counts.called += 1
         counts.moments[notification.delivery_id] = time.monotonic_ns()
 
+    counts.start = receiver.start
     await receiver.open()
     if given["is_first"]:
         tokens = [(await receiver.expect()).config.token for _ in range(given["tasks"])]
@@ -211,17 +229,25 @@ async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None
 
 
 def _fill(path: str, backlog: int) -> None:
-    """Store unfinished notifications of one task that waits: only the first is a head."""
+    """Store unfinished notifications of one task that waits."""
     import sqlite3
+
+    from receiver.inbox.queues import queue_id_of
 
     with contextlib.closing(sqlite3.connect(path)) as database:
         later = (int(time.time()) + 3600) * 1_000_000
         database.execute(
             "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)"
-            " INSERT INTO pushkit_inbox (sender, delivery_id, task_id, missing, late, kid,"
-            " issued_at, received_at, not_before, body, head)"
-            " SELECT 'agent', 'waiting-' || n, 'waits', 0, 0, 'k', 0, 0, ?, '{}', n = 1 FROM n",
-            (backlog, later),
+            " INSERT INTO pushkit_inbox (queue_id, place, sender, delivery_id, task_id, missing,"
+            " late, kid, issued_at, received_at, not_before, scheduled_at, body, body_bytes,"
+            " body_sha256) SELECT ?, n, 'agent', 'waiting-' || n, 'waits', 0, 0, 'k', 0, 0, ?, 0,"
+            " '{}', 2, '' FROM n",
+            (backlog, queue := queue_id_of("agent", "waits", ""), later),
+        )
+        database.execute(
+            "INSERT INTO pushkit_inbox_queues (id, tenant, owner, origin, last_seq, due_at)"
+            " VALUES (?, '', 'agent', '', ?, ?)",
+            (queue, backlog, later),
         )
         database.commit()
 
@@ -232,6 +258,7 @@ SIDES: dict[str, Callable[[Mapping[str, Any], Counts], Awaitable[None]]] = {
     "bare PyJWT": bare,
     "receiver": lambda given, counts: ours(given, counts, calls=True),
     "receiver, no callbacks": lambda given, counts: ours(given, counts, calls=False),
+    "receiver, after a stop": lambda given, counts: ours(given, counts, calls=False),
 }
 
 
@@ -242,12 +269,15 @@ async def serve(side: str, given: Mapping[str, Any]) -> None:
     await SIDES[side](given, counts)
     print("ready", flush=True)
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    starting: list[asyncio.Task[None]] = []
 
     def asked() -> None:
         line = sys.stdin.readline()
         if not line:
             ended.set()
             return
+        if "start" in line and counts.start is not None:
+            starting.append(loop.create_task(counts.start()))
         said: dict[str, Any] = {"cpu": time.process_time(), "called": counts.called}
         if "moments" in line:
             said["moments"] = counts.moments
@@ -383,6 +413,7 @@ class Receiving:
             "tasks": arrivals.tasks,
             "database": arrivals.database,
             "backlog": arrivals.backlog,
+            "slow": arrivals.slow,
         }
         self._side = side
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -449,6 +480,8 @@ async def _measured(
     side: str, arrivals: Arrivals, receiving: Receiving, folder: str, agent: SigningAgent
 ) -> dict[str, Any]:
     ask, port = receiving.ask, receiving.port
+    if side == "receiver, after a stop":
+        return await _drained(arrivals, receiving, agent, folder)
 
     async def until_called(number: int) -> None:
         while side == "receiver" and ask()["called"] < number:
@@ -484,6 +517,23 @@ async def _measured(
         "wait_p50_ms": 1e-6 * waits[len(waits) // 2],
         "call_p50_ms": 1e-6 * calls[len(calls) // 2] if calls else 0.0,
     }
+
+
+async def _drained(
+    arrivals: Arrivals, receiving: Receiving, agent: SigningAgent, folder: str
+) -> dict[str, Any]:
+    """Store notifications while no callback runs; then measure until all were called back."""
+    tokens = json.loads(Path(f"{folder}/tokens.json").read_text())
+    await Sender(signed(agent, arrivals, tokens, seq=1)).run(receiving.port, arrivals.connections)
+    at_first, began = receiving.ask("start"), time.perf_counter()
+    while receiving.ask()["called"] < arrivals.number:
+        await asyncio.sleep(0.02)
+    took = time.perf_counter() - began
+    await asyncio.sleep(0.05)  # the last of them are settled
+    cpu = receiving.ask()["cpu"] - at_first["cpu"]
+    rate = arrivals.number / took
+    figures = {"answered": rate, "called": rate, "cpu_us": 1e6 * cpu / arrivals.number}
+    return {**figures, "wait_p50_ms": 0.0, "call_p50_ms": 0.0}
 
 
 def _status(arrivals: Arrivals) -> int:

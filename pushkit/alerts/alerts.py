@@ -19,7 +19,7 @@ from pushkit.events.listeners import Listeners
 from pushkit.events.model import Event
 from pushkit.logs import RepeatedLog
 from pushkit.programs import find_program, inherited_variables, run_program
-from pushkit.scheduling.pump import cancelled
+from pushkit.scheduling.ending import cancelled
 
 _log = logging.getLogger("pushkit.alerts")
 

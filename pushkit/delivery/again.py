@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Self
 
-from pushkit.outbox.dead_letters import DeadLetters, Standing, reschedule
+from pushkit.outbox.dead_letters import DeadLetters, Standing
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.states import DeliveryState
+from pushkit.queue.leases import reschedule
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, to_micros
 from pushkit.subscriptions.queues import OUTBOX
@@ -131,7 +132,7 @@ class Again:
             standings[each].destination for each in due if standings[each].is_next
         )
         theirs = [each for each in queues.values() if each.id in by_subscription]
-        yield from reschedule(theirs, now)
+        yield from reschedule(OUTBOX, theirs, to_micros(now))
         yield from OUTBOX.look_again(
             [each for each in queues.values() if each not in theirs and each.group in tried],
             to_micros(now),

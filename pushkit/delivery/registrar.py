@@ -25,16 +25,17 @@ from pushkit.a2a import (
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
-from pushkit.outbox.dead_letters import DeadLetters, reschedule
+from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.model import new_delivery_id
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.outbox.store import OutboxStore
+from pushkit.queue.leases import reschedule
 from pushkit.queue.rules import Queue, released
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.quota import Quota
-from pushkit.storage.script import Script
+from pushkit.storage.script import Script, to_micros
 from pushkit.subscriptions.model import (
     DisabledBy,
     Filter,
@@ -267,7 +268,7 @@ def _recipient(subscription: Subscription, queue: Queue) -> Recipient:
 def _reschedule(ids: Sequence[str], now: datetime) -> Script[None]:
     """Schedule queues anew whose subscriptions were changed; their holders look at them."""
     queues = yield from OUTBOX.lock(ids)
-    yield from reschedule([*queues.values()], now)
+    yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
 
 
 def _take_away(subscription_id: str) -> Script[None]:

@@ -72,9 +72,9 @@ from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.store import OutboxStore
+from pushkit.scheduling.ending import cancelled, check_may_close
 from pushkit.scheduling.housekeeping import housekeep
 from pushkit.scheduling.locks import LoopLock
-from pushkit.scheduling.pump import cancelled, check_may_close
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly, read_now

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
-import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import REFUSED
@@ -19,19 +16,17 @@ from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.results import leased_deliveries, lose
 from pushkit.outbox.states import Outcome
 from pushkit.queue.held import Answer, Ask, Reply
-from pushkit.queue.leases import LEFT_BEHIND, ClaimLimits, Claims
+from pushkit.queue.leases import LEFT_BEHIND, Claimed
 from pushkit.queue.rules import Handed, PendingJob
-from pushkit.queue.runner import Claims as Claimed
-from pushkit.queue.runner import Due, Leased, Renewed, Room, Runner, Seen
-from pushkit.scheduling.pump import cancelled
+from pushkit.queue.runner import Runner, Seen
+from pushkit.queue.worker import QueueWorker
+from pushkit.scheduling.ending import cancelled
 from pushkit.scheduling.retry import after_faults, next_attempt
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, alone, from_micros, to_micros
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
-
-_log = logging.getLogger("pushkit.delivery")
 
 _LAST_WRITES = 1.0  # seconds for the transactions that run when the worker ends
 _ANSWERS = {
@@ -43,7 +38,7 @@ _ANSWERS = {
 }
 
 
-class Worker:
+class Worker(QueueWorker[Job]):
     """Delivers due notifications."""
 
     def __init__(
@@ -55,36 +50,35 @@ class Worker:
         clock: Callable[[], datetime],  # returns the current time, aware, in UTC
         events: Listeners,  # where the outcomes of deliveries are emitted
     ) -> None:
+        lease = attempt.longest + options.lease_margin
+        super().__init__(
+            database,
+            OUTBOX,
+            kind="worker",
+            lease=lease,
+            probation_from=options.breaker.failures,
+        )
         self._options = options
-        self._lease = attempt.longest + options.lease_margin
-        self._database = database
         self._attempt = attempt
         self._events = events
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
-        self._claims = Claims(tables=OUTBOX, lose=self._lose)
         self._settler = Settler(
             database=database, clock=clock, options=options, routes=attempt.routes
         )
         # `script`, as one object: a group commit collects the calls of the same function.
         self._settling = self._settler.script
-        self._seen_at: datetime | None = None  # the time that the last look or claim saw
         self.is_retired = False
         self.runner: Runner[Job] = Runner(
             "deliveries",
             self,
             permits=options.concurrency,
             per_origin=options.concurrency_per_host,
-            lease=self._lease,
+            lease=lease,
             longest=attempt.longest,
             longest_pause=options.poll_interval,
             take_turn=attempt.pace.take,
         )
-
-    @functools.cached_property
-    def name(self) -> str:
-        """A unique name, drawn at its first use: processes forked before then have one each."""
-        return f"worker_{secrets.token_hex(8)}"
 
     # --- life --------------------------------------------------------------------------------
 
@@ -110,10 +104,6 @@ class Worker:
         if self._database.locks is not None:
             self._database.locks.release(self.name)
 
-    def wake(self) -> None:
-        """Look for due deliveries now."""
-        self.runner.wake()
-
     def changed(self) -> None:
         """Look at all queues again: an operator, or a client, changed some in this process."""
         self.runner.doubt()
@@ -124,14 +114,6 @@ class Worker:
         return await self.runner.run_once()
 
     # --- deliveries that are stored ----------------------------------------------------------
-
-    def has_room(self, queue_id: str, size: int) -> bool:
-        """Return whether a delivery that is being stored may be handed over, in any thread."""
-        return self.runner.has_room(queue_id, size)
-
-    def lease_until(self, now: datetime) -> int:
-        """Return when a lease that begins now ends, in microseconds by the database's clock."""
-        return to_micros(now + self._lease)
 
     def hand(
         self, recipient: Recipient, handed: Handed, job: Job, *, since: float, seen_at: float
@@ -151,64 +133,11 @@ class Worker:
             seen_at=seen_at,
         )
 
-    # --- `pushkit.queue.runner.Work` ---------------------------------------------------------
+    # --- `QueueWorker` -----------------------------------------------------------------------
 
-    async def claim(self, room: Room, held: Collection[str]) -> Claimed[Job]:
-        """Lease due queues, and take over those of workers that ended."""
-        self._hold_lock()
-        before = self._seen_at
-        try:
-            return await self._database.write(self._claim(room, held))
-        except BaseException:
-            self._seen_at = before  # what it did about a clock that was set back is undone
-            raise
-
-    def _is_set_back(self, now: datetime) -> bool:
-        """Return whether the clock was set back, or may have been: the next claim looks for it."""
-        return self._seen_at is None or now < self._seen_at
-
-    def _hold_lock(self) -> None:
-        """Show other processes that this worker lives; only then may it lease queues."""
-        if self._database.locks is not None:
-            self._database.locks.hold(self.name)
-        self.runner.is_open = self.runner.is_running
-
-    def _claim(self, room: Room, held: Collection[str]) -> Script[Claimed[Job]]:
-        now = yield from self._database.now()
-        if self._is_set_back(now):
-            yield from OUTBOX.after_setback(to_micros(now), to_micros(now + self._lease))
-        self._seen_at = now
-        locks = self._database.locks
-        ended = yield from self._claims.take_over(
-            self.name,
-            held=held,
-            dead=lambda names: [] if locks is None else locks.dead(names),
-            now=to_micros(now),
-        )
-        for worker in ended:
-            _log.warning("worker %s ended with queues that it leased: they are taken over", worker)
-        limits = ClaimLimits(
-            queues=room.queues,
-            of_origin=room.of_origin,
-            under_way=room.under_way,
-            most_bytes=room.bytes,
-            probation_from=self._options.breaker.failures,
-        )
-        result = yield from self._claims.claim(
-            self.name, limits, now=to_micros(now), until=to_micros(now + self._lease)
-        )
-        jobs = yield from self._jobs_of([job for each in result.claimed for job in each.jobs])
-        leased = []
-        for queue, pending, upto in result.claimed:
-            theirs = [jobs[each.id] for each in pending]
-            leased.append(
-                Leased(queue.id, queue.group, queue.epoch, theirs, upto, _version(theirs))
-            )
-        return Claimed(leased, result.waiting, result.is_cut)
-
-    def _jobs_of(self, pending: Sequence[PendingJob]) -> Script[dict[str, Job]]:
+    def _jobs_of(self, claimed: Sequence[Claimed]) -> Script[dict[str, Job]]:
         """Read leased deliveries with their bodies and subscriptions."""
-        deliveries = yield from leased_deliveries([each.id for each in pending])
+        deliveries = yield from leased_deliveries([job.id for each in claimed for job in each.jobs])
         # After its worker ended, `last_error` is not the error of the last attempt.
         refused = [
             each
@@ -219,6 +148,11 @@ class Worker:
         jobs = {each.id: job_of(each, None, refusals[each.id]) for each in deliveries.values()}
         yield from read_subscriptions(list(jobs.values()))
         return jobs
+
+    def _version(self, jobs: Sequence[Job]) -> int:
+        """Return the revision of the subscription of leased deliveries."""
+        to = jobs[0].to
+        return 0 if to is None else to.subscription.revision
 
     def _lose(self, lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
         """Note that workers ended with deliveries, which may be what they died of.
@@ -293,35 +227,3 @@ class Worker:
             )
             for name, each in found.items()
         }
-
-    async def renew(self, held: Mapping[str, int]) -> Renewed:
-        """Extend leases."""
-        return await self._database.write(self._renew(held))
-
-    def _renew(self, held: Mapping[str, int]) -> Script[Renewed]:
-        now = yield from self._database.now()
-        return Renewed(*(yield from OUTBOX.renew(held, to_micros(now + self._lease))))
-
-    async def due(self) -> Due:
-        """Look whether a claim may find something."""
-        self._hold_lock()
-        return await self._database.read(self._due())
-
-    def _due(self) -> Script[Due]:
-        now = yield from self._database.now()
-        moment = to_micros(now)
-        moments = yield from OUTBOX.moments(moment)
-        later = min((each for each in moments if each > moment), default=None)
-        is_due = self._is_set_back(now) or any(each <= moment for each in moments)
-        if not is_due:
-            self._seen_at = now
-        if not is_due and self._database.locks is not None:
-            workers = yield from OUTBOX.workers()
-            is_due = bool(self._database.locks.dead(set(workers).difference([self.name])))
-        return Due(is_due, None if later is None else from_micros(later) - now)
-
-
-def _version(jobs: Sequence[Job]) -> int:
-    """Return the revision of the subscription of leased deliveries."""
-    to = jobs[0].to
-    return 0 if to is None else to.subscription.revision

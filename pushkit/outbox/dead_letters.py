@@ -19,7 +19,8 @@ from pushkit.outbox.states import (
     CancelledBy,
     DeliveryState,
 )
-from pushkit.queue.rules import Queue, schedule
+from pushkit.queue.leases import reschedule
+from pushkit.queue.rules import Queue
 from pushkit.storage.script import Row, Script, Statement, run_for_ids, to_micros
 from pushkit.subscriptions.queues import OUTBOX
 
@@ -99,7 +100,7 @@ class DeadLetters:
             *(first.value, second.value),
         )
         if redriven:
-            yield from reschedule([queue], now)
+            yield from reschedule(OUTBOX, [queue], to_micros(now))
         return sorted(row["id"] for row in redriven)
 
     def cancelled_with(self, subscription_id: str, since: datetime) -> Script[list[str]]:
@@ -122,25 +123,8 @@ class DeadLetters:
             *(queue.id, to_micros(now), CancelledBy.OPERATOR.value, held_to),
         )
         if cancelled and queue.lease_worker is None:
-            yield from reschedule([queue], now)
+            yield from reschedule(OUTBOX, [queue], to_micros(now))
         return sorted(row["id"] for row in cancelled)
-
-
-def reschedule(queues: Sequence[Queue], now: datetime) -> Script[None]:
-    """Let queues be looked at when their first pending delivery is due; their rows are held.
-
-    The holder of a leased one looks when it settles next.
-    """
-    first = yield from OUTBOX.first_pending([queue.id for queue in queues], 1)
-    moment, written = to_micros(now), list[Queue]()
-    for queue in queues:
-        if queue.lease_worker is not None:
-            written.append(queue._replace(due_at=moment))
-            continue
-        jobs = first[queue.id]
-        due = schedule(queue, jobs[0] if jobs else None, moment)
-        written.append(queue._replace(due_at=due, abandoned=0 if due is None else queue.abandoned))
-    yield from OUTBOX.write(written)
 
 
 def _standing(row: Row) -> Standing:

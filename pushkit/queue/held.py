@@ -6,6 +6,7 @@ protocol runs this very code. Moments are seconds by a clock of the worker that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -73,9 +74,8 @@ class HeldQueue(Generic[J]):
 
     __slots__ = (
         "answered", "current", "epoch", "gap", "gives_way", "group", "id",
-        "is_settling", "must_settle", "seen_at", "served", "settling", "stops", "tail", "until",
-        "version",
-        "waiting",
+        "is_settling", "most_unsettled", "must_settle", "seen_at", "served", "settling", "stops",
+        "tail", "until", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -88,10 +88,12 @@ class HeldQueue(Generic[J]):
         until: float,
         seen_at: float,
         tail: int,
+        most_unsettled: int = QUANTUM,
     ) -> None:
         self.id = queue_id
         self.group = group
         self.epoch = epoch
+        self.most_unsettled = most_unsettled
         self.version = version  # of what its jobs have in common, as it was when it was leased
         self.until = until  # when its lease ends, by the worker's clock: earlier than it does
         self.seen_at = seen_at  # before its row was read the last time
@@ -199,7 +201,7 @@ class HeldQueue(Generic[J]):
     @property
     def is_full(self) -> bool:
         """Whether as many jobs are answered and not settled as may be."""
-        return len(self.answered) + len(self.settling) >= QUANTUM
+        return len(self.answered) + len(self.settling) >= self.most_unsettled
 
     @property
     def _rests(self) -> bool:
@@ -216,10 +218,16 @@ def _seq(job: Job) -> int:
 
 
 class Memory(Generic[J]):
-    """All queues that a worker leases, as far as it knows."""
+    """All queues that a worker leases, as far as it knows.
 
-    def __init__(self) -> None:
+    Args:
+        most_unsettled: How many jobs of a queue may be answered and not settled.
+    """
+
+    def __init__(self, most_unsettled: int = QUANTUM) -> None:
+        self._most_unsettled = most_unsettled
         self.queues: dict[str, HeldQueue[J]] = {}
+        self.at_origin = Counter[str]()  # how many of them are of each origin
 
     def hand(
         self,
@@ -249,8 +257,9 @@ class Memory(Generic[J]):
                 until=until,
                 seen_at=seen_at,
                 tail=handed.seq - 1,
+                most_unsettled=self._most_unsettled,
             )
-            self.queues[queue_id] = queue
+            self._keep(queue)
         if queue.epoch == handed.epoch:
             queue.append(job)
             queue.seen_at = max(queue.seen_at, seen_at)
@@ -274,13 +283,29 @@ class Memory(Generic[J]):
         if queue is not None and queue.epoch >= epoch:
             return None
         queue = HeldQueue[J](
-            queue_id, group, epoch, version=version, until=until, seen_at=seen_at, tail=upto
+            queue_id,
+            group,
+            epoch,
+            version=version,
+            until=until,
+            seen_at=seen_at,
+            tail=upto,
+            most_unsettled=self._most_unsettled,
         )
         queue.waiting.extend(jobs)
-        self.queues[queue_id] = queue
+        self._keep(queue)
         return queue
+
+    def _keep(self, queue: HeldQueue[J]) -> None:
+        if queue.id not in self.queues:
+            self.at_origin[queue.group[2]] += 1
+        self.queues[queue.id] = queue
 
     def forget(self, queue: HeldQueue[J]) -> None:
         """Forget a queue whose lease has ended."""
         if self.queues.get(queue.id) is queue:
             del self.queues[queue.id]
+            origin = queue.group[2]
+            self.at_origin[origin] -= 1
+            if not self.at_origin[origin]:
+                del self.at_origin[origin]

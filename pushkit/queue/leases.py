@@ -179,6 +179,7 @@ class Claims:
         held: Collection[str],
         dead: Callable[[Collection[str]], Collection[str]],
         now: int,
+        spares: bool = False,
     ) -> Script[list[str]]:
         """End leases that are over, and those of workers that ended; return these workers.
 
@@ -187,12 +188,13 @@ class Claims:
             held: The queues in its memory: it does not take its own live leases, however far the
                 clock was set forward.
             dead: Returns which workers are known to have ended.
+            spares: Whether others keep leases that are over: after an outage they renew them.
         """
         workers = yield from self.tables.workers()
         ended = sorted(dead([each for each in workers if each != worker]))
         ids: list[str] = []
         for name, first in workers.items():
-            if name in ended or first <= now:
+            if name in ended or (first <= now and (not spares or name == worker)):
                 until = None if name in ended else now
                 ids += yield from self.tables.leased_by(name, until=until, limit=_MOST_EXPIRED)
         yield from self.expire([each for each in ids if each not in held], ended, now)
@@ -209,15 +211,15 @@ class Claims:
         ]
         # From the second death in a row on, the first job may be what kills: it counts as an
         # attempt of it, and it is handed out alone, so that what is innocent lives.
-        first = yield from self.tables.first_pending([each.id for each in over], 1)
+        pending = yield from self.tables.first_pending([each.id for each in over], QUANTUM)
         lost = [
-            (
-                first[each.id][0],
-                LEFT_BEHIND[each.lease_worker not in ended],
-                each.abandoned,
-            )
+            (held[0], LEFT_BEHIND[each.lease_worker not in ended], each.abandoned)
             for each in over
-            if first[each.id] and first[each.id][0].seq <= each.sending_to
+            if (
+                held := [
+                    job for job in pending[each.id] if job.seq <= each.sending_to and not job.waits
+                ]
+            )
         ]
         yield from self.lose(lost, now)
         first = yield from self.tables.first_pending([each.id for each in over], 1)
@@ -344,3 +346,36 @@ def _is_complete(queue: Queue, ask: Ask, found: Fetched | None) -> bool:
 
 def _may_have_more(queue: Queue, ask: Ask) -> bool:
     return ask.releases or ask.looks or queue.due_at is not None or queue.sending_to != ask.tail
+
+
+def reschedule(tables: QueueTables, queues: Sequence[Queue], now: int) -> Script[None]:
+    """Let queues be looked at when their first pending job is due; their rows are held.
+
+    The holder of a leased one looks when it settles next.
+    """
+    first = yield from tables.first_pending([queue.id for queue in queues], 1)
+    written = list[Queue]()
+    for queue in queues:
+        if queue.lease_worker is not None:
+            written.append(queue._replace(due_at=now))
+            continue
+        jobs = first[queue.id]
+        due = schedule(queue, jobs[0] if jobs else None, now)
+        written.append(queue._replace(due_at=due, abandoned=0 if due is None else queue.abandoned))
+    yield from tables.write(written)
+
+
+def give_back(tables: QueueTables, worker: str, now: int, *, but: Collection[str]) -> Script[None]:
+    """Release the queues of a worker that stops, but for some; that is no death."""
+    while True:
+        ids = yield from tables.leased_by(worker, until=None, limit=_MOST_EXPIRED + len(but))
+        locked = yield from tables.lock([each for each in ids if each not in but])
+        leaving = [each for each in locked.values() if each.lease_worker == worker]
+        if not leaving:
+            return
+        first = yield from tables.first_pending([each.id for each in leaving], 1)
+        written = []
+        for queue in leaving:
+            jobs = first[queue.id]
+            written.append(released(queue, schedule(queue, jobs[0] if jobs else None, now)))
+        yield from tables.write(written)

@@ -23,7 +23,7 @@ works them off one after another, and writes their results in batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 QUANTUM: Final = 8
 """The most jobs of a queue that are in memory, that are answered and not settled, and that go one
@@ -67,7 +67,7 @@ class PendingJob(NamedTuple):
     """A job in the table that is not finished."""
 
     queue_id: str
-    id: str
+    id: Any  # as its table's column has it
     seq: int
     not_before: int
     scheduled_at: int  # when that was set

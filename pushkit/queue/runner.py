@@ -16,7 +16,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -138,6 +138,13 @@ class Runner(Generic[J]):
         lease: How long a lease lasts.
         longest: How long a job may take: it begins only if that is left of the lease.
         longest_pause: The longest pause between two looks for due queues.
+        most_unsettled: How many jobs of a queue may be answered and not settled: a crash repeats
+            them.
+        insists: Whether a result that cannot be stored is tried again for ever, and not only
+            until the lease ends.
+        is_alone: Returns whether there is only one owner (`Scheduler`).
+        most_held: Returns how many queues of an origin to hold in memory, by how long jobs take:
+            what would not begin soon may begin at once in another process.
         take_turn: Takes an origin's next turn and returns 0, or returns how many seconds away
             it is.
     """
@@ -152,6 +159,10 @@ class Runner(Generic[J]):
         lease: timedelta,
         longest: timedelta,
         longest_pause: timedelta,
+        most_unsettled: int = QUANTUM,
+        insists: bool = False,
+        is_alone: Callable[[], bool] = lambda: False,
+        most_held: Callable[[], int] = lambda: _MOST_QUEUES,
         take_turn: Callable[[str], float] = lambda _: 0,
     ) -> None:
         self._name = name
@@ -163,12 +174,14 @@ class Runner(Generic[J]):
         self._longest_pause = longest_pause
         self._take_turn = take_turn
         self.scheduler: Scheduler[HeldQueue[J]] = Scheduler(
-            permits, per_origin=per_origin, take_turn=take_turn
+            permits, per_origin=per_origin, is_alone=is_alone, take_turn=take_turn
         )
-        self.memory: Memory[J] = Memory()
+        self._insists = insists
+        self._most_held = most_held
+        self.memory: Memory[J] = Memory(most_unsettled)
         self._lined = set[HeldQueue[J]]()  # in line, or with a permit
-        # The turns under way, and since when each of them has its permit.
-        self._turns: dict[asyncio.Task[None], tuple[HeldQueue[J], float]] = {}
+        # The turns under way, and since when each of them has its permit; None if it gave it up.
+        self._turns: dict[asyncio.Task[None], tuple[HeldQueue[J], float | None]] = {}
         self._fresh: Counter[str] = Counter()  # claimed queues that have not begun, by origin
         self._unbegun = set[HeldQueue[J]]()
         # To be settled with the next flush, in this order.
@@ -195,7 +208,7 @@ class Runner(Generic[J]):
 
     # --- jobs that are stored ----------------------------------------------------------------
 
-    def has_room(self, queue_id: str, size: int) -> bool:
+    def has_room(self, queue_id: str, size: int, origin: str = "") -> bool:
         """Return whether a job that is being stored may be handed over; callable in any thread.
 
         It is a guess by what the memory was a moment ago, and need not be right.
@@ -207,6 +220,7 @@ class Runner(Generic[J]):
             and self._bytes < _MOST_BYTES
             and (
                 len(self.memory.queues) < _MOST_QUEUES
+                and self.memory.at_origin[origin] < self._most_held()
                 if queue is None
                 else len(queue.waiting) < QUANTUM and not queue.stops
             )
@@ -260,6 +274,18 @@ class Runner(Generic[J]):
         """Look for due queues now."""
         self._awake.set()
 
+    def wake_for(self, origin: str) -> None:
+        """Look for due queues of an origin: now, or once there is room for some."""
+        if self._wants_more(origin):
+            self.wake()
+        else:
+            self._crowded |= {origin}
+
+    def _wants_more(self, origin: str) -> bool:
+        """Whether there is room for several: a claim for each would cost too much."""
+        held = 4 * self.memory.at_origin[origin] > 3 * self._most_held()
+        return not held and self._fresh[origin] <= self._ahead // 2
+
     def doubt(self) -> None:
         """Look at each queue's row before its next job begins: some were changed."""
         self._doubted_at = seconds()
@@ -276,18 +302,17 @@ class Runner(Generic[J]):
         """Claim and work until cancelled; errors are logged, and do not end the loop."""
         self._awake = asyncio.Event()  # the old one may belong to another event loop
         self.is_running = True
-        renewing = asyncio.create_task(self._renew_all(), name="pushkit-heartbeat")
         try:
-            while True:
-                self._awake.clear()
-                pause = await self._round()
-                # Not wait_for: before Python 3.12 it swallows a cancellation.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause.total_seconds()):
-                        await self._awake.wait()
+            with self.renewing():
+                while True:
+                    self._awake.clear()
+                    pause = await self._round()
+                    # Not wait_for: before Python 3.12 it swallows a cancellation.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(pause.total_seconds()):
+                            await self._awake.wait()
         finally:
             self.is_running = self.is_open = False
-            renewing.cancel()
 
     async def run_once(self) -> int:
         """Claim what is due once, work it off, and settle it; return how many jobs were made."""
@@ -318,8 +343,15 @@ class Runner(Generic[J]):
     def _is_full(self) -> bool:
         return len(self.memory.queues) >= _MOST_QUEUES or self._bytes >= _MOST_BYTES
 
+    @property
+    def _may_claim_again(self) -> bool:
+        """Whether a quarter is free: a claim for each queue that ends would cost too much."""
+        many = 4 * len(self.memory.queues) > 3 * _MOST_QUEUES
+        return not many and 4 * self._bytes <= 3 * _MOST_BYTES
+
     def _room_at(self, origin: str) -> int:
-        return self._ahead - self._fresh[origin]
+        room = self._most_held() - self.memory.at_origin[origin]
+        return min(self._ahead - self._fresh[origin], room)
 
     def _claimed(self, claiming: asyncio.Future[Claims[J]], since: float) -> None:
         if claiming.cancelled() or claiming.exception() is not None:
@@ -348,6 +380,9 @@ class Runner(Generic[J]):
                 self._offer(queue)
 
     async def _round(self) -> timedelta:
+        self._was_full = self._is_full or (self._was_full and not self._may_claim_again)
+        if self._was_full:
+            return self._longest_pause  # `_note_idle` wakes it
         try:
             async with asyncio.timeout(self._longest_pause.total_seconds()):
                 due = await self._work.due()
@@ -362,6 +397,15 @@ class Runner(Generic[J]):
         if due.later is None:
             return self._longest_pause
         return min(max(due.later, _MIN_PAUSE), self._longest_pause)
+
+    @contextlib.contextmanager
+    def renewing(self) -> Iterator[None]:
+        """Renew leases meanwhile."""
+        renewing = asyncio.create_task(self._renew_all(), name="pushkit-heartbeat")
+        try:
+            yield
+        finally:
+            renewing.cancel()
 
     async def _renew_all(self) -> None:
         """Renew all leases of this process, three times in the time that a lease has to spare."""
@@ -478,16 +522,32 @@ class Runner(Generic[J]):
             queue.answer(answer)
             self._active_at = seconds()
             self._settle_soon(queue, at_once=queue.must_settle or queue.is_full)
+            if not self._has_permit(asyncio.current_task()):
+                break
+
+    def _has_permit(self, task: asyncio.Task[None] | None) -> bool:
+        return task is None or self._turns[task][1] is not None
+
+    def give_permit_up(self, task: asyncio.Task[None]) -> None:
+        """Give up the permit of a turn whose job hangs: it goes on, and nothing waits for it."""
+        queue, began = self._turns.get(task, (None, None))
+        if queue is not None and began is not None:
+            self._turns[task] = (queue, None)
+            now = seconds()
+            self.scheduler.done(queue, now - began, now)
+            self._pump()
+            self._note_idle()
 
     def _end_turn(self, task: asyncio.Task[None]) -> None:
         queue, began = self._turns.pop(task)
-        now = seconds()
-        self.scheduler.done(queue, now - began, now)
+        if began is not None:
+            now = seconds()
+            self.scheduler.done(queue, now - began, now)
         self._lined.discard(queue)
         fault = None if task.cancelled() else task.exception()
         if fault is not None:
             self._log_fault(fault, "failed unexpectedly; due again when the lease ends")
-        if fault is not None or task.cancelled():
+        if fault is not None or queue.current is not None:
             # What it had begun is due again when the lease ends: nothing may begin before it.
             self._lose(queue)
         others_wait = queue.group[2] in self._crowded
@@ -496,7 +556,7 @@ class Runner(Generic[J]):
             self._offer(queue)
         else:  # another queue may have waited for the end of this attempt
             self.wake()
-        if others_wait and self._fresh[queue.group[2]] <= self._ahead // 2:
+        if others_wait and self._wants_more(queue.group[2]):
             self.wake()
         if not self._pump_is_due:
             self._pump()
@@ -540,6 +600,7 @@ class Runner(Generic[J]):
             return  # it is settled again after the reply
         self._unsettled.pop(queue, None)
         if not queue.wants_settlement or not (queue.answered or self._is_held(queue)):
+            self._retries.pop(queue, None)
             return
         since, must = seconds(), queue.must_settle
         ask = queue.ask()
@@ -571,11 +632,14 @@ class Runner(Generic[J]):
         """Settle again after a fault, until the lease ends: else what arrived is sent again."""
         queue.unsettled()
         if isinstance(fault, asyncio.CancelledError):
+            self._retries.pop(queue, None)
             queue.answered = []
             self._lose(queue)
             return
         pause = self._retries.get(queue, _FIRST_RETRY)
-        if not isinstance(fault, StorageError) or seconds() > queue.until + self._longest:
+        insists = self._insists and not self._is_retired
+        is_late = seconds() > queue.until + self._longest and not insists
+        if not isinstance(fault, StorageError) or is_late:
             self._log_fault(fault, "could not be settled; due again when the lease ends")
             self._retries.pop(queue, None)
             queue.answered = []
@@ -610,11 +674,15 @@ class Runner(Generic[J]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in memory, and nothing under way."""
-        return not (self.memory.queues or self._turns or self._tasks)
+        """Whether nothing is in memory, and nothing under way, but jobs that hang."""
+        return (
+            not (self._tasks or self._retries)
+            and all(began is None for _, began in self._turns.values())
+            and {queue for queue, _ in self._turns.values()}.issuperset(self.memory.queues.values())
+        )
 
     async def drain(self) -> None:
-        """Wait until the queues in memory are worked off and settled."""
+        """Wait until the queues in memory are worked off and settled, but for jobs that hang."""
         while not self.is_idle:
             self._idle.clear()
             if not self._turns and not self.scheduler.has_waiting:
@@ -627,6 +695,12 @@ class Runner(Generic[J]):
         Those that are not done within that time are cancelled: they are due again when their
         leases end.
         """
+        if not await self.wind_down(within):
+            await self.abandon()
+        self._is_closing = False
+
+    async def wind_down(self, within: timedelta) -> bool:
+        """Begin no more jobs, and settle; return whether those under way ended within that time."""
         self.is_open, self._is_closing = False, True
         self._pump()  # what was handed over just now begins, if it may
         await asyncio.sleep(0)
@@ -636,20 +710,23 @@ class Runner(Generic[J]):
             if queue.current is None:
                 self._settle(queue)
         try:
-            async with asyncio.timeout(within.total_seconds()):
-                await self.drain()
+            with self.renewing():
+                async with asyncio.timeout(within.total_seconds()):
+                    await self.drain()
         except TimeoutError:
-            await self.abandon()
-        self._is_closing = False
+            return False
+        return True
 
     async def abandon(self) -> None:
-        """Cancel all that is under way."""
+        """Cancel all that is under way, but jobs that hang: they may not let themselves be."""
         while True:
-            for queue in list(self.memory.queues.values()):
+            for queue in [*self.memory.queues.values(), *self._retries]:
                 queue.answered = []
                 self._lose(queue)
+            self._retries.clear()
             self._pump()  # what is in line comes out of it
-            tasks = {*self._turns, *self._tasks}
+            turns = [task for task, (_, began) in self._turns.items() if began is not None]
+            tasks = {*turns, *self._tasks}
             if not tasks:
                 return
             for task in tasks:
@@ -658,7 +735,7 @@ class Runner(Generic[J]):
 
     def _note_idle(self) -> None:
         self._idle.set()
-        if self._was_full and not self._is_full:
+        if self._was_full and self._may_claim_again:
             self.wake()
 
     def keep(self, task: asyncio.Task[Any]) -> None:

@@ -7,7 +7,7 @@ next permit:
 
 - an owner that holds three times as many permits as are free gets no more of them, so that a
   quarter is left for the next owner (a second such owner gets a share of that, and so on);
-- the last eighth goes to owners that hold none, one permit each;
+- the last eighth, or the last one of a few, goes to owners that hold none, one permit each;
 - an origin has a few permits at once, over all owners; one whose rate is used up has none for a
   while, and what waits for it holds none.
 
@@ -58,6 +58,7 @@ class Scheduler(Generic[Q]):
     Args:
         permits: How many queues are worked off at once.
         per_origin: How many of them at one origin.
+        is_alone: Returns whether there is only one owner, which then may have all permits.
         take_turn: Takes an origin's next turn and returns 0, or returns how many seconds away
             it is.
     """
@@ -67,11 +68,14 @@ class Scheduler(Generic[Q]):
         permits: int,
         *,
         per_origin: int,
+        is_alone: Callable[[], bool] = lambda: False,
         take_turn: Callable[[str], float] = lambda _: 0,
     ) -> None:
+        self.permits = permits
         self.free = permits
-        self._reserved = permits // 8
+        self._reserved = max(permits // 8, min(permits - 1, 1))
         self._per_origin = per_origin
+        self._is_alone = is_alone
         self._take_turn = take_turn
         self._use = RecentUse()
         self._held: Counter[Owner] = Counter()
@@ -112,7 +116,8 @@ class Scheduler(Generic[Q]):
             if held < self._held[owner]:
                 heapq.heapreplace(self._owners, self._entry(owner))
                 continue
-            if not owner_may_take(self._held[owner], free=self.free, reserved=self._reserved):
+            may = owner_may_take(self._held[owner], free=self.free, reserved=self._reserved)
+            if not may and not self._is_alone():
                 return None  # the others hold as many, or more
             origin, line = next(iter(lines.items()))
             if self._is_full(origin):

@@ -19,6 +19,8 @@ from pushkit.storage.script import (
     Script,
     Statement,
     chunks,
+    filled,
+    insert_rows,
     padded,
     rows_of_places,
     run_for_ids,
@@ -58,7 +60,8 @@ class QueueTables:
     queues: str
     jobs: str
     queue_id: str  # the column of jobs that names their queue
-    groups: str  # until when each group waits, and how often it failed
+    groups: str | None = None  # until when each group waits, and how often it failed
+    place: str = "seq"  # the column of jobs that says which number they have in their queue
 
     # --- the schema --------------------------------------------------------------------------
 
@@ -71,20 +74,34 @@ CREATE INDEX {self.queues}_due_of_group  -- from one group to the next
     ON {self.queues} (tenant, owner, origin, due_at) {due};
 CREATE INDEX {self.queues}_leased
     ON {self.queues} (lease_worker, lease_until) WHERE lease_worker IS NOT NULL;
-CREATE INDEX {self.queues}_leased_of_group
+CREATE INDEX {self.jobs}_pending
+    ON {self.jobs} ({self.queue_id}, {self.place}) WHERE state = 'pending';
+{self._index_of_groups()}"""
+
+    def _index_of_groups(self) -> str:
+        """Return the index of `leased_in`, which only groups that fail need."""
+        if self.groups is None:
+            return ""
+        return f"""CREATE INDEX {self.queues}_leased_of_group
     ON {self.queues} (tenant, owner, origin) WHERE lease_worker IS NOT NULL;
-CREATE INDEX {self.jobs}_pending ON {self.jobs} ({self.queue_id}, seq) WHERE state = 'pending';
 """
 
     # --- queues ------------------------------------------------------------------------------
 
     @property
     def joined(self) -> str:
-        """The tables that a queue is read from, as SQL: `q`, with its group as `g`."""
+        """The tables that a queue is read from, as SQL: `q`, with its group as `g`, if any."""
+        if self.groups is None:
+            return f"{self.queues} q"
         return (
             f"{self.queues} q LEFT JOIN {self.groups} g"
             " ON g.tenant = q.tenant AND g.owner = q.owner AND g.origin = q.origin"
         )
+
+    @property
+    def columns(self) -> str:
+        """The columns that `queue_of` reads, as SQL."""
+        return QUEUE if self.groups is not None else _WITHOUT_GROUP
 
     def lock(self, ids: Collection[str], *, wait: bool = True) -> Script[dict[str, Queue]]:
         """Return queues by id, and hold their rows until the transaction ends.
@@ -94,7 +111,7 @@ CREATE INDEX {self.jobs}_pending ON {self.jobs} ({self.queue_id}, seq) WHERE sta
             wait: Whether to wait for rows that other transactions hold, or to leave them out too.
         """
         rows = yield from run_for_ids(
-            f"SELECT {QUEUE} FROM {self.joined} WHERE q.id IN ($ids) ORDER BY q.id"
+            f"SELECT {self.columns} FROM {self.joined} WHERE q.id IN ($ids) ORDER BY q.id"
             f" FOR UPDATE OF q{'' if wait else ' SKIP LOCKED'}",
             sorted(set(ids)),
         )
@@ -103,14 +120,40 @@ CREATE INDEX {self.jobs}_pending ON {self.jobs} ({self.queue_id}, seq) WHERE sta
     def write(self, queues: Sequence[Queue]) -> Script[None]:
         """Write queues whose rows are held."""
         for some in chunks(queues):
-            filled = padded(some)
+            rows = padded(some)
             values = itertools.chain.from_iterable(
                 (each.id, each.last_seq, each.due_at, each.lease_worker, each.leased_at,
                  each.lease_until, each.epoch, each.sending_to, each.settled_to,
                  each.abandoned)
-                for each in filled
+                for each in rows
             )  # fmt: skip
-            yield Statement(_writing(self.queues, len(filled)), tuple(values))
+            yield Statement(_writing(self.queues, len(rows)), tuple(values))
+
+    def read(self, ids: Sequence[str]) -> Script[dict[str, Queue]]:
+        """Return queues by id, without holding them."""
+        rows = yield from run_for_ids(
+            f"SELECT {self.columns} FROM {self.joined} WHERE q.id IN ($ids)", ids
+        )
+        return {row["id"]: queue_of(row) for row in rows}
+
+    def existing(self, ids: Sequence[str]) -> Script[set[str]]:
+        """Return those ids that have a queue, held by another transaction or not."""
+        rows = yield from run_for_ids(f"SELECT id FROM {self.queues} WHERE id IN ($ids)", ids)
+        return {row["id"] for row in rows}
+
+    def add(self, queues: Sequence[Queue]) -> Script[None]:
+        """Store new queues, which nobody else can make now."""
+        yield from insert_rows(
+            _adding(self.queues),
+            filled(
+                [
+                    (each.id, each.tenant, each.owner, each.origin, each.last_seq, each.due_at,
+                     each.lease_worker, each.leased_at, each.lease_until, each.epoch,
+                     each.sending_to, each.settled_to, each.abandoned)
+                    for each in queues
+                ]
+            ),
+        )  # fmt: skip
 
     # --- jobs --------------------------------------------------------------------------------
 
@@ -118,9 +161,9 @@ CREATE INDEX {self.jobs}_pending ON {self.jobs} ({self.queue_id}, seq) WHERE sta
         """Return the first pending jobs of queues, by `seq`, at most so many of each."""
         found: dict[str, dict[int, PendingJob]] = {each: {} for each in ids}
         for start in range(0, len(ids), _MOST_QUEUES):
-            filled = padded(ids[start : start + _MOST_QUEUES])
-            sql = _first_pending(self.jobs, self.queue_id, len(filled))
-            for row in (yield Statement(sql, (most, *filled))):
+            some = padded(ids[start : start + _MOST_QUEUES])
+            sql = _first_pending(self.jobs, self.queue_id, self.place, len(some))
+            for row in (yield Statement(sql, (most, *some))):
                 job = PendingJob(*row)
                 found[job.queue_id][job.seq] = job  # the last queue is asked several times
         return {each: [jobs[seq] for seq in sorted(jobs)] for each, jobs in found.items()}
@@ -147,7 +190,7 @@ CREATE INDEX {self.jobs}_pending ON {self.jobs} ({self.queue_id}, seq) WHERE sta
     def due(self, now: int, limit: int, *, lock: bool = True) -> Script[list[Queue]]:
         """Return the queues that have been due longest, and lock those that nobody holds."""
         rows = yield Statement(
-            f"SELECT {QUEUE} FROM {self.joined} WHERE {_DUE} AND q.due_at <= $1"
+            f"SELECT {self.columns} FROM {self.joined} WHERE {_DUE} AND q.due_at <= $1"
             f" ORDER BY q.due_at LIMIT CAST($2 AS BIGINT){_LOCKED if lock else ''}",
             (now, limit),
         )
@@ -169,19 +212,9 @@ CREATE INDEX {self.jobs}_pending ON {self.jobs} ({self.queue_id}, seq) WHERE sta
             f" UNION ALL SELECT {_following(self.queues, *columns)}, step.number + 1"
             f" FROM step JOIN {self.queues} q ON q.id = step.id"
             " WHERE step.number < CAST($1 AS BIGINT))"
-            f" SELECT {QUEUE} FROM step CROSS JOIN {self.joined}"
+            f" SELECT {self.columns} FROM step CROSS JOIN {self.joined}"
             " WHERE q.id = step.id ORDER BY q.tenant, q.owner, q.origin",
             (limit, *after),
-        )
-        return [*map(queue_of, rows)]
-
-    def of_group(self, group: GroupKey, now: int, limit: int) -> Script[list[Queue]]:
-        """Return the queues of a group that have been due longest, and lock them."""
-        rows = yield Statement(
-            f"SELECT {QUEUE} FROM {self.joined} WHERE {_DUE} AND q.tenant = $1 AND q.owner = $2"
-            f" AND q.origin = $3 AND q.due_at <= $4 ORDER BY q.due_at LIMIT CAST($5 AS BIGINT)"
-            f"{_LOCKED}",
-            (*group, now, limit),
         )
         return [*map(queue_of, rows)]
 
@@ -257,17 +290,18 @@ CREATE INDEX {self.jobs}_pending ON {self.jobs} ({self.queue_id}, seq) WHERE sta
         Queues whose first job, or whose group, was scheduled in the future are due now, and the
         claim that looks at them schedules them anew.
         """
+        group = "" if self.groups is None else "g.set_at > $1 OR "
         rows = yield Statement(
-            f"SELECT q.id FROM {self.joined} WHERE {_DUE} AND q.due_at > $1 AND (g.set_at > $1"
-            f" OR (SELECT j.scheduled_at FROM {self.jobs} j WHERE j.{self.queue_id} = q.id"
-            " AND j.state = 'pending' ORDER BY j.seq LIMIT 1) > $1) ORDER BY q.id",
+            f"SELECT q.id FROM {self.joined} WHERE {_DUE} AND q.due_at > $1 AND ({group}"
+            f"(SELECT j.scheduled_at FROM {self.jobs} j WHERE j.{self.queue_id} = q.id"
+            f" AND j.state = 'pending' ORDER BY j.{self.place} LIMIT 1) > $1)",
             (now,),
         )
         rows = yield from run_for_ids(
             f"UPDATE {self.queues} SET due_at = $1 WHERE id IN (SELECT id FROM {self.queues}"
             " WHERE id IN ($ids) AND due_at > $1 AND lease_worker IS NULL FOR UPDATE SKIP LOCKED)"
             " RETURNING id",
-            [row["id"] for row in rows],
+            sorted(row["id"] for row in rows),
             now,
         )
         yield from run_for_ids(
@@ -276,10 +310,12 @@ CREATE INDEX {self.jobs}_pending ON {self.jobs} ({self.queue_id}, seq) WHERE sta
             [row["id"] for row in rows],
             now,
         )
-        yield Statement(
-            f"UPDATE {self.groups} SET until = $1 + until - set_at, set_at = $1 WHERE set_at > $1",
-            (now,),
-        )
+        if self.groups is not None:
+            yield Statement(
+                f"UPDATE {self.groups} SET until = $1 + until - set_at, set_at = $1"
+                " WHERE set_at > $1",
+                (now,),
+            )
         yield Statement(
             f"UPDATE {self.queues} SET lease_until = $1 WHERE id IN (SELECT id FROM {self.queues}"
             " WHERE lease_worker IS NOT NULL AND lease_until > $1 FOR UPDATE SKIP LOCKED)",
@@ -321,9 +357,9 @@ CREATE INDEX {self.jobs}_pending ON {self.jobs} ({self.queue_id}, seq) WHERE sta
         """
         extended = set[str]()
         for some in chunks(sorted(held.items())):
-            filled: Sequence[tuple[str | int, ...]] = padded(some)
+            pairs: Sequence[tuple[str | int, ...]] = padded(some)
             rows = yield Statement(
-                _renewing(self.queues, len(filled)), (until, *itertools.chain.from_iterable(filled))
+                _renewing(self.queues, len(pairs)), (until, *itertools.chain.from_iterable(pairs))
             )
             extended.update(row["id"] for row in rows)
         left = [each for each in held if each not in extended]
@@ -342,7 +378,10 @@ QUEUE: Final = (
     " q.lease_until, q.epoch, q.sending_to, q.settled_to, q.abandoned, q.paused,"
     " COALESCE(g.until, 0) AS waits_until, COALESCE(g.failures, 0) AS failures"
 )
-"""The columns that `queue_of` reads, as SQL."""
+"""The columns that `queue_of` reads, as SQL, of queues with groups."""
+_WITHOUT_GROUP: Final = QUEUE.replace("COALESCE(g.until, 0)", "0").replace(
+    "COALESCE(g.failures, 0)", "0"
+)
 
 
 def queue_of(row: Iterable[Any]) -> Queue:
@@ -386,13 +425,22 @@ def _numbered(columns: Sequence[tuple[str, str]]) -> list[tuple[int, str]]:
 
 
 @functools.cache
-def _first_pending(jobs: str, queue_id: str, number: int) -> str:
+def _first_pending(jobs: str, queue_id: str, place: str, number: int) -> str:
     return " UNION ALL ".join(
-        f"SELECT * FROM (SELECT {queue_id} AS queue_id, id, seq, not_before, scheduled_at,"
+        f"SELECT * FROM (SELECT {queue_id} AS queue_id, id, {place}, not_before, scheduled_at,"
         " redrives, waits,"
-        f" body_bytes FROM {jobs} WHERE {queue_id} = ${place} AND state = 'pending'"
-        " ORDER BY seq LIMIT CAST($1 AS BIGINT)) j" + str(place)
-        for place in range(2, number + 2)
+        f" body_bytes FROM {jobs} WHERE {queue_id} = ${of} AND state = 'pending'"
+        f" ORDER BY {place} LIMIT CAST($1 AS BIGINT)) j{of}"
+        for of in range(2, number + 2)
+    )
+
+
+@functools.cache
+def _adding(table: str) -> str:
+    names = ", ".join(name for name, _ in _WRITTEN)
+    return (
+        f"INSERT INTO {table} (id, tenant, owner, origin, {names}) VALUES $rows"
+        " ON CONFLICT (id) DO NOTHING"
     )
 
 

@@ -51,9 +51,9 @@ def table_names(migrations: Sequence[Migration]) -> set[str]:
     return set(re.findall(r"CREATE TABLE (\w+)", every))
 
 
-_TABLES = {"sender": "outbox", "receiver": "inbox"}  # of each component, in messages
-_COMMANDS = {"outbox": "pushkit migrate", "receiver": "receiver migrate"}
-_BEFORE = {"outbox": "sender"}  # names of components whose schemas are not upgraded
+_COMMANDS = {"outbox": "pushkit migrate", "inbox": "receiver migrate"}
+# Names that components had whose schemas are not upgraded.
+_BEFORE = {"outbox": "sender", "inbox": "receiver"}
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Schema:
     @property
     def tables(self) -> str:
         """The name of the component's tables in messages: `outbox`, `inbox`."""
-        return _TABLES.get(self.component, self.component)
+        return self.component
 
     @property
     def found(self) -> int:
@@ -156,7 +156,7 @@ class Schema:
                 f" when it starts, or `{command}`"
             )
         if self.versions:
-            others = " and ".join(f"an {_TABLES.get(each, each)}" for each in sorted(self.versions))
+            others = " and ".join(f"an {each}" for each in sorted(self.versions))
             raise SchemaError(
                 f"{self.where}: there is no {self.tables} here, but {others}: is this the right"
                 f" database? (`{command}` would make one beside it)"
@@ -242,9 +242,8 @@ def _migrate(
 
 def too_old_to_write(where: str, component: str, oldest: int, newest: int) -> SchemaError:
     """Return the error for a process whose database was upgraded while it ran."""
-    tables = _TABLES.get(component, component)
     return SchemaError(
-        f"{where}: the {tables} was upgraded while this process ran: writing"
+        f"{where}: the {component} was upgraded while this process ran: writing"
         f" there takes code of schema version {oldest}, this code knows up to {newest}; nothing was"
         " stored: stop this process, and start the newer pushkit"
     )

@@ -2,8 +2,8 @@
 
 The call runs in the task that works on its notification. A coroutine is cancelled when its time is
 over. The thread of a plain function cannot be cancelled, nor a coroutine that swallows the
-cancellation: such a call hangs. It keeps its notification until it ends, but gives up its slot,
-unless too many calls hang.
+cancellation: such a call hangs. It keeps its queue until it ends, but gives up its permit, unless
+too many calls hang.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.pump import cancelled
+from pushkit.scheduling.ending import cancelled
 from pushkit.traceparent import trace_id_of
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
-from receiver.callbacks.slots import Slot, new_shares, share_of
+from receiver.callbacks.shares import Slot, new_shares, share_of
 from receiver.callbacks.threads import CallbackThreads
-from receiver.inbox.model import Notification, StoredNotification
+from receiver.inbox.model import Call, Notification, StoredNotification
 
 _log = logging.getLogger("receiver")
 
@@ -35,19 +35,12 @@ CALLBACK_FAILED: Final = "callback_failed"
 _GRACE: Final = 2.0  # seconds that a coroutine has to end once it is cancelled
 
 
-class Call(NamedTuple):
-    """How one call of a callback ended."""
-
-    notification_id: int
-    callback: str
-    error: str | None
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Running:
     """A call in progress."""
 
     callback: Callback
+    queue_id: str  # of the notification
     notification: Notification
     slot: Slot  # of its callback's share
     limit: float | None  # seconds
@@ -55,7 +48,7 @@ class _Running:
     time_out: Callable[[_Running], None]  # called when its time is over
     is_cut_off: bool = False
     hangs: bool = False
-    keeps_slot: bool = False  # it hangs, and keeps the slot of its notification
+    keeps_permit: bool = False  # it hangs, and keeps the permit of its notification
 
     def expire(self) -> None:
         """Report that its time is over, as `Deadlines` requires."""
@@ -68,26 +61,26 @@ class Caller:
     def __init__(
         self,
         *,
-        slots: int,  # how many notifications are called back at once; as many calls may hang
+        permits: int,  # how many notifications are called back at once; as many calls may hang
         timeout: timedelta | None,  # of a call whose callback has none; None for any time
-        # Frees the slot of a task, given its sender, while it continues with a call that hangs.
-        free_slot: Callable[[asyncio.Task[Any], str], None],
+        # Gives the permit of a task up, which continues with a call that hangs.
+        give_permit_up: Callable[[asyncio.Task[Any]], None],
         # Called when a call of `abandoned` has ended; maybe in a thread.
         abandoned_ended: Callable[[], None],
     ) -> None:
-        self._slots = slots
+        self._permits = permits
         self._timeout = timeout
-        self._free_slot = free_slot
+        self._give_up = give_permit_up
         self._abandoned_ended = abandoned_ended
         self._threads = CallbackThreads(self._forget_abandoned)
         self._shares = new_shares()
         self._running: dict[asyncio.Task[Any], _Running] = {}
         self._deadlines = Deadlines()
-        self._kept_slots = 0  # by hanging calls
+        self._kept_permits = 0  # by hanging calls
         self._said = RepeatedLog(_log)
-        self.without_slot: set[asyncio.Task[Any]] = set()  # tasks that gave up their slots
-        # The tasks whose calls were broken off and have not ended, with their notifications' ids.
-        self.abandoned: dict[asyncio.Task[Any], int] = {}
+        self.without_permit: set[asyncio.Task[Any]] = set()  # tasks that gave up their permits
+        # The tasks whose calls were broken off and have not ended, with their queues' ids.
+        self.abandoned: dict[asyncio.Task[Any], str] = {}
         self.is_ending: bool = False  # nothing is called any more
 
     @property
@@ -101,8 +94,8 @@ class Caller:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether hanging calls keep every slot, so that no other callback is called."""
-        return self._kept_slots >= self._slots
+        """Whether hanging calls keep every permit, so that no other callback is called."""
+        return self._kept_permits >= self._permits
 
     def slot_of(self, callback: Callback, *, alone: bool, hung_before: bool) -> Slot:
         """Return the slot for a call, of its callback's share; it is not taken yet.
@@ -112,13 +105,18 @@ class Caller:
             hung_before: Whether its last call with this notification timed out. All such calls
                 together have half of the slots: the other half remains for other tasks.
         """
-        share = callback.name, share_of(self._slots, alone=alone)
-        if hung_before and self._slots > 1:
-            return Slot(self._shares, share, (TIMED_OUT, self._slots // 2))
+        share = callback.name, share_of(self._permits, alone=alone)
+        if hung_before and self._permits > 1:
+            return Slot(self._shares, share, (TIMED_OUT, self._permits // 2))
         return Slot(self._shares, share)
 
     async def call(
-        self, callback: Callback, notification: Notification, slot: Slot, task: asyncio.Task[Any]
+        self,
+        callback: Callback,
+        queue_id: str,
+        notification: Notification,
+        slot: Slot,
+        task: asyncio.Task[Any],
     ) -> Call:
         """Call a callback in the current task; return how that ended, and release the slot."""
         if self.is_ending:
@@ -127,6 +125,7 @@ class Caller:
         limit = self._limit(callback)
         run = _Running(
             callback=callback,
+            queue_id=queue_id,
             notification=notification,
             slot=slot,
             limit=limit,
@@ -147,7 +146,7 @@ class Caller:
         finally:
             del self._running[task]
             self._deadlines.clear(run)
-            self._kept_slots -= int(run.keeps_slot)
+            self._kept_permits -= int(run.keeps_permit)
             slot.release()
             if self.abandoned:
                 self._forget_abandoned(task)
@@ -180,9 +179,9 @@ class Caller:
         if running:
             await asyncio.wait(running, timeout=_GRACE)
         for task, run in list(self._running.items()):
-            self.abandoned[task] = run.notification.id
-            self._give_slot_up(run)
-        for task in self.without_slot.difference(self._running):
+            self.abandoned[task] = run.queue_id
+            self._give_permit_up(run)
+        for task in self.without_permit.difference(self._running):
             await cancelled(task)
 
     def close(self) -> None:
@@ -211,7 +210,7 @@ class Caller:
         """Note a call that continues in its thread; log one that the receiver did not cancel."""
         callback, notification = run.callback, run.notification
         if self._threads.is_inside(run.task):
-            self.abandoned[run.task] = notification.id
+            self.abandoned[run.task] = run.queue_id
         if self.is_ending:
             return
         _log.error(
@@ -236,17 +235,18 @@ class Caller:
             return
         run.hangs = True
         self._log_timed_out(run, "hangs: it did not end within %g s")
-        if len(self.without_slot) < self._slots:
-            self._give_slot_up(run)
-        run.keeps_slot = task not in self.without_slot
-        self._kept_slots += int(run.keeps_slot)
-        if not run.keeps_slot:
+        if len(self.without_permit) < self._permits:
+            self._give_permit_up(run)
+        run.keeps_permit = task not in self.without_permit
+        self._kept_permits += int(run.keeps_permit)
+        if not run.keeps_permit:
             run.slot.release()
 
-    def _give_slot_up(self, run: _Running) -> None:
-        if run.task not in self.without_slot:
-            self.without_slot.add(run.task)
-            self._free_slot(run.task, run.notification.sender)
+    def _give_permit_up(self, run: _Running) -> None:
+        if run.task not in self.without_permit:
+            self.without_permit.add(run.task)
+            run.task.add_done_callback(self.without_permit.discard)
+            self._give_up(run.task)
 
     def _forget_abandoned(self, task: asyncio.Task[Any]) -> None:
         if self.abandoned.pop(task, None) is not None:

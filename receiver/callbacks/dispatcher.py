@@ -1,11 +1,9 @@
-"""The dispatcher: calls callbacks with notifications, in order for each task.
+"""The dispatcher: the worker that calls callbacks with notifications, in order for each task.
 
-A notification is claimed from the inbox, or held from when it is stored (`reserve`, `begin`). It
-waits for a slot, its callbacks are called one after another, and it is settled: done with all that
-ended at about the same time (`settling.py`); or failed or put off, in a transaction of its own.
-
-Every callback has its own state: one that fails is called again, the others are not. A notification
-whose callback keeps failing becomes a dead letter; until then it delays its own task only.
+It leases queues of the inbox (`pushkit.queue`). An attempt is the calls of a notification's
+callbacks, one after another. Every callback has its own state: one that fails is called again, the
+others are not. A notification whose callback keeps failing becomes a dead letter; until then it
+delays its own task only.
 """
 
 from __future__ import annotations
@@ -13,30 +11,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import CalledBack, NotificationDead
+from pushkit.queue.held import Answer, Ask, Reply
+from pushkit.queue.leases import Claimed, give_back
+from pushkit.queue.rules import Handed, PendingJob
+from pushkit.queue.runner import Runner, Seen, seconds
+from pushkit.queue.worker import QueueWorker
 from pushkit.scheduling import stop_after_attempt
 from pushkit.scheduling.locks import LoopLock
-from pushkit.scheduling.pump import Pump
-from pushkit.scheduling.retry import RetryPolicy, next_attempt, wait_schedule
+from pushkit.scheduling.retry import (
+    RetryPolicy,
+    after_faults,
+    gives_up,
+    persist,
+    wait_schedule,
+)
 from pushkit.storage.database import Database
-from pushkit.storage.script import Script
+from pushkit.storage.script import Script, alone, from_micros, to_micros
 from pushkit.traceparent import trace_id_of
-from receiver.callbacks.calls import TIMED_OUT, Call, Caller, logged_of, within_trace
-from receiver.callbacks.leases import Leases
+from receiver.callbacks.calls import TIMED_OUT, Caller, logged_of, within_trace
 from receiver.callbacks.registry import Callback, CallbackRegistry
-from receiver.callbacks.settling import Ended, Settler
-from receiver.callbacks.slots import CrowdedError, SharedSlots
+from receiver.callbacks.settling import Settled, Settler
+from receiver.callbacks.shares import CrowdedError, Slot
 from receiver.callbacks.unmatched import UnmatchedLog
-from receiver.inbox.model import ClaimedNotification, Notification
-from receiver.inbox.store import Inbox, locks_of
+from receiver.inbox.model import Attempted, Call, Job, Notification, Outcome
+from receiver.inbox.queues import INBOX, group_of
+from receiver.inbox.store import jobs_of, note_death, record_calls, record_late_calls
+from receiver.inbox.together import GroupItem, together
 from receiver.service_state import LARGE_BODY, turn_to_decode
 
 if TYPE_CHECKING:
@@ -48,11 +58,21 @@ _log = logging.getLogger("receiver")
 POLL_INTERVAL = timedelta(seconds=1)
 CALLBACK_CONCURRENCY = 64
 CALLBACK_TIMEOUT = timedelta(minutes=5)
-# Seconds after an outage in which leases that ended are left to their workers, who renew them.
-_SPARED_FOR = 5.0
-_LAST_WRITES = 1.0  # seconds for recording the last calls when the process ends
-_LONGEST_RETIRING = 5.0  # seconds for giving back what is still held
-_MOST_KEPT = 1024
+_LEASE: Final = timedelta(seconds=60)
+_SURE_FOR: Final = _LEASE / 2  # how long a lease is certain to last after it was renewed
+_LAST_WRITES: Final = 1.0  # seconds for recording the last calls when the process ends
+_LONGEST_RETIRING: Final = 5.0  # seconds for giving back what is still held
+_AHEAD_SECONDS: Final = 1.0
+_LEAST_TOOK: Final = 0.001
+_MOST_AHEAD: Final = 32  # times as many queues as are called back at once
+_ANSWERS: Final = {
+    Outcome.DONE: Answer.ACKNOWLEDGED,
+    Outcome.UNMATCHED: Answer.ACKNOWLEDGED,
+    Outcome.FAILED: Answer.AGAIN,
+    Outcome.DEAD: Answer.FINISHED,
+    Outcome.PUT_OFF: Answer.AGAIN,
+    Outcome.LOST: Answer.AGAIN,
+}
 
 
 def callback_retry() -> RetryPolicy:
@@ -62,7 +82,7 @@ def callback_retry() -> RetryPolicy:
     )
 
 
-class Dispatcher:
+class Dispatcher(QueueWorker[Job]):
     """Runs callbacks from the inbox."""
 
     def __init__(
@@ -71,127 +91,134 @@ class Dispatcher:
         registry: CallbackRegistry,
         *,
         retry: RetryPolicy,  # when a failed callback is called again
-        concurrency: int,  # the number of slots: how many notifications are called back at once
+        concurrency: int,  # how many notifications are called back at once
         # How long a call may take if its callback has no time-out; None for any time.
         timeout: timedelta | None = CALLBACK_TIMEOUT,
         # Returns what completes a notification before callbacks get it, if anything has to.
         prepare: Callable[[Notification], Awaitable[Notification] | None] = lambda _: None,
-        # Returns how many senders are trusted: one of several never has all slots.
+        # Returns how many senders are trusted: one of several never has all permits.
         senders: Callable[[], int] = lambda: 1,
         events: Listeners | None = None,
         clock: Callable[[], datetime] = utc_now,
         tracing: Tracing | None = None,
     ) -> None:
+        super().__init__(database, INBOX, kind="dispatcher", lease=_LEASE)
         self._tracing = tracing
         self._events = events or Listeners(_log)
         self._clock = clock
-        self._database = database
         self.registry = registry
         self._retry = retry
+        self._concurrency = concurrency
+        self._senders = senders
         self._prepare = prepare
-        self._inbox = Inbox()
+        self._unmatched = UnmatchedLog(database)
+        self._decoding = LoopLock()
+        self._settler = Settler(database, retry)
+        # `script`, as one object: a group commit collects the calls of the same function.
+        self._settling = self._settler.script
         self.caller: Caller = Caller(
-            slots=concurrency,
+            permits=concurrency,
             timeout=timeout,
-            free_slot=self._free_slot,
+            give_permit_up=self._give_permit_up,
             abandoned_ended=self._release_locks,
         )
+        self._took = 1.0  # seconds of an attempt, a moving average
+        self._ended_at = 0.0  # when the last one ended
         # By former worker's name, the tasks whose calls were abandoned.
         self._abandoned: dict[str, set[asyncio.Task[None]]] = {}
-        self.slots: SharedSlots = SharedSlots(concurrency, senders)
-        self._kept: dict[int, Notification] = {}
-        self._claimed_at: datetime | None = None
-        self._spares_until = 0.0
-        self._unmatched: UnmatchedLog = UnmatchedLog(database)
-        self._is_running = False
-        self._decoding = LoopLock()
-        self.leases: Leases = Leases(database)
-        self.pump: Pump[ClaimedNotification] = Pump(
+        self.runner = self._new_runner()
+
+    def _new_runner(self) -> Runner[Job]:
+        return Runner(
             "callbacks",
-            claim=self._claim,
-            process=self._dispatch,
-            until_due=lambda: database.read(self._until_due_script()),
-            slots=self.slots,
+            self,
+            permits=self._concurrency,
+            per_origin=self._concurrency,
+            lease=_LEASE,
+            longest=_LEASE - _SURE_FOR,
             longest_pause=POLL_INTERVAL,
-            ended=lambda claimed: self.slots.release(claimed.stored.sender),
+            most_unsettled=1,
+            insists=True,
+            is_alone=lambda: self._senders() <= 1,
+            most_held=self._most_held,
         )
-        self.settler: Settler = Settler(database, self.slots, self.leases, self.pump, self.begin)
+
+    def _most_held(self) -> int:
+        """Return how many queues of a sender to hold: with what begins within a second.
+
+        Another process may call back at once what would wait longer here.
+        """
+        free = self.runner.scheduler.free
+        took = self._took if free else max(self._took, seconds() - self._ended_at)
+        ahead = min(_AHEAD_SECONDS / max(took, _LEAST_TOOK), _MOST_AHEAD)
+        return self._concurrency + math.ceil(self._concurrency * ahead)
+
+    def usage(self) -> tuple[int, int]:
+        """Return how many notifications are being called back, and how many may be."""
+        return self._concurrency - self.runner.scheduler.free, self._concurrency
+
+    # --- life --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Call back until cancelled: notifications that are claimed, or held from when stored."""
+        """Call back until cancelled."""
         self.caller.is_ending = False
-        self.slots.note_waiting()  # what the inbox has already comes first
-        self._is_running = True
-        try:
-            await self.pump.run()
-        finally:
-            self._is_running = self.slots.is_open = False
-
-    def begin(self, claimed: ClaimedNotification) -> None:
-        """Call back a notification that is held; after `finish`, leave it for `retire`."""
-        if self.caller.is_ending:
-            self.slots.cancel([claimed.stored.sender])
-        else:
-            self.pump.begin(claimed)
-
-    def keep(self, notification: Notification) -> None:
-        """Keep a notification that waits for a claim, so that it need not be decoded again."""
-        if len(notification.body) <= LARGE_BODY:
-            if len(self._kept) >= _MOST_KEPT:  # other processes may have called back the oldest
-                del self._kept[next(iter(self._kept))]
-            self._kept[notification.id] = notification
-
-    def note_waiting(self) -> None:
-        """Claim soon; until then, what is stored waits behind what waits already."""
-        self.slots.note_waiting()
-        self.pump.wake()
+        await self.runner.run()
 
     async def run_once(self) -> int:
         """Call back every notification that is due now; return how many there were."""
-        begun = await self.pump.run_once()
-        await self.settler.drain()
-        return begun
+        called = 0
+        with self.runner.renewing():
+            while made := await self.runner.run_once():
+                called += made
+        return called
 
     async def finish(self, within: timedelta) -> None:
         """Wait for the callbacks that run; then break off those that did not end, or hang."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + within.total_seconds()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within.total_seconds()):
-                await self.pump.drain()
+        self.runner.is_open = False
+        # A transaction that still runs may hand a notification over, to be called back here.
+        await self._database.drain(_LAST_WRITES)
+        await self.runner.wind_down(timedelta(seconds=max(ends_at - loop.time(), 0)))
         await self.caller.break_off()
-        await self.pump.abandon()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(max(ends_at, loop.time() + _LAST_WRITES)):
-                await self.settler.drain()
-        self.settler.abandon()
-        await self.leases.close()
+                await self.runner.drain()
+        await self.runner.abandon()
         self.caller.close()
 
     async def retire(self) -> None:
-        """Give back what is still held, and release the worker's lock.
+        """Give back what is still leased, and release the worker's lock.
 
-        Notifications of abandoned calls keep their leases, which are no longer renewed, and their
-        worker's lock until the calls end. The dispatcher then continues under another name.
+        The queues of abandoned calls stay leased, without renewal, and their worker's lock is held
+        until these calls end. The dispatcher then continues under another name.
         """
-        # A transaction that still runs may store a notification under a lease, or claim the next.
+        self.runner.retire()
+        # A transaction that still runs may lease a queue.
         await self._database.drain(_LAST_WRITES)
         before = set[asyncio.Task[None]]().union(*self._abandoned.values())
         abandoned = {
-            task: notification
-            for task, notification in self.caller.abandoned.items()
-            if task not in before
+            task: queue_id for task, queue_id in self.caller.abandoned.items() if task not in before
         }
         try:
             # If this fails, the notifications return when their leases end.
             with contextlib.suppress(StorageError, TimeoutError):
                 async with asyncio.timeout(_LONGEST_RETIRING):
-                    await self._database.write(self._give_back_script(abandoned.values()))
+                    await self._database.write(self._give_back(set(abandoned.values())))
         finally:
-            self._abandoned[self.leases.worker] = set(abandoned)
+            self._abandoned[self.name] = set(abandoned)
             if abandoned:
-                self.leases.rename()  # the next `retire` must not give them back either
+                del self.name  # the next `retire` must not give them back either
             self._release_locks()
+            self.runner = self._new_runner()
+
+    def _give_back(self, abandoned: set[str]) -> Script[None]:
+        now = yield from self._database.now()
+        yield from give_back(INBOX, self.name, to_micros(now), but=abandoned)
+        yield from self._database.wake()
+
+    def _give_permit_up(self, task: asyncio.Task[None]) -> None:
+        self.runner.give_permit_up(task)
 
     def _release_locks(self) -> None:
         """Release the locks of former names whose abandoned calls have all ended."""
@@ -201,143 +228,125 @@ class Dispatcher:
                 if self._database.locks is not None:
                     self._database.locks.release(name)
 
-    # --- claiming ------------------------------------------------------------------------------
+    # --- notifications that are stored -------------------------------------------------------
 
-    async def _claim(self) -> Sequence[ClaimedNotification]:
-        if self._database.locks is not None:
-            self._database.locks.hold(self.leases.worker)
-        # After the lock is held: without it, other processes would take over what is reserved.
-        self.slots.is_open = self._is_running
-        claimed: list[ClaimedNotification] = []
-        try:
-            await self._database.write(self._claim_script(claimed))
-        except BaseException as exc:
-            self.slots.cancel(each.stored.sender for each in claimed)
-            if isinstance(exc, StorageError):
-                self._spares_until = time.perf_counter() + _SPARED_FOR
-            raise
-        return claimed
+    def hand(self, sender: str, handed: Handed, job: Job, *, since: float, seen_at: float) -> None:
+        """Take a stored notification, after its commit (see `Runner.hand`)."""
+        group = group_of(sender)
+        self.runner.hand(job.queue_id, group, handed, job, since=since, seen_at=seen_at)
 
-    def _claim_script(self, claimed: list[ClaimedNotification]) -> Script[None]:
-        """Claim what is due; add it to `claimed`."""
-        free = self.slots.take_for_claim()
-        try:
-            yield from self._take_over()
-            taken = time.perf_counter()
-            now = yield from self._database.now()
-            if self._claimed_at is None or now < self._claimed_at:
-                yield from self._inbox.after_setback(now)
-            self._claimed_at = now
-            found = yield from self._inbox.claim(
-                self.leases.lease(now, taken),
-                limit=free,
-                now=now,
-                divide=self.slots.divide,
-                held=self.leases.held,
-                spare_others=taken < self._spares_until,
-            )
-            self.slots.hold(each.stored.sender for each in found)
-            claimed += found
-        finally:
-            self.slots.give_back(free - len(claimed))
+    # --- `QueueWorker` -----------------------------------------------------------------------
 
-    def _take_over(self) -> Script[None]:
-        """Give back what dead dispatchers on this machine held: their locks are free."""
-        locks = self._database.locks
-        if locks is None:
+    def _jobs_of(self, claimed: Sequence[Claimed]) -> Script[dict[int, Job]]:
+        return jobs_of([(each.queue, each.jobs) for each in claimed])
+
+    def _lose(self, lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
+        """Note that processes ended with notifications, which may be what they died of.
+
+        After one death, all that the process had is called back again at once. After more, each
+        waits for a while: they then run apart, so that the next death singles out the cause. The
+        policy says when to give up (`_kills`).
+        """
+        moment = from_micros(now)
+        for job, error, deaths in lost:
+            due = to_micros(moment + after_faults(deaths)) if deaths else None
+            yield from note_death(job.id, error, due, now=now)
+
+    async def look(self, ids: Sequence[str]) -> Mapping[str, Seen]:
+        """Return what the rows of queues say now."""
+        return await self._database.read(self._look(ids))
+
+    def _look(self, ids: Sequence[str]) -> Script[dict[str, Seen]]:
+        queues = yield from INBOX.read(ids)
+        return {name: Seen(each.epoch, bool(each.paused)) for name, each in queues.items()}
+
+    def settle(
+        self, ask: Ask, done: Callable[[Reply | BaseException], None], *, is_urgent: bool
+    ) -> None:
+        """Settle one queue, with what is accepted at the same time; a failure alone."""
+
+        def settled(result: Settled | BaseException) -> None:
+            if isinstance(result, BaseException):
+                done(result)
+                return
+            done(result.reply)
+            for job in result.dead:
+                self._note_dead(job)
+
+        if not is_urgent:
+            item = GroupItem(self._settling, ask, is_first=True)
+            self._database.write_together(together, item, settled)
             return
-        working = yield from self._inbox.working()
-        for worker in locks.dead(name for name in working if name != self.leases.worker):
-            _log.warning("%s died; its notifications are taken over", worker)
-            yield from self._inbox.take_over(worker)
+        self.runner.keep(
+            asyncio.create_task(self._settle_alone(ask, settled), name="receiver-settling")
+        )
 
-    def _give_back_script(self, abandoned: Collection[int]) -> Script[None]:
-        yield from self._inbox.give_back(self.leases.worker, but=abandoned)
-        yield from self._database.wake()
-
-    def _until_due_script(self) -> Script[timedelta | None]:
-        now = yield from self._database.now()
-        due = yield from self._inbox.next_due(but=self.slots.full())
-        return None if due is None else due - now
+    async def _settle_alone(
+        self, ask: Ask, settled: Callable[[Settled | BaseException], None]
+    ) -> None:
+        try:
+            result = await self._database.write_patiently(lambda: alone(self._settling, ask))
+        except BaseException as exc:  # noqa: BLE001  # `settled` gets it
+            settled(exc)
+        else:
+            settled(result)
 
     # --- calling -------------------------------------------------------------------------------
 
-    async def _dispatch(self, claimed: ClaimedNotification) -> None:
-        """Call back a notification in a slot, until it is handed to the settler, or is settled.
-
-        The slot may be released before that, because a call hangs.
-        """
-        sender, task = claimed.stored.sender, asyncio.current_task()
-        assert task is not None  # noqa: S101  # the pump's
-        without_slot = self.caller.without_slot
-        self.leases.hold(claimed)
-        ended: Ended | None = None
+    async def attempt(self, job: Job) -> Answer:
+        """Call a notification's callbacks, one after another."""
+        began = seconds()
         try:
-            if not self.slots.enter_now(sender):
-                await self.slots.enter(sender)
-            begun = time.perf_counter()
-            try:
-                if len(claimed.stored.body) > LARGE_BODY:
-                    await turn_to_decode(self._decoding)
-                ended = await self._call_back(claimed, task)
-            finally:
-                if task not in without_slot:
-                    self.slots.leave(sender, time.perf_counter() - begun)
-        finally:
-            if ended is None:
-                self.leases.release(claimed)
-            if ended is None or task in without_slot:
-                without_slot.discard(task)
-                self.note_waiting()  # it may be due again soon, or the next of its task now
+            result = await self._call_back(job)
+        except StorageError as exc:  # before a call: those that were made are recorded by then
+            _log.warning("notification %d: not called back: %s", job.notification.id, exc)
+            result = Attempted(Outcome.LOST)
+        self._ended_at = seconds()
+        self._took += (self._ended_at - began - self._took) / 8
+        job.result = result
+        return _ANSWERS[result.outcome]
 
-    def _may_be_lost(self, claimed: ClaimedNotification) -> bool:
-        if self.leases.is_sure(claimed):
-            return False
-        text = "notification %d: its lease may have ended; not called back"
-        _log.warning(text, claimed.stored.id)
-        return True
-
-    def _free_slot(self, task: asyncio.Task[None], sender: str) -> None:
-        """Free the slot of a task whose call hangs."""
-        self.slots.leave(sender)
-        self.pump.free_slot(task)
-
-    async def _call_back(
-        self, claimed: ClaimedNotification, task: asyncio.Task[None]
-    ) -> Ended | None:
-        """Call one callback after another; return the notification if every callback has had it.
-
-        The outcome of a call is recorded before the next call: a worker that was suspended beyond
-        its lease learns of it there. The outcome of the last call is recorded when the notification
-        is settled.
-        """
-        stored = claimed.stored
+    async def _call_back(self, job: Job) -> Attempted:
         try:
-            notification = self._kept.pop(stored.id, None) or stored.decode()
+            if job.size > LARGE_BODY and not isinstance(job.notification, Notification):
+                await turn_to_decode(self._decoding)
+            notification = job.notification.decode()
         except InboundError as exc:
             # Another version accepted it: it must not delay the rest of its task.
-            await self._fail(claimed, f"unreadable: {exc.code}", is_final=True)
-            return None
+            return Attempted(Outcome.DEAD, error=f"unreadable: {exc.code}")
         matching = self.registry.wanting(notification)
-        if matching:
-            self._unmatched.note_wanted(notification)
-        else:
+        if not matching:
             await self._unmatched.note_unwanted(notification)
-        wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
-        if wanting and claimed.broken_off and await self._is_held_back(claimed, wanting):
-            return None
+            return Attempted(Outcome.UNMATCHED)
+        self._unmatched.note_wanted(notification)
+        wanting = [callback for callback in matching if not job.had_by(callback.name)]
+        if wanting and job.broken_off and (await self._kills(job)):
+            names = ", ".join(callback.name for callback in wanting)
+            error = f"the process ended {job.attempts} times in the middle of: {names}"
+            return Attempted(Outcome.DEAD, error=error)
         # After that check, for the process may also die in the preparation.
         if wanting and (preparing := self._prepare(notification)) is not None:
             notification = await preparing
+        return await self._call_all(wanting, job, notification)
+
+    async def _call_all(
+        self, wanting: Sequence[Callback], job: Job, notification: Notification
+    ) -> Attempted:
+        """Call one callback after another.
+
+        The outcome of a call is recorded before the next call: a process that was suspended beyond
+        its lease learns of it there. The outcome of the last call is recorded when the notification
+        is settled.
+        """
         call: Call | None = None  # that is not recorded yet
         error: str | None = None
         pause: timedelta | None = None
         is_ours = True
         for callback in wanting:
             if call is not None:
-                is_ours = await self._write(lambda call=call: self._continue_script(claimed, call))  # type: ignore[misc]
+                is_ours = await self._record(job, call)
                 call = None
-            state = claimed.callbacks.get(callback.name)
+            state = job.callbacks.get(callback.name)
             hung_before = state is not None and state.last_error == TIMED_OUT
             slot = self.caller.slot_of(
                 callback, alone=self.registry.has_one, hung_before=hung_before
@@ -348,52 +357,85 @@ class Dispatcher:
             except CrowdedError as exc:  # one callback must not delay the others
                 pause = max(pause or exc.pause, exc.pause)
                 continue
-            # Another worker has it, or may: this process may have been suspended in any wait.
-            if not is_ours or self._may_be_lost(claimed):
+            # Another process has it, or may: this one may have been suspended in any wait.
+            if not is_ours or not await self._is_leased(job):
                 slot.release()
-                return None
-            begun = time.perf_counter()
-            calling = self.caller.call(callback, notification, slot, task)
-            call = await (
-                calling
-                if self._tracing is None
-                else _within(self._tracing, calling, callback, notification)
-            )
-            self._emit_called_back(call, notification, begun)
+                return Attempted(Outcome.LOST)
+            call = await self._call(callback, job, notification, slot)
             error = f"{call.callback}: {call.error}" if call.error else error
         if error is not None:
-            await self._fail(claimed, error, call)
-            return None
+            return Attempted(Outcome.FAILED, call, error)
         if pause is not None:
-            await self._write(lambda: self._put_off_script(claimed, call, pause))
-            return None
-        ended = Ended(claimed, call, is_unmatched=not matching)
-        # While notifications wait for claims, the next must not wait for an acceptance.
-        self.settler.add(ended, at_once=bool(self._kept) or not isinstance(stored, Notification))
-        return ended
+            return Attempted(Outcome.PUT_OFF, call, pause=pause.total_seconds())
+        return Attempted(Outcome.DONE, call)
 
-    async def _is_held_back(
-        self, claimed: ClaimedNotification, wanting: Sequence[Callback]
-    ) -> bool:
-        """Put off or give up a notification that was held when processes died; False to call back.
+    async def _call(
+        self,
+        callback: Callback,
+        job: Job,
+        notification: Notification,
+        slot: Slot,
+    ) -> Call:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # the runner's
+        begun = time.perf_counter()
+        calling = self.caller.call(callback, job.queue_id, notification, slot, task)
+        if self._tracing is None:
+            call = await calling
+        else:
+            call = await _within(self._tracing, calling, callback, notification)
+        self._emit_called_back(call, notification, begun)
+        return call
 
-        After one death, all that the process held is called back again at once. After more, each is
-        put off by the schedule: they then run apart, so that the next death singles out the cause.
-        """
-        deaths = claimed.attempts - 1
-        if deaths < 1:
-            return False
+    async def _kills(self, job: Job) -> bool:
+        """Return whether so many processes ended with a notification that it is given up."""
         now = await self._database.read(self._database.now())
-        again_at = next_attempt(self._retry, attempts=deaths, since=claimed.since, now=now)
-        if again_at is None:
-            names = ", ".join(callback.name for callback in wanting)
-            error = f"the process ended {deaths} times in the middle of: {names}"
-            await self._fail(claimed, error, is_final=True)
+        return gives_up(self._retry, attempts=job.attempts, since=job.since, now=now)
+
+    async def _is_leased(self, job: Job) -> bool:
+        """Return whether this process certainly leases a notification's queue; ask if need be."""
+        if self._is_sure(job):
             return True
-        if deaths == 1:
-            return False
-        await self._database.write(self._inbox.put_off(claimed, self.leases.worker, again_at))
-        return True
+        await self.runner.renew()
+        if self._is_sure(job):
+            return True
+        text = "notification %d: its lease may have ended; not called back"
+        _log.warning(text, job.notification.id)
+        return False
+
+    def _is_sure(self, job: Job) -> bool:
+        queue = self.runner.memory.queues.get(job.queue_id)
+        return queue is not None and queue.epoch == job.epoch and seconds() < queue.until
+
+    async def _record(self, job: Job, call: Call) -> bool:
+        """Record a call before the next one; return whether this lease still holds.
+
+        If that fails it is tried again: the call would otherwise be made again. If the process ends
+        meanwhile, one more second is given to it.
+        """
+
+        def write() -> Awaitable[bool]:
+            return self._database.write(self._recording(job, call))
+
+        while True:
+            try:
+                return await persist(write, through=StorageError, within=_SURE_FOR)
+            except StorageError as exc:
+                _log.warning("callbacks: a call cannot be recorded; trying again: %s", exc)
+            except asyncio.CancelledError:
+                with contextlib.suppress(StorageError, TimeoutError):
+                    async with asyncio.timeout(_LAST_WRITES):
+                        await write()
+                raise
+
+    def _recording(self, job: Job, call: Call) -> Script[bool]:
+        now = yield from self._database.now()
+        held, _ = yield from INBOX.renew({job.queue_id: job.epoch}, self.lease_until(now))
+        record = record_calls if job.queue_id in held else record_late_calls
+        yield from record([call], now=now)
+        return job.queue_id in held
+
+    # --- what is said of it ------------------------------------------------------------------
 
     def _emit_called_back(self, call: Call, notification: Notification, begun: float) -> None:
         """Emit how a call ended, and how long it took."""
@@ -413,20 +455,10 @@ class Dispatcher:
             )
         )
 
-    # --- settling one by itself ----------------------------------------------------------------
-
-    async def _fail(
-        self,
-        claimed: ClaimedNotification,
-        error: str,
-        call: Call | None = None,
-        *,
-        is_final: bool = False,  # a dead letter, however few its attempts are
-    ) -> None:
-        """Settle a notification that failed: it is retried, or is a dead letter."""
-        stored = claimed.stored
-        if not await self._write(lambda: self._fail_script(claimed, error, call, is_final)):
-            return
+    def _note_dead(self, job: Job) -> None:
+        """Log and emit that a notification is a dead letter."""
+        stored, result = job.notification, job.result
+        error = (result and result.error) or ""
         _log.error(
             "notification %d is a dead letter: %s%s",
             stored.id,
@@ -446,56 +478,6 @@ class Dispatcher:
                     error=error,
                 )
             )
-
-    async def _write(self, script: Callable[[], Script[bool]]) -> bool:
-        """Record a call, which would otherwise be made again.
-
-        If the process ends meanwhile, one more second is given to it.
-        """
-        try:
-            return await self.settler.persist(lambda: self._database.write(script()))
-        except asyncio.CancelledError:
-            with contextlib.suppress(StorageError, TimeoutError):
-                async with asyncio.timeout(_LAST_WRITES):
-                    await self._database.write(script())
-            raise
-
-    def _continue_script(self, claimed: ClaimedNotification, call: Call) -> Script[bool]:
-        """Record a call; return whether this attempt may make the next one."""
-        now = yield from self._database.now()
-        yield from self._inbox.record_calls([call], now=now)
-        until = self.leases.lease(now, claimed.leased_at).until
-        return (yield from self._inbox.keep_claim(claimed, self.leases.worker, until))
-
-    def _put_off_script(
-        self, claimed: ClaimedNotification, call: Call | None, pause: timedelta
-    ) -> Script[bool]:
-        """Put a notification off, for the callbacks whose shares are used up."""
-        now = yield from self._hold_task(claimed)
-        yield from self._inbox.record_calls([call] if call else [], now=now)
-        yield from self._inbox.put_off(claimed, self.leases.worker, now + pause)
-        return True
-
-    def _fail_script(
-        self, claimed: ClaimedNotification, error: str, call: Call | None, is_final: bool
-    ) -> Script[bool]:
-        """Settle a failure; return whether the notification is a dead letter now."""
-        now = yield from self._hold_task(claimed)
-        yield from self._inbox.record_calls([call] if call else [], now=now)
-        retry_at: datetime | None = None
-        if not is_final:
-            retry_at = next_attempt(
-                self._retry, attempts=claimed.attempts, since=claimed.since, now=now
-            )
-        settled = yield from self._inbox.settle_failed(
-            claimed, self.leases.worker, now=now, retry_at=retry_at, error=error
-        )
-        return settled and retry_at is None
-
-    def _hold_task(self, claimed: ClaimedNotification) -> Script[datetime]:
-        """Hold a notification's task, and return the current time."""
-        _, now = yield from self._database.hold([claimed.stored], locks_of, wait=True)
-        return now
 
 
 async def _within(

@@ -1,236 +1,140 @@
-"""Settling the notifications that every callback has had, and claiming the next of their tasks.
-
-A notification's slot is free as soon as its callbacks have ended. It is settled in the transaction
-that stores what is accepted next, or in one of its own a moment later: all notifications that have
-ended when the transaction begins are one item of it.
-"""
+"""Settles queues of the inbox: stores what their callbacks came to, and hands out what is next."""
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Final, TypeAlias, TypeVar
+from datetime import datetime, timedelta
 
-from pushkit.errors import StorageError
-from pushkit.scheduling.pump import Pump
-from pushkit.scheduling.retry import persist
+from pushkit.queue.held import Ask, Reply
+from pushkit.queue.leases import advance
+from pushkit.queue.rules import Queue
+from pushkit.scheduling.retry import RetryPolicy, next_attempt
 from pushkit.storage.database import Database
-from pushkit.storage.script import DEFERRED, Deferred, Script
-from receiver.callbacks.calls import Call
-from receiver.callbacks.leases import SURE_FOR, Leases
-from receiver.callbacks.slots import SharedSlots
-from receiver.inbox.model import ClaimedNotification
-from receiver.inbox.store import Inbox, locks_of
-from receiver.inbox.together import GroupItem, together
-
-T = TypeVar("T")
-
-# The next notification of each task of a batch, if this process holds it now.
-_Followed: TypeAlias = Sequence[ClaimedNotification | Deferred | None]
-
-_PATIENCE: Final = 0.002  # seconds that settling waits for something to be accepted
+from pushkit.storage.script import DEFERRED, Deferred, Script, to_micros
+from receiver.inbox.model import Call, Job, Outcome
+from receiver.inbox.queues import INBOX
+from receiver.inbox.store import (
+    PUT_OFF,
+    Change,
+    jobs_of,
+    record_calls,
+    record_late_calls,
+    store_results,
+)
 
 
-@dataclass(slots=True, eq=False)
-class Ended:
-    """A notification that every callback has had, until it is settled."""
+@dataclass(slots=True)
+class Settled:
+    """The result of settling one queue."""
 
-    claimed: ClaimedNotification
-    call: Call | None  # the last call, which is not recorded yet; None if no callback wants it
-    is_unmatched: bool = False
-    holds_next: bool = False  # whether this process holds the next notification of the task
-    offers_next: bool = False  # whether the next notification of the task waits for a claim
-    task: tuple[str, str] | None = field(init=False)  # by sender and id, if it has one
-
-    def __post_init__(self) -> None:
-        stored = self.claimed.stored
-        self.task = None if stored.task_id is None else (stored.sender, stored.task_id)
+    reply: Reply = field(default_factory=lambda: Reply(kept=False))
+    dead: list[Job] = field(default_factory=list)  # that are dead letters now
 
 
-@dataclass(slots=True, eq=False)
-class _Batch:
-    """Notifications that are settled together."""
-
-    ended: list[Ended] = field(default_factory=list)
-
-
+@dataclass(frozen=True, slots=True)
 class Settler:
-    """Settles the notifications that every callback has had."""
+    """Settles queues, in the transactions that also store what is accepted."""
 
-    def __init__(
-        self,
-        database: Database,
-        slots: SharedSlots,
-        leases: Leases,
-        pump: Pump[ClaimedNotification],  # claims what waits, and logs why it cannot be settled
-        # Calls back the next notification of a task, which this process holds.
-        begin: Callable[[ClaimedNotification], None],
-    ) -> None:
-        self._database = database
-        self._inbox = Inbox()
-        self._slots = slots
-        self._leases = leases
-        self._pump = pump
-        self._begin = begin
-        # Filled in the event loop, and emptied in the thread of a transaction.
-        self._ended: deque[Ended] = deque()
-        self._next: _Batch | None = None  # submitted and empty: its transaction will fill it
-        self._writing: set[asyncio.Future[_Followed]] = set()
+    database: Database
+    retry: RetryPolicy  # of notifications of which a callback failed
 
-    def add(self, ended: Ended, *, at_once: bool) -> None:
-        """Settle a notification with what is accepted next, or at once."""
-        self._slots.unsettled += 1
-        self._ended.append(ended)
-        if at_once:
-            self.settle()
-        elif self._next is None and len(self._ended) == 1:
-            asyncio.get_running_loop().call_later(_PATIENCE, self.settle)
+    def script(
+        self, asks: Sequence[Ask], /, *, wait: bool = True
+    ) -> Script[list[Settled | Deferred]]:
+        """Settle queues, in one transaction.
 
-    def settle(self) -> None:
-        """Settle what has ended, in one transaction with what is submitted next."""
-        if self._ended and self._next is None:
-            self._next = _Batch()
-            self._write(self._next)
+        What was called is a fact, whoever leases the queue by now; all else counts under the epoch.
 
-    async def drain(self) -> None:
-        """Settle all that has ended, and wait for it."""
-        while self._ended or self._writing:
-            self.settle()
-            await asyncio.wait(self._writing)
-
-    def abandon(self) -> None:
-        """Leave the rest to its leases."""
-        while self._ended:
-            self._leases.release(self._ended.pop().claimed)
-            self._slots.unsettled -= 1
-        for writing in list(self._writing):
-            writing.cancel()
-
-    def _submit(self, batch: _Batch) -> asyncio.Future[_Followed]:
-        # First: what is accepted in the same transaction may then be the next of a task.
-        return self._database.write_together(
-            together, GroupItem(self._script, batch, is_first=True)
-        )
-
-    def _write(self, batch: _Batch, writing: asyncio.Future[_Followed] | None = None) -> None:
-        writing = writing or self._submit(batch)
-        self._writing.add(writing)
-        writing.add_done_callback(functools.partial(self._written, batch))
-
-    def _written(self, batch: _Batch, writing: asyncio.Future[_Followed]) -> None:
-        """Call back the next notification of each task, if this process holds it now."""
-        self._writing.discard(writing)
-        error = asyncio.CancelledError() if writing.cancelled() else writing.exception()
-        if isinstance(error, StorageError) and len(batch.ended) > 1:
-            for each in batch.ended:  # one that fails must not delay the others
-                self._write(_Batch([each]))
-            return
-        if isinstance(error, StorageError):
-            self._write(batch, asyncio.create_task(self.persist(lambda: self._submit(batch))))
-            return
-        if isinstance(error, Exception):
-            self._pump.leave_to_lease(error)
-        if self._next is batch:  # its transaction never began
-            self._next = None
-        following = writing.result() if error is None else [None] * len(batch.ended)
-        for each, followed in zip(batch.ended, following, strict=True):
-            if followed is DEFERRED:
-                self._write(_Batch([each]))
-                continue
-            self._leases.release(each.claimed)
-            self._slots.unsettled -= 1
-            if error is not None:
-                self._cancel_next(each)
-            elif isinstance(followed, ClaimedNotification):
-                self._begin(followed)
-        if error is not None:
-            self.settle()
-        if any(each.offers_next for each in batch.ended):
-            self._slots.note_waiting()  # a claim may have looked before this was committed
-        if self._slots.some_wait:
-            self._pump.wake()
-
-    async def persist(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Try to write until it succeeds: callbacks that ended would be called again otherwise.
-
-        If the lease ends meanwhile, the next worker sees what was recorded by then.
+        Args:
+            asks: What the holder says of each queue.
+            wait: Whether to wait for queues that another transaction has locked, or to defer them.
         """
-        while True:
-            try:
-                return await persist(write, through=StorageError, within=SURE_FOR)
-            except StorageError as exc:
-                self._pump.keep_trying(exc)
+        ids = {ask.id for ask in asks}
+        queues = yield from INBOX.lock(ids, wait=wait)
+        missing = [] if wait else ids.difference(queues)
+        deferred = (yield from INBOX.existing(list(missing))) if missing else ()
+        now = yield from self.database.now()
+        settled = {id(ask): Settled() for ask in asks if ask.id not in deferred}
+        ours: list[tuple[Queue, Ask]] = []
+        late: list[Ask] = []
+        for ask in asks:
+            queue = queues.get(ask.id)
+            if queue is not None and queue.epoch == ask.epoch:
+                ours.append((queue, ask))
+            elif id(ask) in settled:
+                late.append(ask)
+        yield from record_calls(_calls_of(ask for _, ask in ours), now=now)
+        yield from record_late_calls(_calls_of(late), now=now)
+        yield from self._store(ours, settled, now)
+        yield from _advance(ours, settled, to_micros(now))
+        return [settled.get(id(ask), DEFERRED) for ask in asks]
 
-    def _cancel_next(self, ended: Ended) -> None:
-        if ended.holds_next:
-            ended.holds_next = False
-            self._slots.cancel([ended.claimed.stored.sender])
-
-    # --- in a transaction ----------------------------------------------------------------------
-
-    def _script(
-        self, batches: Sequence[_Batch], /, *, wait: bool
-    ) -> Script[list[_Followed | Deferred]]:
-        """Settle batches, and claim or offer the next notification of each task.
-
-        Those whose task another transaction holds are deferred.
-        """
-        if self._next in batches:
-            first, self._next = self._next, None  # what ends from now on is in another batch
-            while first is not None and self._ended:
-                first.ended.append(self._ended.popleft())
-        ended = [each for batch in batches for each in batch.ended]
-        for each in ended:
-            self._cancel_next(each)  # this script may run again after a commit that failed
-        taken = time.perf_counter()
-        ours, now = yield from self._database.hold(
-            ended, lambda each: locks_of(each.claimed.stored), wait=wait
-        )
-        yield from self._inbox.record_calls(
-            [each.call for each in ours if each.call is not None], now=now
-        )
-        settled: set[int] = set()
-        for unmatched in {each.is_unmatched for each in ours}:
-            settled |= yield from self._inbox.settle_done(
-                [each.claimed for each in ours if each.is_unmatched is unmatched],
-                self._leases.worker,
-                now=now,
-                unmatched=unmatched,
-            )
-        by_task = {
-            each.task: each
-            for each in ours
-            if each.task is not None and each.claimed.stored.id in settled
+    def _store(
+        self, ours: list[tuple[Queue, Ask]], settled: dict[int, Settled], now: datetime
+    ) -> Script[None]:
+        changes = {
+            id(job): self._change(job, now)
+            for _, ask in ours
+            for job in ask.results
+            if job.result.outcome is not Outcome.LOST
         }
-        following = yield from self._next_of(by_task, now, taken)
-        outcomes = {each: following.get(each) for each in ours}
-        results = [[outcomes.get(each, DEFERRED) for each in batch.ended] for batch in batches]
-        return [DEFERRED if each == [DEFERRED] else each for each in results]
+        jobs = [job for _, ask in ours for job in ask.results if id(job) in changes]
+        stored = yield from store_results([(job, changes[id(job)]) for job in jobs], now=now)
+        for number, (queue, ask) in enumerate(ours):
+            for job in ask.results:
+                if job.notification.id not in stored:
+                    continue
+                if changes[id(job)].state != "pending":
+                    queue = queue._replace(settled_to=max(queue.settled_to, job.seq))  # noqa: PLW2901
+                if changes[id(job)].state == "dead":
+                    settled[id(ask)].dead.append(job)
+                queue = queue._replace(abandoned=0)  # noqa: PLW2901
+            ours[number] = (queue, ask)
 
-    def _next_of(
-        self, by_task: Mapping[tuple[str, str], Ended], now: datetime, taken: float
-    ) -> Script[dict[Ended, ClaimedNotification]]:
-        """Claim the next notification of each task, or offer it to claims."""
-        ids = yield from self._inbox.oldest_unfinished(sorted(by_task))
-        if not ids:
-            return {}
-        following = {each: by_task[task] for each, task in ids.items()}
-        senders = [each.claimed.stored.sender for each in following.values()]
-        for each, may in zip(following.values(), self._slots.reserve(senders), strict=True):
-            each.holds_next = may
-        reserved = [found for found, each in following.items() if each.holds_next]
-        followed = yield from self._inbox.follow(reserved, self._leases.lease(now, taken), now=now)
-        found = {following.pop(each.stored.id): each for each in followed}
-        if following:
-            for each in following.values():
-                self._cancel_next(each)
-                each.offers_next = True
-            yield from self._inbox.make_heads(sorted(following))
-            self._slots.note_waiting()
-            yield from self._database.wake()
-        return found
+    def _change(self, job: Job, now: datetime) -> Change:
+        """Return what a result changes in the row of its notification."""
+        result = job.result
+        assert result is not None  # noqa: S101  # what is settled was attempted
+        match result.outcome:
+            case Outcome.DONE | Outcome.UNMATCHED:
+                return Change("done", 1, is_unmatched=result.outcome is Outcome.UNMATCHED)
+            case Outcome.PUT_OFF:
+                again = now + timedelta(seconds=result.pause)
+                return Change("pending", 0, PUT_OFF, to_micros(again))
+            case Outcome.FAILED:
+                retry_at = next_attempt(
+                    self.retry, attempts=job.attempts + 1, since=job.since, now=now
+                )
+                if retry_at is not None:
+                    return Change("pending", 1, result.error, to_micros(retry_at))
+        return Change("dead", 1, result.error)
+
+
+def _calls_of(asks: Iterable[Ask]) -> list[Call]:
+    """Return the last calls of each result, which are not recorded yet."""
+    calls = (job.result.call for ask in asks for job in ask.results)
+    return [call for call in calls if call is not None]
+
+
+def _advance(
+    ours: Sequence[tuple[Queue, Ask]], settled: dict[int, Settled], now: int
+) -> Script[None]:
+    """Keep or release the queues, and read the next notifications of those that are kept."""
+    advanced = yield from advance(INBOX, ours, stops=lambda queue: bool(queue.paused), now=now)
+    fetched = [
+        (queue, found.jobs)
+        for queue, _ in ours
+        if (found := advanced[queue.id].fetched) is not None
+    ]
+    jobs = (yield from jobs_of(fetched)) if any(found for _, found in fetched) else {}
+    for queue, ask in ours:
+        after = advanced[queue.id]
+        found = after.fetched
+        settled[id(ask)].reply = Reply(
+            after.kept,
+            [jobs[job.id] for job in found.jobs] if found else (),
+            found.upto if found else 0,
+            after.stops,
+            after.due_at is not None,
+        )

@@ -18,7 +18,7 @@ from pushkit.errors import InboundError, StorageError
 from pushkit.storage.database import Database
 from pushkit.storage.location import with_database
 from receiver.inbox.model import Notification
-from receiver.inbox.store import Inbox
+from receiver.inbox.store import last_wanted
 from receiver.service_state import LARGE_BODY
 
 _log = logging.getLogger("receiver")
@@ -33,7 +33,6 @@ class UnmatchedLog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._inbox = Inbox()
         self._wanted: set[_Kind] = set()  # that a callback had
         self._has_read = False  # whether those of earlier processes are known
         self._logged: set[_Kind | None] = set()  # None stands for all that nobody wanted before
@@ -47,7 +46,7 @@ class UnmatchedLog:
         if not self._has_read:
             self._has_read = True
             with contextlib.suppress(StorageError):
-                script = self._inbox.last_wanted(_READ_BACK, max_bytes=LARGE_BODY)
+                script = last_wanted(_READ_BACK, max_bytes=LARGE_BODY)
                 bodies = await self._database.read(script)
                 self._wanted |= await asyncio.to_thread(_kinds_of, bodies)
         kind = notification.kind, notification.state

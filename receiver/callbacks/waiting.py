@@ -15,10 +15,10 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from pushkit.a2a import StatusUpdate, TaskState
 from pushkit.arguments import read_member
 from pushkit.errors import ConfigError, InboundError, StorageError
-from pushkit.scheduling.pump import cancelled
+from pushkit.scheduling.ending import cancelled
 from pushkit.storage.database import Database
 from receiver.inbox.model import Notification
-from receiver.inbox.store import Inbox
+from receiver.inbox.store import of_task, with_news
 
 _POLL_SECONDS = 1.0  # between looks for what other processes accepted, unless they say so
 _REST_SECONDS = 0.1  # after a look: the next one finds all that was accepted meanwhile
@@ -37,7 +37,6 @@ class Arrivals:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._inbox = Inbox()
         self._waiting: defaultdict[tuple[str, str], set[_Waiter]] = defaultdict(set)
         self._looking: asyncio.Task[None] | None = None
         self._other_accepted = asyncio.Event()
@@ -68,9 +67,7 @@ class Arrivals:
         """Yield a task's notifications after an id, in the order of acceptance, for ever."""
         while True:
             with self._waits(sender, task_id, after) as waiter:  # before reading: none is missed
-                batch = await self._database.read(
-                    self._inbox.of_task(task_id, after=after, sender=sender)
-                )
+                batch = await self._database.read(of_task(task_id, after=after, sender=sender))
                 if not batch:
                     await waiter.arrived
             for stored in batch:
@@ -109,7 +106,7 @@ class Arrivals:
                 for key, waiters in self._waiting.items()
             }
             with contextlib.suppress(StorageError):  # out of reach: the next look may succeed
-                for sender, task_id in await self._database.read(self._inbox.with_news(seen)):
+                for sender, task_id in await self._database.read(with_news(seen)):
                     self.announce(sender, task_id)
             await asyncio.sleep(_REST_SECONDS)
 

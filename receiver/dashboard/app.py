@@ -72,6 +72,7 @@ def _site(pages: InboxPages, access: DashboardAccess) -> Site:
     site.show("/notifications", "notifications.html", pages.notifications, kept=_FILTERS)
     site.show("/notifications/{id}", "notification.html", pages.notification)
     site.show("/task", "task.html", pages.task)
+    site.show("/queues", "queues.html", pages.queues)
     site.show("/callbacks", "callbacks.html", pages.callbacks)
     site.show("/refusals", "refusals.html", pages.refusals, kept=("code",))
     site.show("/refusals/{id}", "refusal_of_one.html", pages.refusal)

@@ -15,11 +15,15 @@ from pushkit.webui.openapi import (
     record,
     schema_of,
 )
+from receiver.dashboard.pages import CURSOR_PATTERN
 from receiver.inbox.model import InboxStatus
 
 _NUMBERED: Final[JsonObject] = {"type": "string", "pattern": "^[0-9]{1,18}$"}
 _ID: Final = parameter("id", _NUMBERED, "Its number.", "path")
 _BEFORE: Final = parameter("before", _NUMBERED, "`before` of the previous page.")
+_AFTER: Final = parameter(
+    "after", {"type": "string", "pattern": CURSOR_PATTERN}, "`after` of the previous page."
+)
 
 _SUMMARY: Final = (
     "id body_bytes attempts: integer",
@@ -90,6 +94,16 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
         ]
     },
     "Task": record("task_id: text", "lines: Line[]", "is_cut: flag"),
+    "Queue": record(
+        "id sender: text",
+        "task_id: text?",
+        "worker: text? # The process that leases it.",
+        "leased_at lease_until: moment?",
+        "epoch: integer # How many leases of it began or ended, from a first number on.",
+        "due_at: moment? # When notifications are due that no process has.",
+        "waiting: AtMost # Its unfinished notifications.",
+    ),
+    "Queues": record("queues: Queue[]", "after: text?"),
     "Trouble": record("error: text", "waiting dead newest: integer", "last_at: moment?"),
     "Failure": record("at: moment", "notification_id: integer", "task_id: text?", "error: text"),
     "Calls": record(
@@ -133,6 +147,12 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
             "The newest 200 updates of a task, by `seq`, with the gaps between them.",
             parameter("task", {**schema_of("name"), "minLength": 1}, "The task.", required=True),
             of_sender,
+        ),
+        "/queues": get(
+            "Queues",
+            "The queues that a process leases, or in which notifications wait for one.",
+            _AFTER,
+            LIMIT,
         ),
         "/callbacks": get("Callbacks", "The callbacks: their failures, and their last calls."),
         "/refusals": get(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
+from urllib.parse import quote, unquote
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError
@@ -31,6 +33,8 @@ from receiver.refusals import refusal_of
 
 _OF_TASK: Final = 200
 _MAX_DIGITS: Final = 18
+# A queue's id, percent-encoded: it has a line break between sender and task, but no NUL.
+CURSOR_PATTERN: Final = "^([A-Za-z0-9_.~-]|%(0[1-9A-F]|[1-9A-F][0-9A-F]))+$"
 _TROUBLE: Final = "error waiting dead last_at newest"
 _PURGED: Final = "there is no such notification: it may have been purged"
 _FORGOTTEN: Final = "there is no such refusal: only the newest for each reason are kept, in memory"
@@ -113,6 +117,16 @@ class InboxPages:
         page = await self.inbox.browse(wanted, limit=_OF_TASK)
         return {"task_id": task_id, "lines": _lines(page.items), "is_cut": page.before is not None}
 
+    async def queues(self, request: PageRequest) -> JsonObject:
+        """Return a page of the queues that a process leases, or that are due, by id."""
+        limit = limit_of(request.query)
+        page = await self.inbox.queues(after=_after(request.query), limit=limit + 1)
+        shown, more = page[:limit], len(page) > limit
+        return {
+            "queues": [{**document(each), "id": _cursor(each.id)} for each in shown],
+            "after": _cursor(shown[-1].id) if more else None,
+        }
+
     async def callbacks(self, _request: PageRequest) -> JsonObject:
         """Return the callbacks with their errors, and their calls in this process."""
         troubles = await self.inbox.callback_troubles()
@@ -187,6 +201,17 @@ def _before(query: Mapping[str, str]) -> int | None:
     if not is_number(found):
         raise ConfigError("before: expected the `before` of the previous page")
     return int(found)
+
+
+def _cursor(queue_id: str) -> str:
+    return quote(queue_id, safe="")
+
+
+def _after(query: Mapping[str, str]) -> str | None:
+    found = query.get("after") or None
+    if found is not None and not re.fullmatch(CURSOR_PATTERN, found):
+        raise ConfigError("after: expected the `after` of the previous page")
+    return found and unquote(found)
 
 
 def is_number(text: str) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pushkit.errors import InboundError
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import Script, count
-from receiver.inbox.schema import UNFINISHED
+from receiver.inbox.store import UNFINISHED
 
 
 class BacklogFullError(InboundError, code="backlog_full", status=429):

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.arguments import read_member
+from pushkit.queue.leases import reschedule
 from pushkit.record import field, record
 from pushkit.storage.paging import (
     AtMost,
@@ -33,7 +34,8 @@ from pushkit.storage.script import (
     to_micros,
 )
 from receiver.inbox.model import CallbackState, InboxStatus
-from receiver.inbox.schema import UNFINISHED
+from receiver.inbox.queues import INBOX, task_of
+from receiver.inbox.store import IS_IN_PROGRESS, STATUS, UNFINISHED
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -48,9 +50,8 @@ class InboxFilter:
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
         more = ["unmatched = 1"] if self.unmatched else []
-        if self.status is not None:  # not a parameter: each partial index is for one status
-            status = read_member("status", self.status, InboxStatus)  # another text would be SQL
-            more.append(f"status = '{status}'")
+        if self.status is not None:  # not a parameter: each partial index is for one state
+            more.append(_WHERE_STATUS[read_member("status", self.status, InboxStatus)])
         return conditions({"sender": self.sender, "task_id": self.task_id}, *more, after=after)
 
 
@@ -58,7 +59,7 @@ class InboxFilter:
 class NotificationSummary:
     """A notification without its body; the names are those of `Notification`.
 
-    `attempts` counts how often it was claimed since it was accepted, or redriven.
+    `attempts` counts the attempts that ended since it was accepted, or redriven.
     """
 
     id: int
@@ -151,19 +152,45 @@ class CallbackTrouble:
     newest: int  # the newest of these notifications
 
 
+@record(frozen=True, slots=True, kw_only=True)
+class InboxQueue:
+    """A queue of notifications that a process leases, or that is due, now or later."""
+
+    sender: str
+    task_id: str | None
+    worker: str | None  # the process that leases it; None if none does
+    leased_at: datetime | None  # since when
+    lease_until: datetime | None
+    epoch: int  # grows whenever a lease begins or ends
+    due_at: datetime | None  # when notifications are due that no process has
+    waiting: AtMost  # its unfinished notifications
+    id: str  # sender and task, or the delivery id of a notification without a task
+
+
 _SUMMARY = (
-    "id, sender, delivery_id, task_id, config_id, seq, missing, late, kid,"
-    " LENGTH(body) AS body_bytes, status, attempts, issued_at, received_at, redriven_at,"
+    "id, sender, delivery_id, task_id, config_id, seq, missing, late, kid, body_bytes,"
+    f" {STATUS} AS status, attempts, issued_at, received_at, redriven_at,"
     " not_before, finished_at, last_error, unmatched"
 )
 _SUMMARIES = f"SELECT {_SUMMARY} FROM pushkit_inbox"
+_WHERE_STATUS = {
+    InboxStatus.RECEIVED: f"({UNFINISHED} AND NOT {IS_IN_PROGRESS})",
+    InboxStatus.IN_PROGRESS: IS_IN_PROGRESS,
+    InboxStatus.DONE: "state = 'done'",
+    InboxStatus.DEAD: "state = 'dead'",
+}
+_IN_PROGRESS = (  # from the leased queues, however many notifications wait
+    "pushkit_inbox_queues q JOIN pushkit_inbox i ON i.queue_id = q.id AND i.state = 'pending'"
+    " AND i.waits = 0 AND i.place <= q.sending_to WHERE q.lease_worker IS NOT NULL"
+)
 _NOT_DONE = (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS, InboxStatus.DEAD)
-_FILTERED = "id, sender, task_id, status, unmatched"
-_REDRIVABLE = "(status = 'dead' OR unmatched = 1)"
+_FILTERED = "id, sender, task_id, state, waits, queue_id, place, unmatched"
+_REDRIVABLE = "(state = 'dead' OR unmatched = 1)"
 # In the figures of an overview, which are read from a bounded number of rows.
 _MOST_ARRIVALS: Final = 2000
 _MOST_READ: Final = 10_000  # from an index alone
 _MOST_ROWS: Final = 250
+_MOST_WAITING: Final = 1000  # that are counted of a queue
 
 
 def find(wanted: InboxFilter, *, after: int, limit: int) -> Script[list[NotificationSummary]]:
@@ -199,52 +226,55 @@ def show(notification_id: int) -> Script[NotificationReport | None]:
     )
 
 
-def redrivable_tasks(ids: Sequence[int]) -> Script[list[tuple[str, str]]]:
-    """Return the tasks to hold for `redrive`, by sender and id, sorted."""
-    rows = yield from run_for_ids(
-        "SELECT DISTINCT sender, task_id FROM pushkit_inbox"
-        f" WHERE {_REDRIVABLE} AND task_id IS NOT NULL AND id IN ($ids)",
-        sorted(ids),
-    )
-    return sorted({(row["sender"], row["task_id"]) for row in rows})
-
-
-def redrive(
-    ids: Sequence[int], tasks: Sequence[tuple[str, str]], now: datetime
-) -> Script[list[int]]:
+def redrive(ids: Sequence[int], now: datetime) -> Script[list[int]]:
     """Redrive dead letters, and notifications that no callback wanted; return their ids.
 
-    Attempts and age begin anew. A callback that had the notification does not get it again.
-    The caller holds the tasks, which `redrivable_tasks` returned.
+    Attempts and age begin anew, and newer ones of the same task wait. A callback that had the
+    notification does not get it again.
     """
     rows = yield from run_for_ids(
-        "UPDATE pushkit_inbox SET status = 'received', attempts = 0, not_before = $1,"
-        " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0,"
-        " head = CASE WHEN task_id IS NULL THEN 1 ELSE 0 END"
-        f" WHERE {_REDRIVABLE} AND id IN ($ids) RETURNING id",
-        sorted(ids),
-        to_micros(now),
+        f"SELECT id, queue_id FROM pushkit_inbox WHERE {_REDRIVABLE} AND id IN ($ids)", sorted(ids)
     )
-    for sender, task_id in tasks:
-        yield from _mark_oldest(sender, task_id)
-    return sorted(int(row["id"]) for row in rows)
+    of_queue: dict[str, list[int]] = defaultdict(list)
+    for row in rows:
+        of_queue[row["queue_id"]].append(int(row["id"]))
+    queues = yield from INBOX.lock(of_queue)
+    redriven: list[int] = []
+    for queue in queues.values():
+        rows = yield from run_for_ids(
+            "UPDATE pushkit_inbox SET state = 'pending', waits = CAST($2 AS INTEGER),"
+            " redrives = redrives + 1, attempts = 0, not_before = $1, scheduled_at = $1,"
+            " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0"
+            f" WHERE {_REDRIVABLE} AND id IN ($ids) RETURNING id",
+            of_queue[queue.id],
+            *(to_micros(now), int(queue.lease_worker is not None)),
+        )
+        redriven += [int(row["id"]) for row in rows]
+    yield from reschedule(INBOX, [*queues.values()], to_micros(now))
+    return sorted(redriven)
 
 
-def _mark_oldest(sender: str, task_id: str) -> Script[None]:
-    """Make the oldest of a task its head, unless one is in progress: that stays the head."""
-    # This also updates one in progress, to lock it: a concurrent claim, or the end of a lease,
-    # has then committed, and the status cannot change until this transaction ends.
-    yield Statement(
-        "UPDATE pushkit_inbox SET head = 0 WHERE sender = $1 AND task_id = $2"
-        f" AND {UNFINISHED} AND head = 1",
-        (sender, task_id),
+def queues(*, after: str | None, limit: int) -> Script[list[InboxQueue]]:
+    """Return a page of queues that are leased or due, now or later, by id."""
+    rows = yield Statement(
+        "SELECT q.id, q.owner AS sender, q.lease_worker AS worker, q.leased_at, q.lease_until,"
+        " q.epoch, q.due_at, (SELECT COUNT(*) FROM (SELECT 1 FROM pushkit_inbox i"
+        f" WHERE i.queue_id = q.id AND i.{UNFINISHED} LIMIT {_MOST_WAITING + 1}) w) AS waiting"
+        " FROM pushkit_inbox_queues q WHERE q.id IN (SELECT id FROM ("
+        "SELECT id FROM pushkit_inbox_queues WHERE lease_worker IS NOT NULL UNION ALL"
+        " SELECT id FROM pushkit_inbox_queues WHERE due_at IS NOT NULL AND lease_worker IS NULL) b"
+        " WHERE id || '' > $1 ORDER BY id || '' LIMIT CAST($2 AS BIGINT)) ORDER BY q.id",
+        (after or "", limit),
     )
-    yield Statement(
-        "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
-        f" WHERE sender = $1 AND task_id = $2 AND {UNFINISHED}"
-        " ORDER BY CASE WHEN status = 'in_progress' THEN 0 ELSE 1 END, id LIMIT 1)",
-        (sender, task_id),
-    )
+    return [
+        read_record(
+            InboxQueue,
+            row,
+            task_id=task_of(row["id"]),
+            waiting=AtMost(min(row["waiting"], _MOST_WAITING), more=row["waiting"] > _MOST_WAITING),
+        )
+        for row in rows
+    ]
 
 
 def backlog(now: datetime) -> Script[Backlog]:
@@ -266,9 +296,12 @@ def _counts(*statuses: InboxStatus) -> Script[tuple[dict[InboxStatus, int], date
     found: dict[InboxStatus, int] = {}
     unfinished = yield from count(f"pushkit_inbox WHERE {UNFINISHED}")
     for each in statuses:  # one by one: each has an index of its own, without the bodies
-        found[each] = unfinished
-        if each is not InboxStatus.RECEIVED:
-            found[each] = yield from count(f"pushkit_inbox WHERE status = '{each}'")
+        if each is InboxStatus.RECEIVED:
+            found[each] = unfinished
+        elif each is InboxStatus.IN_PROGRESS:
+            found[each] = yield from count(_IN_PROGRESS)
+        else:
+            found[each] = yield from count(f"pushkit_inbox WHERE {_WHERE_STATUS[each]}")
     found[InboxStatus.RECEIVED] -= found[InboxStatus.IN_PROGRESS]
     # `+ 0`: from the index of the unfinished, not through all notifications in order of id.
     oldest = yield Statement(
@@ -282,8 +315,9 @@ def _senders() -> Script[tuple[SenderStats, ...]]:
     names = ("unfinished", "dead", "missing", "late", "unmatched")
     counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(names, 0))
     for name, what, condition in (
-        ("unfinished", "COUNT(*)", UNFINISHED),
-        ("dead", "COUNT(*)", "status = 'dead'"),
+        # Every sender has a name: that makes SQLite use the index by sender.
+        ("unfinished", "COUNT(*)", f"{UNFINISHED} AND sender > ''"),
+        ("dead", "COUNT(*)", "state = 'dead'"),
         ("missing", f"CAST(SUM({_COUNTED}) AS BIGINT)", "missing > 0 OR late = 1"),
         ("late", "CAST(SUM(late) AS BIGINT)", "missing > 0 OR late = 1"),
         ("unmatched", "COUNT(*)", "unmatched = 1"),
@@ -305,8 +339,8 @@ def _senders() -> Script[tuple[SenderStats, ...]]:
 def figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
     """Return the inbox at this moment, and what was accepted within a time before it."""
     unfinished = yield from count_at_most(f"pushkit_inbox WHERE {UNFINISHED}")
-    in_progress = yield from count_at_most("pushkit_inbox WHERE status = 'in_progress'")
-    dead = yield from count_at_most("pushkit_inbox WHERE status = 'dead'")
+    in_progress = yield from count_at_most(_IN_PROGRESS)
+    dead = yield from count_at_most("pushkit_inbox WHERE state = 'dead'")
     unmatched = yield from count_at_most("pushkit_inbox WHERE unmatched = 1")
     incomplete = yield from count_at_most("pushkit_inbox WHERE missing > 0 OR late = 1")
     oldest = yield Statement(
@@ -314,12 +348,12 @@ def figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
         f" (SELECT id FROM pushkit_inbox WHERE {UNFINISHED} LIMIT {_MOST_READ}) u)"
     )
     due = yield Statement(
-        "SELECT MIN(not_before) AS moment FROM (SELECT not_before FROM pushkit_inbox"
-        f" WHERE head = 1 AND status = 'received' LIMIT {_MOST_READ}) h WHERE not_before <= $1",
+        "SELECT MIN(due_at) AS moment FROM pushkit_inbox_queues"
+        " WHERE due_at IS NOT NULL AND lease_worker IS NULL AND due_at <= $1",
         (to_micros(now),),
     )
     newest = yield Statement(
-        "SELECT received_at, CASE WHEN status = 'done' AND unmatched = 0 THEN finished_at END"
+        "SELECT received_at, CASE WHEN state = 'done' AND unmatched = 0 THEN finished_at END"
         f" AS done_at FROM pushkit_inbox ORDER BY id DESC LIMIT {_MOST_ARRIVALS}"
     )
     found = [(from_micros(row["received_at"]), moment_or_none(row["done_at"])) for row in newest]
@@ -344,10 +378,14 @@ def callback_troubles() -> Script[list[CallbackTrouble]]:
     rows = yield Statement(
         "SELECT c.callback, c.last_error AS error, MAX(c.last_at) AS last_at,"
         " MAX(n.id) AS newest, SUM(n.dead) AS dead, COUNT(*) - SUM(n.dead) AS waiting FROM ("
-        f"SELECT id, 1 AS dead FROM (SELECT id FROM pushkit_inbox WHERE status = 'dead'"
+        f"SELECT id, 1 AS dead FROM (SELECT id FROM pushkit_inbox WHERE state = 'dead'"
         f" ORDER BY finished_at DESC LIMIT {_MOST_ROWS}) d"
-        " UNION ALL SELECT id, 0 AS dead FROM (SELECT id, attempts FROM pushkit_inbox"
-        f" WHERE head = 1 AND status = 'received' LIMIT {_MOST_ROWS}) w WHERE attempts > 0"
+        " UNION ALL SELECT id, 0 AS dead FROM (SELECT i.id, i.attempts FROM pushkit_inbox_queues q"
+        " JOIN pushkit_inbox i ON i.queue_id = q.id AND i.state = 'pending'"
+        " AND i.place = (SELECT MIN(place) FROM pushkit_inbox WHERE queue_id = q.id"
+        f" AND state = 'pending') WHERE q.due_at IS NOT NULL AND q.lease_worker IS NULL"
+        f" LIMIT {_MOST_ROWS}) w"
+        " WHERE attempts > 0"
         ") n JOIN pushkit_callbacks c ON c.notification_id = n.id"
         " WHERE c.done = 0 AND c.last_error IS NOT NULL"
         " GROUP BY c.callback, c.last_error ORDER BY COUNT(*) DESC, c.callback, c.last_error"
@@ -369,7 +407,7 @@ def _search(wanted: InboxFilter, before: int | None) -> Script[Search]:
     elif wanted.unmatched:
         where, wanted = f"unmatched = 1 AND {where}", replace(wanted, unmatched=False)
     elif wanted.status is InboxStatus.DEAD:
-        where, wanted = f"status = 'dead' AND {where}", replace(wanted, status=None)
+        where, wanted = f"state = 'dead' AND {where}", replace(wanted, status=None)
     elif wanted.status in (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS):
         rows = yield from narrowed(rows, UNFINISHED, _FILTERED)
     looked_at = f"FROM {rows} WHERE {where}"

@@ -1,4 +1,4 @@
-"""The data of the inbox: notifications, their states, leases and calls."""
+"""The data of the inbox: notifications, their states and calls, and the jobs of its queues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pushkit.a2a import TaskState, TaskUpdate, UpdateKind, decode_update
 from pushkit.record import field, record
-from pushkit.storage.script import to_micros
 
 if TYPE_CHECKING:
     from pushkit.schemas import DataVerdict
@@ -20,6 +19,7 @@ class InboxStatus(StrEnum):
 
     RECEIVED = "received"
     IN_PROGRESS = "in_progress"
+    """With the process that leases its queue: being called back, or next."""
     DONE = "done"
     DEAD = "dead"
 
@@ -108,22 +108,11 @@ class StoredNotification(_Accepted):
         )
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Lease:
-    """A worker's right to call back a notification, until it ends or is renewed."""
-
-    worker: str
-    until: datetime  # by the database's clock
-    taken: float  # when it began, by this process's monotonic clock
-
-    def columns(self) -> tuple[str, int, str, int]:
-        """Return the last columns of a notification that is stored with it."""
-        return InboxStatus.IN_PROGRESS.value, 1, self.worker, to_micros(self.until)
-
-
 class NewNotification(NamedTuple):
     """A notification to store: the columns of its row, in this order."""
 
+    queue_id: str
+    place: int
     sender: str
     delivery_id: str
     task_id: str | None
@@ -134,15 +123,12 @@ class NewNotification(NamedTuple):
     kid: str
     issued_at: int
     received_at: int
-    not_before: int
     body: bytes
+    body_bytes: int
+    body_sha256: str
     traceparent: str | None
-    head: int  # whether its task has no unfinished notification before it
-    # `Lease.columns()`; without them, it waits for a claim.
-    status: str = InboxStatus.RECEIVED.value
-    attempts: int = 0
-    lease_worker: str | None = None
-    lease_until: int | None = None
+    not_before: int
+    scheduled_at: int
 
 
 def notification_of(
@@ -184,21 +170,77 @@ class CallbackState:
     last_at: datetime | None  # when the last call ended
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class ClaimedNotification:
-    """A notification under a lease, with its calls so far."""
+class Call(NamedTuple):
+    """How one call of a callback ended."""
 
-    # The notification, decoded already if it has been held since it was stored.
-    stored: StoredNotification | Notification
-    since: datetime  # when it was accepted, or redriven
-    leased_at: float  # when its lease began, by this process's monotonic clock
-    attempts: int = 1  # how often it was claimed, this time included; a redrive begins anew
-    # Whether the previous attempt did not end: its process died, or was suspended or out of reach
-    # of the database until the lease ended.
-    broken_off: bool = False
-    callbacks: Mapping[str, CallbackState] = field(default_factory=dict)  # its calls, by callback
+    notification_id: int
+    callback: str
+    error: str | None
+
+
+class Outcome(StrEnum):
+    """What the calls of one attempt mean for their notification."""
+
+    DONE = "done"
+    """Every callback has had it."""
+    UNMATCHED = "unmatched"
+    """No callback wants it: it is done."""
+    FAILED = "failed"
+    """A callback failed: it is called back again, as the schedule says, or is a dead letter."""
+    DEAD = "dead"
+    """It is a dead letter, however few its attempts are."""
+    PUT_OFF = "put_off"
+    """A callback's share is used up: it waits, and that was no attempt."""
+    LOST = "lost"
+    """Its lease may have ended: nothing is known."""
+
+
+class Attempted(NamedTuple):
+    """The result of one attempt: what was called, and what that means."""
+
+    outcome: Outcome
+    call: Call | None = None  # the last call, which is not recorded yet
+    error: str | None = None
+    pause: float = 0.0  # seconds that it waits, if it was put off
+
+
+class Job:
+    """A notification in the memory of the process that leases its queue."""
+
+    __slots__ = (
+        *("attempts", "broken_off", "callbacks", "epoch", "notification", "queue_id"),
+        *("redrives", "result", "seq", "since", "size"),
+    )
+
+    def __init__(
+        self,
+        notification: StoredNotification | Notification,
+        *,
+        queue_id: str,
+        place: int,
+        epoch: int,
+        since: datetime,
+        attempts: int = 0,
+        redrives: int = 0,
+        broken_off: bool = False,
+        callbacks: Mapping[str, CallbackState] | None = None,
+    ) -> None:
+        # Decoded already if it has been in memory since it was stored.
+        self.notification = notification
+        self.queue_id = queue_id
+        self.seq = place  # in its queue
+        self.epoch = epoch  # of the lease under which it is in memory
+        self.since = since  # when it was accepted, or redriven
+        self.attempts = attempts  # how many attempts ended, since then
+        self.redrives = redrives
+        self.size = len(notification.body)
+        # Whether the attempt before did not end: its process died, or was out of reach until the
+        # lease ended.
+        self.broken_off = broken_off
+        self.callbacks = callbacks or {}  # its calls so far, by callback
+        self.result: Attempted | None = None
 
     def had_by(self, callback: str) -> bool:
         """Return whether a callback has had it already."""
-        found = self.callbacks.get(callback)
-        return found is not None and found.done
+        state = self.callbacks.get(callback)
+        return state is not None and state.done

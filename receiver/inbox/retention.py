@@ -13,8 +13,16 @@ from typing import TypeAlias
 
 from pushkit.arguments import LONGEST_AGE, Kind, check_number, check_types
 from pushkit.errors import ConfigError
-from pushkit.storage.script import Script, Statement, run_for_ids, to_micros
+from pushkit.storage.script import (
+    Script,
+    Statement,
+    filled,
+    insert_rows,
+    run_for_ids,
+    to_micros,
+)
 from receiver.inbox.model import InboxStatus
+from receiver.inbox.queues import INBOX
 
 Position: TypeAlias = tuple[int, int]
 """When a notification was finished, in microseconds, and its id."""
@@ -69,8 +77,8 @@ _KINDS: Mapping[str, Kind] = {
 def finished_before(status: InboxStatus, end: Position, *, limit: int) -> Script[list[int]]:
     """Return a bounded batch of ids that were done or dead before a position, oldest first."""
     rows = yield Statement(
-        "SELECT id, LENGTH(body) AS size FROM pushkit_inbox"
-        f" WHERE status = '{status.value}' AND (finished_at, id) < ($1, $2)"
+        "SELECT id, body_bytes AS size FROM pushkit_inbox"
+        f" WHERE state = '{status.value}' AND (finished_at, id) < ($1, $2)"
         " ORDER BY finished_at LIMIT CAST($3 AS BIGINT)",
         (*end, limit),
     )
@@ -87,7 +95,7 @@ def finished_before(status: InboxStatus, end: Position, *, limit: int) -> Script
 def end_of_excess(max_done: int) -> Script[Position | None]:
     """Return the position before which all that are done are more than `max_done`, if any."""
     rows = yield Statement(
-        "SELECT finished_at, id FROM pushkit_inbox WHERE status = 'done'"
+        "SELECT finished_at, id FROM pushkit_inbox WHERE state = 'done'"
         " ORDER BY finished_at DESC, id DESC LIMIT 1 OFFSET CAST($1 AS BIGINT)",
         (max_done,),
     )
@@ -95,16 +103,49 @@ def end_of_excess(max_done: int) -> Script[Position | None]:
 
 
 def delete_finished(ids: Sequence[int], status: InboxStatus) -> Script[int]:
-    """Delete those that still have this status, with their calls; return how many."""
+    """Delete those that still have this status, with their calls; return how many.
+
+    Their ids stay remembered, and queues that are empty then are deleted, too.
+    """
     rows = yield from run_for_ids(
         "DELETE FROM pushkit_inbox WHERE id IN (SELECT id FROM pushkit_inbox"
-        f" WHERE id IN ($ids) AND status = '{status.value}' FOR UPDATE SKIP LOCKED)"
-        " RETURNING id",
+        f" WHERE id IN ($ids) AND state = '{status.value}' FOR UPDATE SKIP LOCKED)"
+        " RETURNING id, queue_id, task_id, sender, delivery_id, body_sha256, received_at",
         sorted(ids),
     )
     gone = [int(row["id"]) for row in rows]
     yield from run_for_ids("DELETE FROM pushkit_callbacks WHERE notification_id IN ($ids)", gone)
+    yield from insert_rows(
+        "INSERT INTO pushkit_forgotten (sender, delivery_id, body_sha256, accepted_at)"
+        " VALUES $rows ON CONFLICT (sender, delivery_id) DO NOTHING",
+        filled(
+            [
+                (row["sender"], row["delivery_id"], row["body_sha256"], row["received_at"])
+                for row in rows
+            ]
+        ),
+    )
+    tasks = {row["queue_id"]: row["task_id"] for row in rows}
+    for queue_id in (yield from INBOX.lock(tasks, wait=False)):
+        # In the index of tasks; a notification without a task was alone in its queue.
+        yield Statement(
+            "DELETE FROM pushkit_inbox_queues WHERE id = $1 AND lease_worker IS NULL"
+            " AND NOT EXISTS (SELECT 1 FROM pushkit_inbox WHERE task_id = $2 AND queue_id = $1)",
+            (queue_id, tasks[queue_id]),
+        )
     return len(gone)
+
+
+def forget_ids(accepted_before: datetime, *, limit: int = 1000) -> Script[int]:
+    """Forget ids of deleted notifications that were accepted before a moment; return how many."""
+    rows = yield Statement(
+        "DELETE FROM pushkit_forgotten WHERE (sender, delivery_id) IN"
+        " (SELECT sender, delivery_id FROM pushkit_forgotten WHERE accepted_at < $1"
+        " ORDER BY accepted_at LIMIT CAST($2 AS BIGINT) FOR UPDATE SKIP LOCKED)"
+        " RETURNING sender",
+        (to_micros(accepted_before), limit),
+    )
+    return len(rows)
 
 
 def forget_sequences(before: datetime) -> Script[int]:

@@ -1,27 +1,20 @@
-"""The tables of the receiver's database, in their newest version.
-
-A new database is made by this script; an older one is migrated to the same tables
-(`receiver.inbox.migrations`). Moments are whole microseconds; yes is 1, no 0.
-"""
+"""The tables of the receiver's database. Moments are whole microseconds; yes is 1, no 0."""
 
 from __future__ import annotations
 
-from typing import Final
-
+from pushkit.queue.tables import QUEUE_COLUMNS
 from pushkit.storage.migrations import statements
+from receiver.inbox.queues import INBOX
 
-UNFINISHED: Final = "status IN ('received', 'in_progress')"
-"""The condition of the partial index `pushkit_inbox_unfinished`, as queries must repeat it."""
-
-SCHEMA = statements("""
-CREATE TABLE pushkit_replay (  -- accepted ids
+SCHEMA = statements(f"""
+CREATE TABLE pushkit_forgotten (  -- ids of notifications that were deleted: they were accepted
     sender TEXT NOT NULL,
     delivery_id TEXT NOT NULL,
     body_sha256 TEXT NOT NULL,
     accepted_at BIGINT NOT NULL,
     PRIMARY KEY (sender, delivery_id)
 );
-CREATE INDEX pushkit_replay_age ON pushkit_replay (accepted_at);
+CREATE INDEX pushkit_forgotten_age ON pushkit_forgotten (accepted_at);
 
 CREATE TABLE pushkit_expected (  -- tokens and credentials given to agents, and their tasks
     sender TEXT NOT NULL,
@@ -44,41 +37,51 @@ CREATE INDEX pushkit_expected_task ON pushkit_expected (sender, task_id);
 CREATE INDEX pushkit_expected_ended
     ON pushkit_expected ((COALESCE(withdrawn_at, expires_at))) WHERE static = 0;
 
+CREATE TABLE pushkit_inbox_queues (  -- receiver.inbox.queues
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    owner TEXT NOT NULL,                 -- the sender
+    origin TEXT NOT NULL,
+    paused INTEGER NOT NULL DEFAULT 0,
+    last_seq BIGINT NOT NULL DEFAULT 0,  -- the `place` of the newest one
+{QUEUE_COLUMNS}
+);
+
 CREATE TABLE pushkit_inbox (  -- accepted notifications
     id INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue_id TEXT NOT NULL,
+    place BIGINT NOT NULL,              -- in its queue
     sender TEXT NOT NULL,
     delivery_id TEXT NOT NULL,
     task_id TEXT,
     config_id TEXT,
     seq BIGINT,
-    missing BIGINT NOT NULL,  -- how many numbers before it had not arrived
-    late INTEGER NOT NULL,    -- a higher number had arrived before it
+    missing BIGINT NOT NULL,            -- how many numbers before it had not arrived
+    late INTEGER NOT NULL,              -- a higher number had arrived before it
     kid TEXT NOT NULL,
     issued_at BIGINT NOT NULL,
     received_at BIGINT NOT NULL,
     body BYTEA NOT NULL,
-    status TEXT NOT NULL DEFAULT 'received',
-    attempts INTEGER NOT NULL DEFAULT 0,
-    not_before BIGINT NOT NULL,
-    lease_worker TEXT,
-    lease_until BIGINT,
-    finished_at BIGINT,
-    last_error TEXT,
-    redriven_at BIGINT,
-    head INTEGER NOT NULL DEFAULT 1,       -- the oldest unfinished one of its task
-    unmatched INTEGER NOT NULL DEFAULT 0,  -- done, because no callback wanted it
+    body_bytes INTEGER NOT NULL,
+    body_sha256 TEXT NOT NULL,
     traceparent TEXT,
+    not_before BIGINT NOT NULL,
+    scheduled_at BIGINT NOT NULL,       -- when that was set
+    state TEXT NOT NULL DEFAULT 'pending',  -- receiver.inbox.store
+    waits INTEGER NOT NULL DEFAULT 0,   -- redriven under a lease, and not fetched yet
+    redrives INTEGER NOT NULL DEFAULT 0,  -- fences results of before off
+    attempts INTEGER NOT NULL DEFAULT 0,
+    finished_at BIGINT,
+    redriven_at BIGINT,
+    last_error TEXT,
+    unmatched INTEGER NOT NULL DEFAULT 0,  -- done, because no callback wanted it
     UNIQUE (sender, delivery_id)
 );
 CREATE INDEX pushkit_inbox_task ON pushkit_inbox (task_id, id);
-CREATE INDEX pushkit_inbox_heads
-    ON pushkit_inbox (sender, not_before) WHERE head = 1 AND status = 'received';
-CREATE INDEX pushkit_inbox_leased ON pushkit_inbox (lease_until) WHERE status = 'in_progress';
-CREATE INDEX pushkit_inbox_unfinished
-    ON pushkit_inbox (sender, task_id, id) WHERE status IN ('received', 'in_progress');
-CREATE INDEX pushkit_inbox_done ON pushkit_inbox (finished_at) WHERE status = 'done';
-CREATE INDEX pushkit_inbox_buried ON pushkit_inbox (finished_at) WHERE status = 'dead';
-CREATE INDEX pushkit_inbox_dead ON pushkit_inbox (id, sender) WHERE status = 'dead';
+CREATE INDEX pushkit_inbox_unfinished ON pushkit_inbox (sender, id) WHERE state = 'pending';
+CREATE INDEX pushkit_inbox_done ON pushkit_inbox (finished_at) WHERE state = 'done';
+CREATE INDEX pushkit_inbox_buried ON pushkit_inbox (finished_at) WHERE state = 'dead';
+CREATE INDEX pushkit_inbox_dead ON pushkit_inbox (id, sender) WHERE state = 'dead';
 CREATE INDEX pushkit_inbox_unmatched ON pushkit_inbox (id, sender) WHERE unmatched = 1;
 CREATE INDEX pushkit_inbox_gaps
     ON pushkit_inbox (sender, missing, late) WHERE missing > 0 OR late = 1;
@@ -102,4 +105,6 @@ CREATE TABLE pushkit_sequences (  -- the highest number of each subscription
     PRIMARY KEY (sender, task_id, config_id)
 );
 CREATE INDEX pushkit_sequences_age ON pushkit_sequences (updated_at);
+
+{INBOX.indexes()}
 """)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import cast
 
 from pushkit.logs import RepeatedLog
-from pushkit.scheduling.pump import cancelled
+from pushkit.scheduling.ending import cancelled
 from pushkit.scheduling.rounds import RoundBatches
 from receiver.edge import Begin, Turns, in_turn
 from receiver.limits import ConnectionLimits

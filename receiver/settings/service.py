@@ -65,7 +65,6 @@ class ReceiverSettings(
     tracing: bool = False  # whether to emit spans (OpenTelemetry)
     # A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
     database: NotEmpty = "inbox.db"
-    replay: str | None = None
     retention: RetentionSettings = RetentionSettings()
     allow: list[str] = []  # hosts allowed for development, as `host:port` or `host:*`
     # An egress proxy, `http://[user:password@]host:port`, for JWK Sets, forwards and alerts; hosts
@@ -175,7 +174,6 @@ class ReceiverSettings(
             url=self.url,
             senders=self.trusted_senders(),
             database=self.inbox_location,
-            replay=self.replay,
             retention=self.retention.build(),
             allow=self.allow,
             proxy=self.proxy,

@@ -17,19 +17,23 @@ from pushkit.errors import SchemaError
 from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.storage.database import Database, open_location, opened
 from pushkit.storage.migrations import Access, Migration
+from receiver import admin as database_of_inbox
 from receiver.admin import open_inbox
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.cli.conftest import ISSUER, Ran, Run
 from tests.cli.every_command import ARGUMENTS, RECEIVER_COMMANDS, SENDER_COMMANDS
 from tests.databases import execute
 
-# The outbox has one step yet: these tests upgrade it by another one.
+# Each has one step yet: these tests upgrade it by another one.
 STEPS = {
     "outbox": (
         *SENDER_MIGRATIONS,
         Migration(len(SENDER_MIGRATIONS) + 1, ("CREATE TABLE pushkit_invented (id TEXT)",)),
     ),
-    "receiver": RECEIVER_MIGRATIONS,
+    "inbox": (
+        *RECEIVER_MIGRATIONS,
+        Migration(len(RECEIVER_MIGRATIONS) + 1, ("CREATE TABLE pushkit_invented_too (id TEXT)",)),
+    ),
 }
 NEWEST = {component: steps[-1].version for component, steps in STEPS.items()}
 VERSION = "UPDATE pushkit_schema SET version = version + 1"
@@ -50,7 +54,7 @@ EVERY_COMMAND = [
     pytest.param(component, command, id=f"{program} {command}")
     for component, program, found in (
         ("outbox", "pushkit", SENDER_COMMANDS),
-        ("receiver", "receiver", RECEIVER_COMMANDS),
+        ("inbox", "receiver", RECEIVER_COMMANDS),
     )
     for command in found
     if command not in MIGRATING
@@ -68,7 +72,7 @@ def test_the_page_on_migrations_says_which_steps_may_roll() -> None:
     page = (Path(__file__).parents[2] / "docs" / "migrations.md").read_text()
     for component, migrations in (
         ("outbox", SENDER_MIGRATIONS),
-        ("receiver", RECEIVER_MIGRATIONS),
+        ("inbox", RECEIVER_MIGRATIONS),
     ):
         rows = page.partition(f"\n| {component} | what it adds")[2].partition("\n\n")[0]
         said: dict[int, bool] = {}
@@ -81,6 +85,7 @@ def test_the_page_on_migrations_says_which_steps_may_roll() -> None:
 @pytest.fixture(autouse=True)
 def invented_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_of_outbox, "SENDER_MIGRATIONS", STEPS["outbox"])
+    monkeypatch.setattr(database_of_inbox, "RECEIVER_MIGRATIONS", STEPS["inbox"])
 
 
 @pytest.fixture
@@ -173,7 +178,7 @@ def test_a_strangers_database_is_left_as_it_is(
 def test_no_command_makes_its_tables_beside_the_other_components(
     run: Run, location: str, component: str, command: str
 ) -> None:
-    other = "receiver" if component == "outbox" else "outbox"
+    other = "inbox" if component == "outbox" else "outbox"
     make(other, location)
     before = tables(location)
 
@@ -236,7 +241,7 @@ def test_every_command_takes_a_database_of_its_own(
 # --- migrate ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("component", ["outbox", "receiver"])
+@pytest.mark.parametrize("component", ["outbox", "inbox"])
 def test_migrate_makes_what_is_missing_and_check_says_what_it_would_do(
     run: Run, location: str, component: str
 ) -> None:
@@ -255,7 +260,7 @@ def test_migrate_makes_what_is_missing_and_check_says_what_it_would_do(
         assert (again.status, "nothing to do" in again.out) == (0, True)
 
 
-@pytest.mark.parametrize("component", ["outbox", "receiver"])
+@pytest.mark.parametrize("component", ["outbox", "inbox"])
 def test_migrate_applies_what_is_missing(run: Run, location: str, component: str) -> None:
     older = open_location(
         location, component=component, migrations=STEPS[component][:-1], clock=utc_now
@@ -274,7 +279,7 @@ def test_migrate_applies_what_is_missing(run: Run, location: str, component: str
     assert run(component, "migrate", "--check", "--database", location).status == 0
 
 
-@pytest.mark.parametrize("component", ["outbox", "receiver"])
+@pytest.mark.parametrize("component", ["outbox", "inbox"])
 def test_migrate_makes_functions_of_another_version_anew(
     run: Run, postgres_dsn: str, component: str
 ) -> None:
@@ -290,7 +295,7 @@ def test_migrate_makes_functions_of_another_version_anew(
     assert run(component, "migrate", "--check", "--database", postgres_dsn).status == 0
 
 
-@pytest.mark.parametrize("component", ["outbox", "receiver"])
+@pytest.mark.parametrize("component", ["outbox", "inbox"])
 @pytest.mark.parametrize("arguments", [(), ("--check",)])
 def test_migrate_refuses_what_newer_code_wrote(
     run: Run, location: str, component: str, arguments: tuple[str, ...]
@@ -308,7 +313,7 @@ def test_an_outbox_of_before_this_schema_is_refused_and_left_as_it_is(
     run: Run, own_folder: Path, command: str
 ) -> None:
     location = str(own_folder / "found.db")
-    make("receiver", location)  # beside it
+    make("inbox", location)  # beside it
     change(location, OF_BEFORE)
     before = Path(location).read_bytes()
 
@@ -320,13 +325,13 @@ def test_an_outbox_of_before_this_schema_is_refused_and_left_as_it_is(
 
 
 def test_a_service_refuses_an_outbox_of_before_this_schema(location: str) -> None:
-    make("receiver", location)
+    make("inbox", location)
     change(location, OF_BEFORE)
     before = tables(location)
     with pytest.raises(SchemaError, match="outbox is of a pushkit before this schema"):
         make("outbox", location)
     assert tables(location) == before
-    make("receiver", location)  # an inbox beside it is none of the outbox's business
+    make("inbox", location)  # an inbox beside it is none of the outbox's business
 
 
 def test_the_configuration_names_the_inbox_to_migrate(
@@ -367,12 +372,12 @@ def test_check_says_what_a_start_would_find(
     receiver_command: Run, config: Path, by: str, status: int
 ) -> None:
     inbox = config.parent / "inbox.db"
-    make("receiver", inbox)
+    make("inbox", inbox)
     change(str(inbox), VERSION.replace("+", by))
     before = inbox.read_bytes()
     ran = receiver_command("check")
     assert ran.status == status
-    assert f"schema version {NEWEST['receiver'] + int(f'{by}1')}" in ran.out + ran.err
+    assert f"schema version {NEWEST['inbox'] + int(f'{by}1')}" in ran.out + ran.err
     assert inbox.read_bytes() == before
 
 
@@ -380,6 +385,6 @@ def test_a_token_is_minted_into_no_inbox_of_an_earlier_schema(
     receiver_command: Run, config: Path
 ) -> None:
     inbox = config.parent / "inbox.db"
-    make("receiver", inbox)
+    make("inbox", inbox)
     change(str(inbox), VERSION.replace("+", "-"))
     assert "run `receiver migrate --database " in receiver_command("expect").error

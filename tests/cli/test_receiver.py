@@ -137,21 +137,6 @@ def test_check_tries_whether_the_dashboard_may_be_served(
     assert says in (ran.out + ran.err)
 
 
-def test_check_tries_the_redis_that_remembers_ids(
-    receiver_command: Run, config: Path, redis_url: str
-) -> None:
-    config.write_text(f'replay = "{redis_url}"\n{CONFIG}')
-    ran = receiver_command("check")
-    assert (ran.status, ran.err) == (0, "")
-    assert ran.out.endswith("\nreplay: ok\n")
-
-    config.write_text(f'replay = "redis://:hunter2@127.0.0.1:{free_port()}"\n{CONFIG}')
-    ran = receiver_command("check")
-    assert ran.status == 1
-    assert ran.err.endswith("replay: error: Redis is out of reach: ConnectionRefusedError\n")
-    assert "hunter2" not in ran.out + ran.err
-
-
 @pytest.mark.parametrize("command", [["expect"], ["check", "--url"]])
 def test_of_several_senders_one_must_be_named(
     receiver_command: Run, config: Path, command: list[str]
@@ -228,15 +213,11 @@ def test_the_environment_replaces_the_files_values(
 def test_where_the_state_is_comes_from_the_file_and_passwords_are_masked(
     receiver_command: Run, config: Path
 ) -> None:
-    settings = (
-        'database = "postgresql://user:PRIVATE@db/inbox?sslpassword=PRIVATE"\n'
-        'replay = "redis://:PRIVATE@cache:6379/0"\n'
-    )
+    settings = 'database = "postgresql://user:PRIVATE@db/inbox?sslpassword=PRIVATE"\n'
     table = "[retention]\ndone_days = 3\nmax_done = 1000\nremember_hours = 48\n"
     config.write_text(CONFIG.replace('database = "inbox.db"\n', settings) + table)
     document = settings_in(receiver_command("check", "--settings"))
     assert document["database"] == "postgresql://user:***@db/inbox?sslpassword=***"
-    assert document["replay"] == "redis://:***@cache:6379/0"
     assert document["retention"] == {
         "done_days": 3,
         "dead_days": "forever",
@@ -394,9 +375,6 @@ def test_every_mistake_is_a_line(receiver_command: Run, config: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        pytest.param(
-            "database =", 'replay = "http://cache"\ndatabase =', "replay: expected", id="replay"
-        ),
         pytest.param("jwks.json", "none.json", "none.json: No such file", id="no JWK Set"),
         pytest.param("jwks.json", "handlers.py", "not a JWK Set", id="another file"),
         pytest.param(

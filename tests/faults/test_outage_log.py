@@ -136,7 +136,7 @@ async def test_a_receiver_tells_of_an_outage_once_per_cause(
     await eventually(lambda: len(set(seen)) == 4)
     await runner.cleanup()
 
-    lines = told(caplog, "pushkit.scheduling", "pushkit.storage", "asyncpg.pool")
+    lines = told(caplog, "pushkit.queue", "pushkit.storage", "asyncpg.pool")
     assert any("callbacks: the database is out of reach" in line for line in lines)
     assert set(lines.values()) == {1}
     assert len(lines) <= 6, lines

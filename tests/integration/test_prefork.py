@@ -36,8 +36,8 @@ async def main():
     async with receiver:
         await sender.open()
         await sender.worker.run_once()
-        await receiver.dispatcher.pump.run_once()
-        sys.stdout.write(f"{sender.worker.name} {receiver.dispatcher.leases.worker}\\n")
+        await receiver.dispatcher.run_once()
+        sys.stdout.write(f"{sender.worker.name} {receiver.dispatcher.name}\\n")
         sys.stdout.flush()
         await asyncio.get_running_loop().run_in_executor(None, os.read, 0, 1)
         await sender.close()

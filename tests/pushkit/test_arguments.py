@@ -150,7 +150,6 @@ def callback(**given: Any) -> object:
         pytest.param(receiver, {"retention": 5}, "retention: found int", id="retention"),
         pytest.param(receiver, {"alerts": True}, "alerts: found bool", id="receiver-alerts"),
         pytest.param(receiver, {"clock": 5}, "clock: found int", id="receiver-clock"),
-        pytest.param(receiver, {"replay": 5}, "replay: found int", id="replay"),
         pytest.param(receiver, {"validation_echo": "no"}, "echo: found str", id="echo"),
         pytest.param(receiver, {"senders": ["a"]}, "senders: found str in", id="senders"),
         pytest.param(receiver, {"trusted_proxies": [5]}, "proxies: found int", id="proxies"),

@@ -14,25 +14,23 @@ from __future__ import annotations
 import argparse
 import sqlite3
 import sys
-import time
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple
 
-from pushkit.outbox.dead_letters import DeadLetters, reschedule
+from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.results import store_results
 from pushkit.outbox.schema import SCHEMA
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.queue.held import Answer, Ask, HeldQueue, Reply
-from pushkit.queue.leases import ClaimLimits, Claims, advance
+from pushkit.queue.leases import ClaimLimits, Claims, advance, reschedule
 from pushkit.queue.rules import Handed, appended, released
-from pushkit.storage.script import EPOCH, Script, Statement, from_micros
+from pushkit.storage.script import EPOCH, Script, Statement, from_micros, to_micros
 from pushkit.storage.sqlite import run_script
 from pushkit.subscriptions.queues import OUTBOX
+from tests.queue.search import Wrong, search
 
 __all__ = ["Budget", "Found", "explore"]
 
@@ -288,7 +286,7 @@ def _redrive(seq: int) -> Script[bool]:
 def _retry_now() -> Script[None]:
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
     yield from DeadLetters().make_due([f"d{seq}" for seq in range(1, queue.last_seq + 1)], NOW)
-    yield from reschedule([queue], NOW)
+    yield from reschedule(OUTBOX, [queue], to_micros(NOW))
     others = yield from OUTBOX.lock((yield from OUTBOX.due_later([GROUP], 0)))
     yield from OUTBOX.look_again([*others.values()], 0)
     yield Statement("UPDATE pushkit_destinations SET until = 0, set_at = 0")
@@ -297,7 +295,7 @@ def _retry_now() -> Script[None]:
 def _pause(paused: int) -> Script[None]:
     yield Statement("UPDATE pushkit_subscriptions SET paused = $1", (paused,))
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
-    yield from reschedule([queue], NOW)
+    yield from reschedule(OUTBOX, [queue], to_micros(NOW))
 
 
 def _disable() -> Script[None]:
@@ -324,7 +322,7 @@ def _supersede() -> Script[bool]:
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
     done = yield from OutboxStore().supersede(queue, by_new_status=False, now=NOW)
     if done and queue.lease_worker is None:
-        yield from reschedule([queue], NOW)
+        yield from reschedule(OUTBOX, [queue], to_micros(NOW))
     return bool(done)
 
 
@@ -410,10 +408,6 @@ def _frozen(queue: HeldQueue[Job]) -> Held:
         tuple(queue.settling), queue.is_settling, queue.tail, queue.gap, queue.must_settle,
         queue.stops, int(queue.until),
     )  # fmt: skip
-
-
-class Wrong(AssertionError):
-    """A promise is broken."""
 
 
 def _bit(seq: int) -> int:
@@ -855,50 +849,22 @@ class Found:
 
 def explore(budget: Budget, *, most: int = 5_000_000) -> Found:
     """Visit every state; stop at the first that breaks a promise."""
-    explorer, began = Explorer(budget), time.monotonic()
-    start = State(Database(Row()), (Worker(), Worker()), budget, History())
-    index, parents, labels = {start: 0}, array("l", [-1]), [""]
-    drains = array("l", [-2])  # the next state of the fair schedule; -1 if drained
-    todo = deque([(start, 0)])
-
-    def found(wrong: str | None = None, at: int = 0) -> Found:
-        trace = []
-        while at > 0:
-            trace.append(labels[at])
-            at = parents[at]
-        return Found(
-            states=len(index), seconds=round(time.monotonic() - began, 1),
-            transactions=len(explorer.sql.cache), wrong=wrong, trace=tuple(reversed(trace)),
-            begun_stale=explorer.begun_stale, arrived_late=explorer.arrived_late,
-        )  # fmt: skip
-
-    while todo:
-        state, at = todo.pop()
-        try:
-            moves = [(label, ranked(after)) for label, after in explorer.moves(state)]
-        except Wrong as exc:
-            return found(str(exc), at)
-        fair = None if explorer.drained(state) else _fair_move(state, moves)
-        if fair is None and not explorer.drained(state):
-            return found(f"stuck: {state}", at)
-        for label, after in moves:
-            to = index.get(after)
-            if to is None:
-                to = index[after] = len(index)
-                parents.append(at)
-                labels.append(label)
-                drains.append(-2)
-                todo.append((after, to))
-                if len(index) > most:
-                    return found("too many states")
-            if after is fair:
-                drains[at] = to
-        if fair is None:
-            drains[at] = -1
-    return _all_drain(drains, found)
+    explorer = Explorer(budget)
+    found = search(
+        State(Database(Row()), (Worker(), Worker()), budget, History()),
+        moves=lambda state: [(label, ranked(after)) for label, after in explorer.moves(state)],
+        is_drained=explorer.drained,
+        fair=_fair_move,
+        most=most,
+    )
+    return Found(
+        states=found.states, seconds=found.seconds, wrong=found.wrong, trace=found.trace,
+        transactions=len(explorer.sql.cache), begun_stale=explorer.begun_stale,
+        arrived_late=explorer.arrived_late,
+    )  # fmt: skip
 
 
-def _fair_move(state: State, moves: list[Move]) -> State | None:
+def _fair_move(state: State, moves: Sequence[Move]) -> State | None:
     best: tuple[int, State] | None = None
     for label, after in moves:
         if after == state or any(word in label for word in _FAULTS):
@@ -909,21 +875,6 @@ def _fair_move(state: State, moves: list[Move]) -> State | None:
         if rank is not None and (best is None or rank < best[0]):
             best = (rank, after)
     return best and best[1]
-
-
-def _all_drain(drains: array[int], found: Callable[..., Found]) -> Found:
-    seen = bytearray(len(drains))  # 1: it drains; 2: on the way
-    for start in range(len(drains)):
-        path, at = [], start
-        while at >= 0 and not seen[at]:
-            seen[at] = 2
-            path.append(at)
-            at = drains[at]
-        if at == -2 or (at >= 0 and seen[at] == 2):
-            return found("never drains", start)
-        for each in path:
-            seen[each] = 1
-    return found()
 
 
 def main() -> None:

@@ -125,7 +125,7 @@ GUARDS: dict[str, Patch] = {
         ),
     ),
     "a change makes the holder look": _replace(
-        exhaustive, "reschedule", lambda _: _nothing
+        exhaustive, "reschedule", lambda *_: _nothing
     ),
     "renewing compares the epoch": _replace(QueueTables, "renew", _under_any_epoch),
     "nothing begins without lease left": _begins(until=9.0),

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pushkit.queue import runner as of_runner
 from pushkit.queue.held import KNOWN_FOR, Answer
 from tests.eventually import eventually
-from tests.queue.toy import FAULT, Toy
+from tests.queue.toy import FAULT, Job, Toy
 
 LARGE = 2**26  # bytes: no more fit into memory
 A, B = "a/x/1", "b/y/1"
@@ -183,7 +184,7 @@ async def test_what_is_due_is_claimed_once_there_is_room_again(toy: Toy) -> None
     await eventually(lambda: toy.begun)
     toy.store(B)
     toy.runner.wake()
-    await eventually(lambda: toy.calls["due"] >= 2)
+    await asyncio.sleep(0)
     gate.set()
     await eventually(lambda: (B, 1) in toy.sent, within=20)
     running.cancel()
@@ -234,3 +235,154 @@ async def test_an_idle_runner_does_nothing(toy: Toy) -> None:
     await asyncio.sleep(0.1)
     assert toy.calls == before
     running.cancel()
+
+
+# --- jobs that hang --------------------------------------------------------------------------
+
+
+def hang_in_first_of(toy: Toy, queue: str) -> asyncio.Event:
+    """Let the first job of a queue give its permit up, and go on until the event is set."""
+    go_on = asyncio.Event()
+
+    async def hang(job: Job) -> None:
+        if (job.queue, job.seq) == (queue, 1):
+            task = asyncio.current_task()
+            assert task is not None
+            toy.runner.give_permit_up(task)
+            toy.runner.give_permit_up(task)  # does nothing: it has none
+            await go_on.wait()
+
+    toy.attempting = hang
+    return go_on
+
+
+async def test_a_job_that_hangs_frees_its_permit_and_its_queue_goes_on_after_it() -> None:
+    toy = Toy(permits=1, per_origin=1)
+    go_on = hang_in_first_of(toy, A)
+    toy.store(A, 2)
+    toy.store(B, 2)
+    await toy.runner.run_once()
+    assert toy.sent == [(A, 1), (B, 1), (B, 2)]
+    assert (toy.runner.scheduler.free, toy.leased) == (1, {A})
+    go_on.set()
+    await eventually(lambda: not toy.leased)
+    assert toy.sent[3:] == [(A, 2)]
+    assert toy.runner.scheduler.free == 1
+
+
+async def test_a_queue_whose_job_hung_begins_no_other_job_without_a_permit() -> None:
+    toy = Toy(permits=1, per_origin=1)
+    go_on, gate = hang_in_first_of(toy, A), asyncio.Event()
+    hang = toy.attempting
+    toy.attempting = lambda job: hang(job) if job.queue == A else gate.wait()
+    toy.store(A, 2)
+    toy.store(B)
+    running = asyncio.ensure_future(toy.runner.run_once())
+    await eventually(lambda: (B, 1) in toy.sent)
+    go_on.set()
+    await eventually(lambda: Job(A, 1) not in toy.pending[A])
+    assert toy.sent == [(A, 1), (B, 1)]
+    gate.set()
+    await running
+    assert toy.sent == [(A, 1), (B, 1), (A, 2)]
+
+
+async def test_the_end_does_not_wait_for_a_job_that_hangs(toy: Toy) -> None:
+    go_on = hang_in_first_of(toy, A)
+    toy.store(A, 2)
+    toy.store(B)
+    await toy.runner.fill()
+    async with asyncio.timeout(30):
+        await toy.runner.finish(timedelta(seconds=60))
+    assert toy.leased == {A}
+    go_on.set()
+    await eventually(lambda: not toy.leased)
+    assert toy.sent == [(A, 1), (B, 1)]
+
+
+# --- one unsettled job -----------------------------------------------------------------------
+
+
+async def test_a_job_begins_only_once_the_one_before_it_is_settled() -> None:
+    toy, gate = Toy(most_unsettled=1), asyncio.Event()
+    toy.before["settle"] = gate.wait
+    toy.store(A, 3)
+    toy.runner.is_open = True
+    running = asyncio.ensure_future(toy.runner.run_once())
+    await eventually(lambda: toy.calls["settle"])
+    toy.hand(A)
+    assert toy.sent == [(A, 1)]
+    gate.set()
+    del toy.before["settle"]
+    await running
+    assert toy.sent == [(A, seq) for seq in range(1, 5)]
+    assert toy.calls["settle"] >= 4
+    assert_at_rest(toy)
+
+
+async def test_a_turn_that_is_cancelled_once_its_job_is_done_does_not_delay_its_queue() -> None:
+    toy = Toy(most_unsettled=1)
+
+    async def cancel_the_turn(_: Job) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    toy.attempting = cancel_the_turn
+    toy.store(A, 3)
+    await toy.runner.run_once()
+    assert toy.sent == [(A, 1), (A, 2), (A, 3)]
+    assert_at_rest(toy)
+
+
+# --- long outages ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("insists", [True, False])
+@pytest.mark.parametrize("is_retired", [False, True])
+async def test_a_result_is_insisted_on_beyond_the_lease_until_the_worker_is_retired(
+    insists: bool, is_retired: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept, awake = 0.0, of_runner.seconds
+    monkeypatch.setattr(of_runner, "seconds", lambda: awake() + slept)
+    toy = Toy(insists=insists)
+    toy.faults["settle"] = [FAULT] * 4
+    toy.store(A, 2)
+    await toy.runner.fill()
+    await eventually(lambda: toy.calls["settle"])
+    slept = 600.0
+    if is_retired:
+        toy.runner.retire()
+    await toy.runner.drain()
+    is_stored = insists and not is_retired
+    assert toy.sent == [(A, 1), (A, 2)]
+    assert (toy.pending[A] == []) is is_stored
+    assert_at_rest(toy)
+
+
+async def test_what_cannot_be_stored_at_the_end_is_tried_no_more() -> None:
+    toy = Toy(insists=True)
+    toy.faults["settle"] = [FAULT] * 1000
+    toy.store(A)
+    await toy.runner.fill()
+    await eventually(lambda: toy.calls["settle"])
+    await toy.runner.renew()
+    toy.take_away(A)
+    await toy.runner.renew()  # it learns that its lease is over
+    assert not toy.runner.is_idle  # it has a result yet
+    await toy.runner.finish(timedelta(0))
+    assert_at_rest(toy)
+
+
+async def test_leases_are_renewed_while_the_last_jobs_end() -> None:
+    toy = Toy(lease=timedelta(seconds=0.4), longest=timedelta(seconds=0.25))
+    gate = asyncio.Event()
+    toy.attempting = lambda _: gate.wait()
+    toy.store(A)
+    await toy.runner.fill()
+    await eventually(lambda: toy.begun)
+    finishing = asyncio.ensure_future(toy.runner.finish(timedelta(seconds=60)))
+    await eventually(lambda: toy.calls["renew"] >= 3)
+    gate.set()
+    await finishing
+    assert_at_rest(toy)

@@ -140,6 +140,53 @@ def test_the_last_permits_are_left_to_other_owners() -> None:
     assert owner_may_take(0, free=2, reserved=2)
 
 
+@pytest.mark.parametrize("permits", range(2, 65))
+def test_one_of_several_owners_never_has_all_permits(permits: int) -> None:
+    scheduler: Scheduler[Line] = Scheduler(permits, per_origin=permits)
+    for number in range(permits):
+        scheduler.add(Line("a", "x", number))
+    assert len(drawn(scheduler)) == permits - max(permits // 4, 1)
+    scheduler.add(other := Line("b", "x"))
+    assert drawn(scheduler) == [other]
+
+
+@pytest.mark.parametrize("permits", [1, 2, 3, 8])
+def test_the_only_owner_has_all_permits(permits: int) -> None:
+    is_alone = True
+    scheduler: Scheduler[Line] = Scheduler(permits, per_origin=permits, is_alone=lambda: is_alone)
+    lines = [Line("a", "x", number) for number in range(2 * permits)]
+    for line in lines:
+        scheduler.add(line)
+    assert drawn(scheduler) == lines[:permits]
+    is_alone = False  # another one is trusted from now on
+    scheduler.done(lines[0], 1.0, 1.0)
+    assert (drawn(scheduler) == []) is (permits > 1)
+
+
+def test_a_single_permit_goes_round_among_owners() -> None:
+    scheduler: Scheduler[Line] = Scheduler(1, per_origin=1)
+    for number in range(2):
+        for owner in "abc":
+            scheduler.add(Line(owner, "x", number))
+    served = []
+    for moment in range(6):
+        [line] = drawn(scheduler)
+        served.append(line.owner)
+        scheduler.done(line, 1.0, moment)
+    assert served == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_the_owner_that_holds_fewest_permits_comes_first() -> None:
+    scheduler: Scheduler[Line] = Scheduler(8, per_origin=8)
+    for number in range(3):
+        scheduler.add(Line("a", "x", number))
+    assert len(drawn(scheduler)) == 3
+    for number in range(8):
+        scheduler.add(Line("a", "x", 10 + number))
+        scheduler.add(Line("b", "x", number))
+    assert [line.owner for line in drawn(scheduler)][:3] == ["b", "b", "b"]
+
+
 def test_a_permit_of_an_origin_goes_to_who_holds_none_before_who_has_his_share() -> None:
     scheduler: Scheduler[Line] = Scheduler(16, per_origin=4)
     first = [Line("b", "z", number) for number in range(4)]

@@ -43,7 +43,10 @@ TOKEN = "the-notification-token-is-private"
 BODY_MARK = "the-body-is-private"
 
 # The tables that a refusal must leave as they were.
-_TABLES = ("pushkit_inbox", "pushkit_replay", "pushkit_sequences", "pushkit_expected")
+_TABLES = (
+    *("pushkit_inbox", "pushkit_inbox_queues", "pushkit_forgotten", "pushkit_sequences"),
+    "pushkit_expected",
+)
 
 
 @cache
@@ -356,24 +359,6 @@ def trusted_sender(**changes: Any) -> TrustedSender:
         "tasks": TaskPolicy.ANY,
     }
     return TrustedSender(**{**settings, **changes})
-
-
-@dataclass(frozen=True)
-class State:
-    """The location of a receiver's state."""
-
-    database: str
-    replay: str | None
-
-
-@pytest.fixture(params=["sqlite", "postgresql", "redis"])
-def state(request: pytest.FixtureRequest, tmp_path: Path) -> State:
-    """Return each place in turn; with Redis, the inbox is a SQLite file."""
-    database = str(tmp_path / "inbox.db")
-    if request.param == "postgresql":
-        database = request.getfixturevalue("postgres_dsn")
-    url = request.getfixturevalue("redis_url") if request.param == "redis" else None
-    return State(database, url)
 
 
 WorldFactory = Callable[..., World]

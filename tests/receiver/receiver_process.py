@@ -3,7 +3,7 @@
 python receiver_process.py call DSN LEASE_SECONDS
     calls back from the inbox there; each call is a row of `calls`, in the order of the calls. The
     first of them end once another process calls back, too.
-python receiver_process.py accept DATABASE REDIS_URL REQUEST JWKS TOKEN
+python receiver_process.py accept DATABASE REQUEST JWKS TOKEN
     accepts the request in the file REQUEST once a line is read, signed by a key of the file JWKS.
 """
 
@@ -20,7 +20,7 @@ import asyncpg
 
 from pushkit.webhook import WebhookRequest
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
-from receiver.callbacks import leases
+from receiver.callbacks import dispatcher
 from tests.eventually import eventually
 
 BASE_URL = "https://client.example.com"
@@ -29,13 +29,14 @@ ISSUER = "https://agent.example.com"
 
 async def call_back(dsn: str, lease_seconds: str) -> None:
     """Call back until killed."""
-    leases._LEASE = timedelta(seconds=float(lease_seconds))
+    dispatcher._LEASE = timedelta(seconds=float(lease_seconds))  # type: ignore[misc]
+    dispatcher._SURE_FOR = dispatcher._LEASE / 2  # type: ignore[misc]
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=4)
     receiver = Receiver(
         url=BASE_URL,
         senders=[TrustedSender(name="agent", issuer=ISSUER, keys=[], tasks=TaskPolicy.ANY)],
         database=dsn,
-        concurrency=4,  # fewer than there are tasks
+        concurrency=2,  # there are more tasks than that, and than it leases ahead
     )
 
     @receiver.on_update(name="write-down")
@@ -52,7 +53,7 @@ async def call_back(dsn: str, lease_seconds: str) -> None:
         await asyncio.Event().wait()
 
 
-async def accept(database: str, redis_url: str, request: str, jwks: str, token: str) -> None:
+async def accept(database: str, request: str, jwks: str, token: str) -> None:
     """Accept one request."""
     receiver = Receiver(
         url=BASE_URL,
@@ -66,11 +67,11 @@ async def accept(database: str, redis_url: str, request: str, jwks: str, token: 
             )
         ],
         database=database,
-        replay=redis_url,
     )
     await receiver.open()
     print("READY", flush=True)  # noqa: T201  # to the test
     found = await asyncio.to_thread(_read_when_told, Path(request))
+    print("RECEIVING", flush=True)  # noqa: T201  # to the test
     await receiver.receive(found)
 
 

@@ -1,17 +1,26 @@
-"""One notification stored and settled as the receiver does, without its verification."""
+"""One notification stored, claimed and settled as the receiver does, without its verification."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
-from pushkit.errors import InboundError
+from pushkit.queue.held import Ask
+from pushkit.queue.leases import ClaimLimits, Claims, advance
+from pushkit.queue.rules import PendingJob, appended
 from pushkit.storage.script import Script, to_micros
-from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, NewNotification
-from receiver.inbox.store import Inbox, TaskQueues
-from receiver.replay.memory import Replay, Seen, remember_ids
+from receiver.inbox.model import InboxStatus, Job, NewNotification
+from receiver.inbox.queues import INBOX, new_queue, queue_id_of
+from receiver.inbox.store import (
+    Change,
+    Sequences,
+    accepted_before,
+    jobs_of,
+    note_death,
+    store_results,
+)
+from receiver.inbox.store import store as store_notifications
 
 
 def store(
@@ -24,82 +33,106 @@ def store(
     delivery_id: str | None = None,  # by default of task and number
     kid: str = "key-1",
     config_id: str | None = "config-1",
-    lease: Lease | None = None,
+    worker: str | None = None,  # which leases its queue
+    until: datetime | None = None,  # of that lease
 ) -> Script[int | None]:
     """Store one notification, and return its id; None if the inbox has the delivery already."""
-    queues, missing, late = TaskQueues(), 0, False
+    sequences, missing, late = Sequences(), 0, False
     delivery_id = delivery_id or f"{task_id}#{seq}"
-    if task_id is not None:
+    if (yield from accepted_before([(sender, delivery_id)])):
+        return None
+    queue_id = queue_id_of(sender, task_id, delivery_id)
+    if task_id is not None and seq is not None:
         key = (sender, task_id, config_id or "")
-        yield from queues.read([key])
-        if seq is not None:
-            missing, late = queues.compare(key, seq)
+        yield from sequences.read([key])
+        missing, late = sequences.compare(key, seq)
     moment = to_micros(now)
+    queues = yield from INBOX.lock([queue_id])
+    write = INBOX.write if queues else INBOX.add
+    queue, _ = appended(
+        queues.get(queue_id) or new_queue(queue_id, sender, moment),
+        worker,
+        now=moment,
+        until=to_micros(until or now),
+        probation_from=1,
+    )
     new = NewNotification(
+        queue_id=queue_id,
+        place=queue.last_seq,
         sender=sender,
         delivery_id=delivery_id,
-        kid=kid,
-        issued_at=moment,
         task_id=task_id,
         config_id=config_id,
         seq=seq,
         missing=missing,
         late=int(late),
-        body=body,
+        kid=kid,
+        issued_at=moment,
         received_at=moment,
-        not_before=moment,
-        head=int(not queues.unfinished),
+        body=body,
+        body_bytes=len(body),
+        body_sha256=hashlib.sha256(body).hexdigest(),
         traceparent=None,
+        not_before=moment,
+        scheduled_at=moment,
     )
-    if lease is not None:
-        new = NewNotification(*new[:14], *lease.columns())
-    ids = yield from Inbox().store([new])
-    if ids:
-        yield from queues.write(now)
-    return ids.get((sender, delivery_id))
+    ids = yield from store_notifications([new])
+    yield from write([queue])
+    yield from sequences.write(now)
+    return ids[sender, delivery_id]
 
 
 def claim(
-    worker: str, *, limit: int, now: datetime, until: datetime, held: Sequence[int] = ()
-) -> Script[list[ClaimedNotification]]:
-    """Claim as a worker whose senders get equal shares."""
-    lease = Lease(worker=worker, until=until, taken=time.perf_counter())
-    return Inbox().claim(lease, limit=limit, now=now, divide=_evenly, held=held)
+    worker: str,
+    *,
+    limit: int,
+    now: datetime,
+    until: datetime,
+    held: Sequence[str] = (),
+    dead: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+) -> Script[list[Job]]:
+    """Lease due queues; return the first notification of each."""
+    claims, moment = Claims(tables=INBOX, lose=_lose), to_micros(now)
+    yield from claims.take_over(worker, held=held, dead=dead, now=moment)
+    limits = ClaimLimits(queues=limit, of_origin=lambda _: limit, probation_from=1)
+    result = yield from claims.claim(worker, limits, now=moment, until=to_micros(until))
+    jobs = yield from jobs_of([(each.queue, each.jobs) for each in result.claimed])
+    firsts = [jobs[each.jobs[0].id] for each in result.claimed]
+    return sorted(firsts, key=lambda job: job.notification.id)
 
 
-def _evenly(due: Sequence[str], free: int, taken: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-    given: Counter[str] = Counter()
-    for _ in range(free):
-        given[min(due, key=lambda sender: taken.get(sender, 0) + given[sender])] += 1
-    return list(given.items())
-
-
-def remember(seen: Seen, now: datetime) -> Script[Replay]:
-    """Remember one id, or raise why it is refused."""
-    [found] = yield from remember_ids([seen], now)
-    if isinstance(found, InboundError):
-        raise found
-    return found
+def _lose(lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
+    for job, error, _ in lost:
+        yield from note_death(job.id, error, None, now=now)
 
 
 def settle_one(
-    claimed: ClaimedNotification,
-    worker: str,
+    job: Job,
     status: InboxStatus,
     *,
     now: datetime,
     retry_in: float | None = None,
-    error: str = "",
+    error: str | None = None,
 ) -> Script[bool]:
-    """Settle one notification, as the dispatcher does; return whether its worker held it."""
-    inbox, stored = Inbox(), claimed.stored
-    if status is not InboxStatus.DONE:
-        retry_at = None if retry_in is None else now + timedelta(seconds=retry_in)
-        return (
-            yield from inbox.settle_failed(claimed, worker, now=now, retry_at=retry_at, error=error)
-        )
-    settled = yield from inbox.settle_done([claimed], worker, now=now)
-    if settled and stored.task_id is not None:
-        following = yield from inbox.oldest_unfinished([(stored.sender, stored.task_id)])
-        yield from inbox.make_heads(list(following))
-    return bool(settled)
+    """Settle one notification, and give its queue back; return whether its lease still held."""
+    queue = (yield from INBOX.lock([job.queue_id])).get(job.queue_id)
+    if queue is None or queue.epoch != job.epoch:
+        return False
+    state, due = status.value, None
+    if status is InboxStatus.RECEIVED:
+        state, due = "pending", to_micros(now + timedelta(seconds=retry_in or 0))
+    stored = yield from store_results([(job, Change(state, 1, error, due))], now=now)
+    ask = Ask(
+        id=queue.id,
+        epoch=queue.epoch,
+        version=0,
+        results=[job],
+        has=(),
+        tail=job.seq,
+        looks=True,
+        releases=True,
+        gives_way=False,
+        more=8,
+    )
+    yield from advance(INBOX, [(queue, ask)], stops=lambda _: True, now=to_micros(now))
+    return bool(stored)

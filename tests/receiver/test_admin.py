@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import asyncpg
 import pytest
 
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, SchemaError
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
+from pushkit.storage.paging import AtMost
 from pushkit.storage.script import Script, Statement
 from receiver import InboxFilter, InboxRetention, InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.inbox.store import Inbox
-from receiver.replay.memory import Replay, Seen
+from receiver.inbox.inspection import InboxQueue
+from receiver.inbox.store import accepted_before
 from tests.eventually import DEADLINE
-from tests.receiver.storing import claim, remember, settle_one, store
+from tests.receiver.storing import claim, settle_one, store
 
+HOUR = timedelta(hours=1)
 BODY = b'{"statusUpdate":{"taskId":"task-1","status":{"state":"TASK_STATE_WORKING"}}}'
 
 
@@ -31,7 +33,6 @@ class Desk:
 
     database: Database
     woken: int = 0
-    inbox: Inbox = field(default_factory=Inbox)
 
     def __post_init__(self) -> None:
         self.admin = InboxAdmin(self.database, wake=self._wake)
@@ -59,18 +60,24 @@ class Desk:
             yield from store(
                 name, body=BODY, now=moment, sender=sender, delivery_id=name, config_id=None
             )
-        claimed = yield from claim(
-            "worker", limit=count, now=moment, until=moment + timedelta(seconds=30)
-        )
-        for each in claimed:
-            yield from settle_one(each, "worker", status, now=moment)
-        return [each.stored.id for each in claimed]
+        settled: list[int] = []
+        until = moment + timedelta(seconds=30)
+        while claimed := (yield from claim("worker", limit=count, now=moment, until=until)):
+            for each in claimed:
+                yield from settle_one(each, status, now=moment)
+                settled.append(each.notification.id)
+        return sorted(settled)
 
     async def left(self) -> list[int]:
         return [summary.id for summary in await self.admin.find(limit=10_000)]
 
     async def sequences(self) -> int:
         return await self.database.read(_count("pushkit_sequences"))
+
+
+async def known(desk: Desk, delivery_id: str) -> bool:
+    """Return whether the receiver remembers that it accepted an id."""
+    return bool(await desk.database.read(accepted_before([("agent", delivery_id)])))
 
 
 def _count(table: str) -> Script[int]:
@@ -175,20 +182,17 @@ async def test_a_retention_bounds_everything_that_is_kept(desk: Desk) -> None:
     await desk.settled(2, ago=8 * day)
     await desk.settled(2, InboxStatus.DEAD, ago=40 * day)
     kept = await desk.settled(2, InboxStatus.DEAD, ago=8 * day) + await desk.settled(3)
-    old, young = (
-        Seen(sender="agent", delivery_id=name, body_sha256="aa") for name in ("old", "young")
-    )
-    now = datetime.now(UTC)
-    await desk.database.write(remember(old, now - timedelta(hours=97)))
-    await desk.database.write(remember(young, now - timedelta(hours=95)))
+    old = await desk.settled(1, ago=97 * HOUR)
+    young = await desk.settled(1, ago=95 * HOUR)
+    names = [each.delivery_id for each in await desk.admin.find() if each.id in (*old, *young)]
+    assert await desk.admin.purge(older_than=94 * HOUR) == 2 + 2
 
     purged = await desk.admin.retain(InboxRetention(dead=30 * day))
 
-    assert purged == 4
+    assert purged == 2
     assert await desk.left() == sorted(kept)
-    assert await desk.sequences() == 2 + 2 + 3  # of all but what has been silent for 30 days
-    assert await desk.database.write(remember(old, now)) is Replay.FRESH
-    assert await desk.database.write(remember(young, now)) is Replay.DUPLICATE
+    assert await desk.sequences() == 2 + 2 + 3 + 2  # of all but what has been silent for 30 days
+    assert [await known(desk, name) for name in names] == [False, True]
 
 
 async def test_forever_is_for_ever(desk: Desk) -> None:
@@ -213,3 +217,53 @@ async def test_a_negative_age_or_number_purges_nothing(desk: Desk) -> None:
 async def test_a_string_is_no_list_of_what_to_redrive(desk: Desk) -> None:
     with pytest.raises(ConfigError, match=r"wanted: found '12', expected a list: \['12'\]"):
         await desk.admin.redrive("12")  # type: ignore[arg-type]
+
+
+async def test_a_receiver_database_of_before_is_refused(location: str) -> None:
+    async with opened(open_inbox(location), Access.UPGRADE) as database:
+        await database.write(_call_it_by_its_old_name())
+
+    with pytest.raises(SchemaError, match="cannot be upgraded"):
+        await open_inbox(location).open()
+
+
+def _call_it_by_its_old_name() -> Script[None]:
+    yield Statement("UPDATE pushkit_schema SET component = 'receiver', version = 7")
+
+
+# --- queues ---------------------------------------------------------------------------------------
+
+
+async def test_queues_that_are_leased_or_due_are_listed_in_pages(desk: Desk) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    until = now + timedelta(seconds=30)
+    await desk.settled(1)  # finished: nobody has to look at its queue
+    for task_id, number in (("task-1", 1), ("task-1", 2), ("task-2", 1), (None, 1)):
+        await desk.database.write(
+            store(task_id, number, body=BODY, now=now, delivery_id=f"{task_id}#{number}")
+        )
+    [leased] = await desk.database.write(claim("worker", limit=1, now=now, until=until))
+
+    queues = await desk.admin.queues()
+    first_page = await desk.admin.queues(limit=2)
+    second_page = await desk.admin.queues(after=first_page[-1].id, limit=2)
+
+    assert [(each.sender, each.task_id) for each in queues] == [
+        ("agent", "task-1"),
+        ("agent", "task-2"),
+        ("agent", None),
+    ]
+    assert queues[0] == InboxQueue(
+        sender="agent",
+        task_id="task-1",
+        worker="worker",
+        leased_at=now,
+        lease_until=until,
+        epoch=leased.epoch,
+        due_at=None,
+        waiting=AtMost(2, more=False),
+        id=leased.queue_id,
+    )
+    assert (queues[1].worker, queues[1].leased_at, queues[1].due_at) == (None, None, now)
+    assert [*first_page, *second_page] == queues
+    assert len(first_page) == 2

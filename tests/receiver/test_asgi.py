@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -266,21 +268,30 @@ async def test_a_receiver_that_cannot_start_reports_the_reason_to_its_server(wor
 async def test_a_server_that_gives_up_a_start_leaves_no_receiver_open(
     world: World, host: Host
 ) -> None:
-    loop = asyncio.get_running_loop()
-    async with await loop.create_server(asyncio.Protocol, "127.0.0.1", 0) as silent:
-        port = silent.sockets[0].getsockname()[1]
-        world.options["replay"] = f"redis://127.0.0.1:{port}"
+    async with world.receiver:
+        pass  # the database is made
+    before = set(threading.enumerate())
 
-        async def receive() -> dict[str, Any]:
-            return {"type": "lifespan.startup"}
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
 
-        async def send(_message: Any) -> None:
-            pass
+    async def send(_message: Any) -> None:
+        pass
 
+    with contextlib.closing(sqlite3.connect(world.database)) as other:
+        other.execute("BEGIN IMMEDIATE")  # whoever opens it waits
         living = asyncio.create_task(host(world.receiver)({"type": "lifespan"}, receive, send))
-        await eventually(lambda: world.receiver.is_open)
+        await asyncio.wait([living], timeout=0.1)
         living.cancel()
-        await asyncio.wait([living])
+        await asyncio.wait([living], timeout=0.1)
+    await asyncio.wait([living])
+
+    def have_ended() -> bool:
+        began = set(threading.enumerate()) - before
+        return not [each for each in began if each.name.startswith("pushkit")]
+
+    await eventually(have_ended)
+    assert living.cancelled()
     assert not world.receiver.is_open
 
 

@@ -85,7 +85,6 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         settings = Settings(
             port=port,
             database=str(tmp_path / "inbox.db"),
-            replay=None,
             jwks=tmp_path / "jwks.json",
             calls=tmp_path / "calls",
             log=tmp_path / "log",

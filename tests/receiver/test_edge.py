@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,16 +84,6 @@ async def test_not_ready_without_callbacks(make_world: WorldFactory) -> None:
     await world.receiver.open()
     assert list(await world.receiver.unready()) == ["callbacks"]
     await world.receiver.close()
-
-
-async def test_not_ready_without_the_memory_of_ids(
-    make_world: WorldFactory, tmp_path: Path
-) -> None:
-    world = make_world({"replay": f"unix://{tmp_path}/nobody-listens-there"})
-    await world.start()
-    assert await world.receiver.unready() == {
-        "replay": "replay: Redis is out of reach: FileNotFoundError"
-    }
 
 
 async def test_the_validation_token_is_echoed_as_text(make_world_behind: WorldFactory) -> None:

@@ -64,7 +64,7 @@ async def test_a_token_with_a_task_speaks_of_that_task_alone(registered: World) 
 
     assert refused(other)
     assert own.status == 202
-    assert registered.rows()["pushkit_replay"] == 1
+    assert registered.rows()["pushkit_inbox"] == 1
 
 
 async def test_a_task_that_another_token_stands_for_stays_with_that_token(

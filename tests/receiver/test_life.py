@@ -34,14 +34,11 @@ SENDER = TrustedSender(
 )
 
 
-def receiver_of(
-    folder: Path, alerts: AlertOptions | None = None, replay: str | None = None
-) -> Receiver:
+def receiver_of(folder: Path, alerts: AlertOptions | None = None) -> Receiver:
     return Receiver(
         url="https://client.example.com",
         senders=[SENDER],
         database=folder / "inbox.db",
-        replay=replay,
         alerts=alerts,
     )
 
@@ -201,26 +198,25 @@ async def test_a_wait_that_begins_during_closing_fails(
 async def test_an_async_with_that_is_cancelled_at_its_start_leaves_nothing_open(
     tmp_path: Path,
 ) -> None:
-    asked = asyncio.Event()
-
-    async def answer_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        asked.set()
-        await reader.read()
-        writer.close()
-
+    receiver = receiver_of(tmp_path)
+    await receiver.open()
+    await receiver.close()
     before = set(threading.enumerate())
-    async with await asyncio.start_server(answer_nothing, "127.0.0.1", 0) as redis:
-        port = redis.sockets[0].getsockname()[1]
-        receiver = receiver_of(tmp_path, replay=f"redis://127.0.0.1:{port}")
+    with contextlib.closing(sqlite3.connect(tmp_path / "inbox.db")) as other:
+        other.execute("BEGIN IMMEDIATE")  # whoever opens it waits
         entering = asyncio.create_task(receiver.__aenter__())
-        await asked.wait()
+        await asyncio.wait([entering], timeout=0.1)
         entering.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await entering
+        await asyncio.wait([entering], timeout=0.1)
+    with pytest.raises(asyncio.CancelledError):
+        await entering
 
-    began = set(threading.enumerate()) - before
-    assert [each for each in began if each.name.startswith("pushkit")] == []
+    def have_ended() -> bool:
+        began = set(threading.enumerate()) - before
+        return not [each for each in began if each.name.startswith("pushkit")]
+
+    await eventually(have_ended)
+    assert not receiver.is_open
     assert [each for each in asyncio.all_tasks() if each.get_name().startswith("receiver")] == []
 
 

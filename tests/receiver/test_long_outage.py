@@ -11,7 +11,7 @@ import pytest
 
 from pushkit.clock import utc_now
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
-from receiver.callbacks import leases
+from receiver.callbacks import dispatcher
 from receiver.testing import SigningAgent
 from tests.eventually import eventually
 
@@ -31,7 +31,8 @@ def execute(path: Path, sql: str) -> None:
 async def test_a_lease_is_renewed_until_the_result_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "_LEASE", LEASE)
+    monkeypatch.setattr(dispatcher, "_LEASE", LEASE)
+    monkeypatch.setattr(dispatcher, "_SURE_FOR", LEASE / 2)
     path, called = tmp_path / "inbox.db", list[str]()
 
     async def post(receiver: Receiver, task_id: str) -> None:
@@ -72,6 +73,6 @@ async def test_a_lease_is_renewed_until_the_result_is_stored(
 def _count_done(path: Path) -> int:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         found: int = connection.execute(
-            "SELECT COUNT(*) FROM pushkit_inbox WHERE status = 'done'"
+            "SELECT COUNT(*) FROM pushkit_inbox WHERE state = 'done'"
         ).fetchone()[0]
         return found

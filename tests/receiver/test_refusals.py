@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import receiver.replay.redis  # noqa: F401  # its errors count as well
 from pushkit.errors import CardRefusedError, InboundError, MalformedCardError
 from receiver.refusals import REFUSALS, Verdict
 

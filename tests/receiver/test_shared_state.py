@@ -1,4 +1,4 @@
-"""Several receivers on one state, in SQLite, in PostgreSQL, with Redis: as if they were one."""
+"""Several receivers on one state, in SQLite and in PostgreSQL: as if they were one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from redis.asyncio import Redis
 
 from pushkit.a2a import TaskState
 from receiver import InboxStatus, Limits, Notification, RateLimit, Receiver, TaskPolicy
 from receiver.callbacks import dispatcher, waiting
-from receiver.replay import redis as redis_replay
 from tests.eventually import DEADLINE, eventually
 
 if TYPE_CHECKING:
-    from tests.receiver.conftest import State, World, WorldFactory
+    from tests.receiver.conftest import World, WorldFactory
 
 FAST = RateLimit(per_second=100_000, burst=100_000)
 COPIES = 1000
@@ -32,16 +30,13 @@ def record_calls(receiver: Receiver, called: list[str]) -> None:
 
 
 @pytest.fixture
-def make_shared(
-    make_world: WorldFactory, state: State, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., World]:
-    """Make a world whose receivers keep their state there, however slow the machine is."""
-    monkeypatch.setattr(redis_replay, "_TIMEOUT", timedelta(seconds=DEADLINE))
+def make_shared(make_world: WorldFactory, location: str) -> Callable[..., World]:
+    """Make a world whose receivers keep their state there."""
 
     def make(**sender: object) -> World:
         limits = Limits(sender_rate=FAST, peer_rate=FAST)
-        world = make_world({"limits": limits, "replay": state.replay}, **sender)
-        world.database = state.database
+        world = make_world({"limits": limits}, **sender)
+        world.database = location
         world.clock.now = datetime.now(UTC)  # what PostgreSQL's clock says
         return world
 
@@ -224,60 +219,6 @@ async def test_an_idle_receiver_calls_back_what_one_without_callbacks_accepts(
         await shared.receiver.close()
 
     assert called == ["delivery-task-1-1"]
-
-
-async def test_a_redis_that_forgot_everything_costs_no_second_callback(
-    make_world: WorldFactory, redis_url: str
-) -> None:
-    world = make_world({"replay": redis_url})
-    called: list[str] = []
-    record_calls(world.receiver, called)
-    async with world.receiver as receiver:
-        await receiver.receive(world.draft().request())
-        async with Redis.from_url(redis_url) as redis:
-            await redis.flushdb()
-        again = await receiver.receive(world.draft().request())
-        other = await receiver.receive(world.draft(state="failed").request())
-        await until_all_is_done(receiver, 1)
-
-    assert (again.status, again.code) == (200, "duplicate")
-    assert (other.status, other.code) == (409, "id_conflict")
-    assert called == ["delivery-task-1-1"]
-    assert world.rows()["pushkit_replay"] == 0
-
-
-async def test_a_redis_that_forgot_everything_refuses_no_retry_of_a_task_that_is_over(
-    make_world: WorldFactory, redis_url: str
-) -> None:
-    world = make_world({"replay": redis_url}, tasks=TaskPolicy.REGISTERED)
-    async with world.receiver as receiver:
-        token = (await receiver.expect()).config.token or ""
-        await receiver.receive(world.draft(token=token).request())
-        await receiver.expect_no_longer(token=token)
-        async with Redis.from_url(redis_url) as redis:
-            await redis.flushdb()
-        world.clock.advance(3600)  # over what the process itself remembers
-        again = await receiver.receive(world.draft(token=token).request())
-        new = await receiver.receive(world.draft(2, token=token).request())
-
-    assert (again.status, again.code) == (200, "duplicate")
-    assert (new.status, new.code) == (404, "task_not_expected")
-
-
-async def test_without_redis_nothing_is_accepted_and_nothing_lost(
-    make_world: WorldFactory, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = make_world({"replay": "redis://:PRIVATE@127.0.0.1:1"})
-    async with world.receiver as receiver:
-        await receiver.start()  # as a service does, whose receiver runs already
-        verdict = await receiver.receive(world.draft().request())
-
-    assert (verdict.status, verdict.code) == (503, "storage")
-    assert ("Retry-After", "1") in verdict.headers
-    told = "Redis is out of reach: ConnectionRefusedError: notifications are answered 503"
-    assert caplog.text.count(told) == 1
-    assert "PRIVATE" not in caplog.text
-    assert world.rows()["pushkit_inbox"] == 0
 
 
 async def test_postgresql_wakes_waiters_and_callbacks_of_other_processes_without_polling(

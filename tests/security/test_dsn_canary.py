@@ -17,6 +17,7 @@ from pushkit import KeyRing, PushSender
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError
 from receiver import Receiver, TrustedSender
+from receiver.forwards import StreamForward
 from tests.cli.conftest import environment
 from tests.cli.every_command import ARGUMENTS, RECEIVER_COMMANDS, SENDER_COMMANDS
 from tests.eventually import DEADLINE
@@ -145,12 +146,11 @@ async def test_no_error_of_sender_and_receiver_holds_the_password(
     assert canaries.found_in(caplog.text) == set()
 
 
-def test_a_redis_url_that_cannot_be_read_is_not_repeated(folder: Path) -> None:
+def test_a_redis_url_that_cannot_be_read_is_not_repeated() -> None:
     canaries = Canaries()
-    url = f"redis://user:{canaries.plant('password')}/0"
-    trusted = TrustedSender(name="agent", issuer=ISSUER, jwks_file=folder / "jwks.json")
+    url = f"redis://user:{canaries.plant('password')}@127.0.0.1:port/0?stream=s"
     with pytest.raises(ConfigError) as refused:
-        Receiver(url="https://c.example", senders=[trusted], database="i.db", replay=url)
+        StreamForward(url)
     written = "".join(traceback.format_exception(refused.value))
     assert canaries.found_in(f"{written}{refused.value.__context__!r}") == set()
 
@@ -161,10 +161,8 @@ def test_check_shows_the_configuration_without_the_password(
     canaries = Canaries()
     password = canaries.plant("password")
     monkeypatch.setenv("RECEIVER_DATABASE", f"postgresql+asyncpg://u:{password}@127.0.0.1:1/inbox")
-    monkeypatch.setenv("RECEIVER_REPLAY", f"redis://:{password}@127.0.0.1:1/0")
     assert folder.exists()
     said = invoke(receiver.cli.cli, "check", "--settings")
     assert "postgresql+asyncpg://u:***@127.0.0.1:1/inbox" in said
-    assert "redis://:***@127.0.0.1:1/0" in said
     assert "cannot connect to 127.0.0.1:1: " in said
     assert canaries.found_in(said) == set()

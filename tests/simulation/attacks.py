@@ -94,6 +94,8 @@ class Attacker:
         self._streams: dict[int, bytes] = defaultdict(bytes)
         self._own_ports: set[int] = set()
         self._number = 0
+        # By host, the sender and id of what was accepted before something was deleted.
+        self._before_purge: dict[str, set[tuple[str, str]]] = defaultdict(set)
         self.answers: list[tuple[str, int]] = []
 
     # --- listening ------------------------------------------------------------------------------
@@ -146,7 +148,12 @@ class Attacker:
     def do_reuse(self, host: str, number: int) -> None:
         """Send another body, correctly signed, with an id that the receiver has accepted."""
         heard = [one.delivery_id for one in self._heard[host]]
-        known = [each for each in heard if self._inboxes[host].select(_BY_JWT, each)]
+        known = [
+            each
+            for each in heard
+            if self._inboxes[host].select(_BY_JWT, each)
+            or ("jwt", each) in self._before_purge[host]
+        ]
         if not known:
             return
         with contextlib.suppress(NoSigningKeyError):
@@ -187,10 +194,10 @@ class Attacker:
             self._world.violated(f"{host} accepted two bodies of one id: {what}")
 
     def do_forget(self, host: str) -> None:
-        """Lose the memory of ids, as a cache may; the inbox still has what it accepted."""
-        inbox = self._inboxes[host]
-        if isinstance(inbox, Disk):
-            inbox.select("DELETE FROM pushkit_replay")
+        """Let an operator delete what is done: its ids stay remembered."""
+        rows = self._inboxes[host].select("SELECT sender, delivery_id FROM pushkit_inbox")
+        self._before_purge[host] |= {(row["sender"], row["delivery_id"]) for row in rows}
+        self._receivers[host].do(self._receivers[host].purge)
 
     def do_renew(self, host: str, number: int, early: bool) -> None:
         """Replace a token before or after its first notification: both are for its task alone."""
@@ -291,10 +298,12 @@ class Attacker:
 
 _BY_JWT = "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ? AND sender = 'jwt'"
 _OF_OTHER = (
-    "SELECT COUNT(*) AS found FROM pushkit_inbox"
-    " WHERE sender = 'other' AND status IN ('received', 'in_progress')"
+    "SELECT COUNT(*) AS found FROM pushkit_inbox WHERE sender = 'other' AND state = 'pending'"
 )
-_HAS = "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ?"
+_HAS = (
+    "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ?1"
+    " UNION ALL SELECT 1 FROM pushkit_forgotten WHERE delivery_id = ?1"
+)
 
 
 class _Client(asyncio.Protocol):

@@ -18,7 +18,9 @@ _OUTBOX = {
 }
 _INBOX = {
     "pushkit_callbacks": "2 * (SELECT COUNT(*) FROM pushkit_inbox)",
-    "pushkit_sequences": "(SELECT COUNT(*) FROM pushkit_inbox) + 1",
+    "pushkit_sequences": "(SELECT COUNT(*) FROM pushkit_inbox)"
+    " + (SELECT COUNT(*) FROM pushkit_forgotten) + 1",
+    "pushkit_inbox_queues": "(SELECT COUNT(*) FROM pushkit_inbox)",
 }
 
 

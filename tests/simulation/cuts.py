@@ -49,7 +49,6 @@ _RUNNER = "pushkit.queue.runner:Runner"
 _RESULTS = "pushkit.outbox.results"
 _TRANSACTION = "pushkit.delivery.enqueue:_Transaction"
 _ATTEMPT = "pushkit.delivery.attempt:Attempt"
-_WORKER = "pushkit.delivery.worker:Worker"
 _SETTLER = "pushkit.delivery.settle:Settler"
 _OUTBOX = "pushkit.outbox.store:OutboxStore"
 _SET_CONFIG = "pushkit.delivery.registrar:Registrar.put"
@@ -61,8 +60,8 @@ _POSTGRES = "pushkit.storage.postgres:PostgresDatabase"
 _SQLITE = "pushkit.storage.sqlite"
 _ACCEPTING = "receiver.accepting"
 _CALLING = "receiver.callbacks.dispatcher:Dispatcher._call_back"
-_CALLBACK_LEASES = "receiver.callbacks.leases:Leases"
-_REPLAY = "receiver.replay.memory"
+_CALLING_ALL = "receiver.callbacks.dispatcher:Dispatcher._call_all"
+_INBOX = "receiver.inbox.store"
 _VERIFY = "receiver.verification"
 _REGISTRATIONS = "receiver.registrations:RegistrationStore"
 
@@ -179,7 +178,7 @@ CUTS = (
         "oldest first",
         "The oldest deliveries of a queue are claimed first.",
         ("overtook", "came after seq"),
-        sql(f"{_TABLES}:_first_pending", "ORDER BY seq", "ORDER BY seq DESC"),
+        sql(f"{_TABLES}:_first_pending", r"ORDER BY \{(\d+)\}", r"ORDER BY {\1} DESC"),
     ),
     _cut(
         "order",
@@ -267,7 +266,7 @@ CUTS = (
         "crash is no attempt",
         "The first death of a worker does not use up the schedule.",
         ("more attempts than requests", "dead without a reason"),
-        uses(f"{_CLAIMS}.expire", "each.abandoned > 0", "True"),
+        uses(f"{_CLAIMS}.expire", "each.abandoned", "1"),
     ),
     _cut(
         "back-off",
@@ -354,7 +353,7 @@ CUTS = (
         "probation",
         "After that, it gets one attempt at a time until it works.",
         "came beside another on probation",
-        passes(f"{_WORKER}._claim", "ClaimLimits", "probation_from", "10**9"),
+        passes("pushkit.queue.worker:QueueWorker._claim", "ClaimLimits", "probation_from", "10**9"),
     ),
     _cut(
         "probation without a lease",
@@ -472,38 +471,23 @@ CUTS = (
     # --- receiver -------------------------------------------------------------------------------
     _cut(
         "called back once",
-        "A retry of an accepted notification runs no callback again: by the replay memory, the"
-        " inbox, and the record of each callback.",
+        "A retry of an accepted notification runs no callback again: by the inbox, and the record"
+        " of each callback.",
         _REPEATED,
-        uses(f"{_REPLAY}:_judge", "Replay.DUPLICATE", "Replay.FRESH"),
+        returns(f"{_INBOX}:accepted_before", "{}"),
         sql(
-            "receiver.inbox.store:_STORE",
+            f"{_INBOX}:_STORE",
             "DO NOTHING",
-            "DO UPDATE SET status = 'received', head = 1",
+            "DO UPDATE SET state = 'pending', place = excluded.place",
         ),
         answers("receiver.service_state:ServiceState.accepted_before", "body_sha256", "True"),
         answers(_CALLING, "had_by", "True"),
     ),
     _cut(
         "one transaction",
-        "An id is remembered in the transaction that stores its notification.",
-        "never called back",
-        answers(f"{_ACCEPTING}:Acceptance.begin", "_redis", "True"),
-        calls(
-            f"{_ACCEPTING}:Acceptance._reserve_and_store",
-            "reserve",
-            "await self._database.write(_remember_apart(self._database, candidate.seen))",
-        ),
-        skips(f"{_ACCEPTING}:Acceptance._reserve_and_store", "release"),
-        skips(f"{_ACCEPTING}:Acceptance._reserve_and_store", "commit"),
-        answers(f"{_ACCEPTING}:Acceptance._remember", "FRESH", "each.result is None"),
-        adds(
-            _ACCEPTING,
-            "def _remember_apart(database: Database, seen: Seen) -> Script[Seen | None]:\n"
-            "    now = yield from database.now()\n"
-            "    [replay] = yield from remember_ids([seen], now)\n"
-            "    return None if replay is Replay.DUPLICATE else seen\n",
-        ),
+        "The id of a deleted notification is remembered in the transaction that deletes it.",
+        ("was answered 202", *_REPEATED),
+        skips("receiver.inbox.retention:delete_finished", "insert_rows"),
     ),
     _cut(
         "token",
@@ -533,7 +517,7 @@ CUTS = (
         "id conflict",
         "A known id with another body is refused.",
         "was answered 200",
-        answers(f"{_REPLAY}:_judge", "body_sha256", "False"),
+        answers(f"{_ACCEPTING}:_is_known", "_hash_of", "False"),
     ),
     _cut(
         "id conflict of a recent id",
@@ -545,13 +529,13 @@ CUTS = (
         "id conflict at once",
         "Of two bodies that come under one id at the same moment, one is refused.",
         ("was answered 200", "accepted two bodies of one id"),
-        answers(f"{_ACCEPTING}:Acceptance._judge_copies", "body_sha256", "False"),
+        answers(f"{_ACCEPTING}:Acceptance._judge_copies", "_hash_of", "False"),
     ),
     _cut(
         "id conflict in the inbox",
-        "An id that the memory has lost, but the inbox has with another body, is refused.",
-        "was answered 200",
-        ignores("receiver.inbox.store:Inbox.has", "body"),
+        "An id of a deleted notification, which the inbox remembers with another body, is refused.",
+        "was answered 202",
+        sql(f"{_INBOX}:accepted_before", " UNION ALL.*", ""),
     ),
     _cut(
         "replaced token",
@@ -581,7 +565,15 @@ CUTS = (
         "order of callbacks",
         "The notifications of a task are called back one at a time, the oldest first.",
         (" before ", *_REPEATED),
-        answers(f"{_ACCEPTING}:Acceptance._store", "behind", "True"),
+        returns("receiver.inbox.queues:queue_id_of", "sender + chr(13) + delivery_id"),
+    ),
+    _cut(
+        "settled before the next call",
+        "A notification is settled before the next one of its task is called back.",
+        " before ",
+        passes(
+            "receiver.callbacks.dispatcher:Dispatcher._new_runner", "Runner", "most_unsettled", "8"
+        ),
     ),
     _cut(
         "callback done",
@@ -592,15 +584,18 @@ CUTS = (
     _cut(
         "callback lease",
         "A long callback keeps its lease.",
-        _REPEATED,
-        calls(f"{_CALLBACK_LEASES}._beat", "sleep", "await asyncio.sleep(1e9)"),
-        returns(f"{_CALLBACK_LEASES}.held", "()"),
+        (*_REPEATED, "has its lease"),
+        calls(
+            f"{_RUNNER}._renew_all",
+            "renew",
+            "None if self._name == 'callbacks' else await self.renew()",
+        ),
     ),
     _cut(
         "next callback",
         "A receiver frozen for longer than its lease calls no further callback.",
         _REPEATED,
-        answers(_CALLING, "is_ours", "False"),
+        answers(_CALLING_ALL, "is_ours", "False"),
     ),
     _cut(
         "callback time-out",

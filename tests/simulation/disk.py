@@ -24,8 +24,9 @@ from tests.simulation.database_pool import DatabasePool
 from tests.simulation.loop import Process, SimulatedLoop
 
 __all__ = [
-    "MOVING",
-    "QUEUE",
+    "INBOX_QUEUES",
+    "JOBS",
+    "QUEUES",
     "Crash",
     "Disk",
     "DiskDatabase",
@@ -33,6 +34,7 @@ __all__ = [
     "OnQueue",
     "QueueRow",
     "failure",
+    "queue_columns",
     "shown_state",
 ]
 
@@ -130,11 +132,10 @@ class Disk:
         self.is_upgraded = bool(
             self.select("SELECT 1 FROM sqlite_master WHERE name LIKE 'pushkit_%_later'")
         )
-        for table, column in MOVING.items():
+        for table, jobs in JOBS.items():
             if self.select("SELECT 1 FROM sqlite_master WHERE name = ?", table):
-                _watch_moves(self.connection, table, column)
-        if self.select("SELECT 1 FROM sqlite_master WHERE name = ?", QUEUE):
-            _watch_queues(self.connection)
+                _watch_moves(self.connection, table)
+                _watch_queues(self.connection, jobs.queues)
 
     def before(self, sql: str) -> None:
         process = self.running
@@ -194,11 +195,24 @@ class Disk:
             self._synced.backup(self.connection)
 
 
-# The tables whose changes of state are watched, and their column.
-MOVING = {"pushkit_deliveries": "state", "pushkit_inbox": "status"}
+class Jobs(NamedTuple):
+    """A table of jobs, whose changes of `state` are watched."""
+
+    queues: str  # the table of their queues
+    queue_id: str  # the columns that name a job's queue, and its number there
+    place: str
+    held: str  # the state that is shown of a pending one which a worker has
+
+
+INBOX_QUEUES = "pushkit_inbox_queues"
+JOBS = {
+    # A subscription's row is its queue.
+    "pushkit_deliveries": Jobs("pushkit_subscriptions", "subscription_id", "seq", "in_flight"),
+    "pushkit_inbox": Jobs(INBOX_QUEUES, "queue_id", "place", "in_progress"),
+}
+QUEUES = frozenset(jobs.queues for jobs in JOBS.values())
 # Called with the table, the states before and after (None without a row), and the error.
 OnMove: TypeAlias = "Callable[[str, str | None, str | None, str | None], object]"
-QUEUE = "pushkit_subscriptions"  # a subscription's row is its queue
 
 
 class QueueRow(NamedTuple):
@@ -214,35 +228,41 @@ class QueueRow(NamedTuple):
     last_seq: int
     due_at: int | None
     abandoned: int
-    active: int
-    removed_at: int | None
+    active: int = 1  # these two are of subscriptions
+    removed_at: int | None = None
 
 
-# Called with the row of a queue before and after a change of these columns, and who changes it.
-OnQueue: TypeAlias = "Callable[[QueueRow, QueueRow, Process | None], object]"
+# Called with the row of a queue before and after a change of these columns, and who changes it. A
+# queue of an inbox is None before it is made, and after it was deleted.
+OnQueue: TypeAlias = "Callable[[QueueRow | None, QueueRow | None, Process | None], object]"
 
 
-def shown_state(row: str) -> str:
-    """Return the state of a row of `pushkit_deliveries`, as SQL.
+def queue_columns(table: str) -> Sequence[str]:
+    """Return the columns of a table of queues that are watched: the first ones of `QueueRow`."""
+    return QueueRow._fields[:-2] if table == INBOX_QUEUES else QueueRow._fields
 
-    It is `in_flight` while a worker leases its queue and has it, pending in the table.
+
+def shown_state(row: str, table: str = "pushkit_deliveries") -> str:
+    """Return the state of a row of a table of jobs, as SQL.
+
+    It is `in_flight`, or `in_progress`, while a worker leases its queue and has it, pending in the
+    table.
     """
+    queues, queue_id, place, held = JOBS[table]
     return (
-        f"CASE WHEN {row}.state = 'pending' AND {row}.waits = 0 AND EXISTS (SELECT 1 FROM {QUEUE}"
-        f" l WHERE l.id = {row}.subscription_id AND l.lease_worker IS NOT NULL"
-        f" AND {row}.seq <= l.sending_to) THEN 'in_flight' ELSE {row}.state END"
+        f"CASE WHEN {row}.state = 'pending' AND {row}.waits = 0 AND EXISTS (SELECT 1 FROM {queues}"
+        f" l WHERE l.id = {row}.{queue_id} AND l.lease_worker IS NOT NULL"
+        f" AND {row}.{place} <= l.sending_to) THEN '{held}' ELSE {row}.state END"
     )
 
 
-def _watch_moves(connection: _Connection, table: str, column: str) -> None:
+def _watch_moves(connection: _Connection, table: str) -> None:
     """Report each change of state in a table to the disk."""
     connection.create_function("moved", 4, connection.moved)
-    old, new = f"OLD.{column}", f"NEW.{column}"
-    if table == "pushkit_deliveries":
-        old, new = shown_state("OLD"), shown_state("NEW")
+    old, new = shown_state("OLD", table), shown_state("NEW", table)
     for event, before, after, row in (
         ("INSERT", "NULL", new, "NEW"),
-        (f"UPDATE OF {column}", old, new, "NEW"),
+        ("UPDATE OF state", old, new, "NEW"),
         ("DELETE", old, "NULL", "OLD"),
     ):
         sqlite3.Connection.execute(
@@ -252,15 +272,23 @@ def _watch_moves(connection: _Connection, table: str, column: str) -> None:
         )
 
 
-def _watch_queues(connection: _Connection) -> None:
+def _watch_queues(connection: _Connection, table: str) -> None:
     """Report each change of a queue's row to the disk."""
     connection.create_function("queue_changed", -1, connection.queue_changed)
-    rows = ", ".join(f"{row}.{name}" for row in ("OLD", "NEW") for name in QueueRow._fields)
-    sqlite3.Connection.execute(
-        connection,
-        f"CREATE TEMP TRIGGER IF NOT EXISTS {QUEUE}_changed AFTER UPDATE ON main.{QUEUE}"
-        f" BEGIN SELECT queue_changed({rows}); END",
+    names = queue_columns(table)
+    nothing, old, new = (
+        ", ".join(f"{row}{name}" if row else "NULL" for name in names)
+        for row in ("", "OLD.", "NEW.")
     )
+    rows = {"UPDATE": f"{old}, {new}"}
+    if table == INBOX_QUEUES:
+        rows |= {"INSERT": f"{nothing}, {new}", "DELETE": f"{old}, {nothing}"}
+    for event, values in rows.items():
+        sqlite3.Connection.execute(
+            connection,
+            f"CREATE TEMP TRIGGER IF NOT EXISTS {table}_{event} AFTER {event} ON main.{table}"
+            f" BEGIN SELECT queue_changed({values}); END",
+        )
 
 
 def failure(code: int, text: str) -> sqlite3.OperationalError:
@@ -299,7 +327,9 @@ class _Connection(sqlite3.Connection):
     def queue_changed(self, *values: Any) -> None:
         half = len(values) // 2
         if self.disk.on_queue is not None and values[:half] != values[half:]:
-            before, after = QueueRow(*values[:half]), QueueRow(*values[half:])
+            before, after = (
+                None if row[0] is None else QueueRow(*row) for row in (values[:half], values[half:])
+            )
             self.disk.on_queue(before, after, self.disk.running)
 
 

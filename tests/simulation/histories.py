@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 _SLOTS = 3
 _STEPS = 120
-_COMPONENTS = (("outbox", SENDER_MIGRATIONS), ("receiver", RECEIVER_MIGRATIONS))
+_COMPONENTS = (("outbox", SENDER_MIGRATIONS), ("inbox", RECEIVER_MIGRATIONS))
 WAITS = "waits"
 _MARKS = {
     "a lease that ended and left something": "SELECT id FROM pushkit_subscriptions"
@@ -51,8 +51,15 @@ _MARKS = {
     " JOIN pushkit_subscriptions s ON s.id = d.subscription_id WHERE d.state = 'pending'"
     " AND s.due_at IS NULL AND s.paused = 0"
     " AND (s.lease_worker IS NULL OR d.seq > s.sending_to OR d.waits = 1)",
-    "not one head of a task": "SELECT task_id FROM pushkit_inbox"
-    " WHERE status IN ('received', 'in_progress') GROUP BY task_id HAVING SUM(head) <> 1",
+    "a lease of an inbox that ended and left something": "SELECT id FROM pushkit_inbox_queues"
+    " WHERE lease_worker IS NULL AND (sending_to > 0 OR COALESCE(leased_at, lease_until) > 0)",
+    "a notification that nobody looks for": "SELECT i.id FROM pushkit_inbox i"
+    " LEFT JOIN pushkit_inbox_queues q ON q.id = i.queue_id WHERE i.state = 'pending'"
+    " AND (q.id IS NULL OR q.due_at IS NULL"
+    " AND (q.lease_worker IS NULL OR i.place > q.sending_to OR i.waits = 1))",
+    "a queue of an inbox without a notification": "SELECT id FROM pushkit_inbox_queues q"
+    " WHERE lease_worker IS NULL AND due_at IS NULL"
+    " AND NOT EXISTS (SELECT 1 FROM pushkit_inbox i WHERE i.queue_id = q.id)",
 }
 
 
@@ -382,7 +389,7 @@ class _History:
             self._same(name, [side.table(name) for side in self.sides])
 
     def check(self) -> None:
-        """Check that somebody looks for each delivery, and that each task has one head.
+        """Check that somebody looks for each delivery, and for each notification.
 
         Raises:
             BrokenError: It is not so.
@@ -487,7 +494,8 @@ def _next_of(script: Script[T], rows: Any) -> Any:
 
 def _brief(asked: object) -> str:
     if isinstance(asked, Statement):
-        return f"{asked.sql} {asked.parameters if 'inbox' not in asked.sql else ''}"
+        has_ids = "inbox" in asked.sql or "callbacks" in asked.sql
+        return f"{asked.sql} {'' if has_ids else asked.parameters}"
     return type(asked).__name__
 
 

@@ -228,7 +228,7 @@ class Pacing:
         older = self._inboxes[receiver].select(
             "SELECT b.delivery_id FROM pushkit_inbox a JOIN pushkit_inbox b ON b.sender = a.sender"
             " AND b.task_id = a.task_id AND b.id < a.id WHERE a.delivery_id = ?"
-            " AND a.status = 'in_progress' AND b.status IN ('received', 'in_progress')",
+            f" AND {shown_state('a', 'pushkit_inbox')} = 'in_progress' AND b.state = 'pending'",
             delivery_id,
         )
         for row in older:

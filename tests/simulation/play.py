@@ -21,7 +21,6 @@ import pushkit.net.guard
 import pushkit.net.jwks_client
 import pushkit.queue.runner
 import pushkit.scheduling.housekeeping
-import pushkit.scheduling.pump
 import pushkit.signing.http_message_signatures
 import pushkit.signing.jose
 import pushkit.signing.notification_jwt
@@ -275,7 +274,7 @@ class _Play:
             server = PostgresServer(world.loop, lambda: begin + int(world.loop.time() * 1_000_000))
             server.fault = self.faults.before
             server.on_move = self._moved
-            server.on_queue = self._queue_changed
+            server.on_queue = functools.partial(self._queue_changed, server)
             server.dawdles = True
             server.on_wait = self._waits
             server.on_deadlock = lambda: world.violated("two transactions waited for each other")
@@ -283,7 +282,7 @@ class _Play:
         disk = Disk(world.loop)
         disk.fault = self.faults.before
         disk.on_move = self._moved
-        disk.on_queue = self._queue_changed
+        disk.on_queue = functools.partial(self._queue_changed, disk)
         return disk
 
     def _moved(self, table: str, before: str | None, after: str | None, error: str | None) -> None:
@@ -294,8 +293,15 @@ class _Play:
             if disk.is_upgraded and writer is not None and writer not in new:
                 self.world.violated(f"{writer.name} writes beside an upgrade that may not roll")
 
-    def _queue_changed(self, before: QueueRow, after: QueueRow, process: Process | None) -> None:
-        self.promises.queue_changed(before, after, process)
+    def _queue_changed(
+        self,
+        disk: Disk | PostgresServer,
+        before: QueueRow | None,
+        after: QueueRow | None,
+        process: Process | None,
+    ) -> None:
+        inbox = None if disk is self.outbox else disk
+        self.promises.queue_changed(before, after, process, inbox=inbox)
 
     def _waits(self, sql: str) -> None:
         if sql.startswith("SELECT q.id") and _LOOKS_FOR_WORK in sql:
@@ -315,6 +321,9 @@ class _Play:
         for unit in self.senders.values():
             if unit.process is process and unit.sender is not None:
                 return unit.sender.worker.name
+        for each in (*self.receivers.values(), *self.twins.values()):
+            if each.process is process:
+                return each.worker
         return None
 
     # --- the course -----------------------------------------------------------------------------
@@ -384,17 +393,19 @@ class _Play:
 
     async def _check_slots(self) -> None:
         """Check that every slot is free once everything is delivered."""
-        for name, sending in self.senders.items():
+        units: list[SendingUnit | ReceivingUnit] = [*self.senders.values()]
+        units += [*self.receivers.values(), *self.twins.values()]
+        for unit in units:
             # Long enough for a claim in progress, and for a statement that a partition swallowed,
             # and the one after it, to time out.
             looks = int(2 * (_COMMAND_TIMEOUT + _PATIENCE) / 0.13)
-            while sending.slots_taken() and (looks := looks - 1):
+            while unit.slots_taken and (looks := looks - 1):
                 await asyncio.sleep(0.13)
             now = self.world.loop.time()
             # A worker that an upgrade left behind keeps trying to settle for a time.
             is_left_behind = self.world.had_trouble("upgrade", now, now)
-            if (taken := sending.slots_taken()) and not is_left_behind:
-                self.world.violated(f"{name}: {taken} slots of its worker are lost")
+            if (taken := unit.slots_taken) and not is_left_behind:
+                self.world.violated(f"{unit.name}: {taken} slots of its worker are lost")
 
     async def _until(self, moment: float) -> None:
         await asyncio.sleep(max(moment - self.world.loop.time(), 0))
@@ -748,7 +759,7 @@ def _connection_faults(chance: Any, fault: str, number: int) -> ConnectionFaults
 
 def _next_migration(component: str, migrations: Sequence[Migration], may_roll: bool) -> Migration:
     """Return the migration of a later version."""
-    table = {"outbox": "pushkit_deliveries", "receiver": "pushkit_inbox"}[component]
+    table = {"outbox": "pushkit_deliveries", "inbox": "pushkit_inbox"}[component]
     statements = (
         f"ALTER TABLE {table} ADD COLUMN later TEXT",
         f"CREATE INDEX {table}_later ON {table} (later)",
@@ -809,7 +820,6 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
             "POLL_INTERVAL",
             timedelta(hours=2) if slow else timedelta(minutes=2),
         ),
-        (pushkit.scheduling.pump, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
         (pushkit.queue.runner, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
         (pushkit.scheduling.housekeeping, "_INTERVAL", _HOUSEKEEPING[slow]),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),

@@ -36,7 +36,15 @@ from pushkit.storage.migrations import Migration, migrate
 from pushkit.storage.postgres import _FUNCTIONS, _HAS_TABLE
 from pushkit.storage.sqlite import in_sqlite, run_script
 from tests.simulation.database_pool import DatabasePool
-from tests.simulation.disk import MOVING, QUEUE, OnMove, OnQueue, QueueRow
+from tests.simulation.disk import (
+    INBOX_QUEUES,
+    JOBS,
+    QUEUES,
+    OnMove,
+    OnQueue,
+    QueueRow,
+    queue_columns,
+)
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
 
 __all__ = ["PostgresServer"]
@@ -862,14 +870,15 @@ class PostgresServer:
     def _tell_of_move(
         self, statement: _Statement, table: str, before: Image | None, after: Image | None
     ) -> None:
-        if table == QUEUE and before and after and self.on_queue is not None:
-            old, new = self._queue_of(before), self._queue_of(after)
+        is_told = table in QUEUES and ((before and after) or table == INBOX_QUEUES)
+        if is_told and self.on_queue is not None:
+            old, new = (self._queue_of(table, each) if each else None for each in (before, after))
             if old != new:
                 self.on_queue(old, new, statement.process)
-        if table not in MOVING or self.on_move is None:
+        if table not in JOBS or self.on_move is None:
             return
         columns = self._storage.tables[table].columns
-        state = columns.index(MOVING[table])
+        state = columns.index("state")
         row = after or before
         if row is not None and (before and before[state]) != (after and after[state]):
             of = statement.transaction
@@ -877,22 +886,23 @@ class PostgresServer:
             self.on_move(table, was, is_now, row[columns.index("last_error")])
 
     def _state(self, transaction: _Transaction, table: str, image: Image | None) -> str | None:
-        """Return the state of a row; that of a delivery is `in_flight` if a worker has it."""
+        """Return the state of a row, as `shown_state` does: whether a worker has it."""
         if image is None:
             return None
         row = dict(zip(self._storage.tables[table].columns, image, strict=True))
-        state: str = row[MOVING[table]]
-        if table == "pushkit_deliveries" and state == "pending" and not row["waits"]:
-            key = (QUEUE, (row["subscription_id"],))
+        state: str = row["state"]
+        jobs = JOBS[table]
+        if state == "pending" and not row["waits"]:
+            key = (jobs.queues, (row[jobs.queue_id],))
             found = transaction.images.get(key) or self._storage.image(key)
-            queue = self._queue_of(found) if found else None
-            if queue and queue.lease_worker is not None and row["seq"] <= queue.sending_to:
-                return "in_flight"
+            queue = self._queue_of(jobs.queues, found) if found else None
+            if queue and queue.lease_worker is not None and row[jobs.place] <= queue.sending_to:
+                return jobs.held
         return state
 
-    def _queue_of(self, image: Image) -> QueueRow:
-        columns = self._storage.tables[QUEUE].columns
-        return QueueRow(*(image[columns.index(name)] for name in QueueRow._fields))
+    def _queue_of(self, table: str, image: Image) -> QueueRow:
+        columns = self._storage.tables[table].columns
+        return QueueRow(*(image[columns.index(name)] for name in queue_columns(table)))
 
     # --- rows -----------------------------------------------------------------------------------
 

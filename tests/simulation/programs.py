@@ -165,8 +165,9 @@ class SendingUnit(Unit):
         if sender is not None:
             await sender.close()
 
+    @property
     def slots_taken(self) -> int:
-        """Return how many slots its worker uses, for deliveries or for a claim in progress."""
+        """How many slots its worker uses, for deliveries or for a claim in progress."""
         if not self.is_up or self.sender is None or not self.delivers:
             return 0
         return self.options.concurrency - self.sender.worker.runner.scheduler.free
@@ -221,6 +222,24 @@ class ReceivingUnit(Unit):
             return (await self._receiver.expect("renewed", **how)).config.token
         except PushkitError:
             return None
+
+    async def purge(self) -> None:
+        """Delete the notifications that are done."""
+        if self._receiver is not None:
+            with contextlib.suppress(PushkitError):
+                await self._receiver.inbox.purge(older_than=timedelta(0))
+
+    @property
+    def worker(self) -> str | None:
+        """The name under which it leases queues, once it has one."""
+        return None if self._receiver is None else vars(self._receiver.dispatcher).get("name")
+
+    @property
+    def slots_taken(self) -> int:
+        """How many of its permits are in use."""
+        if self._receiver is None or not self.is_up:
+            return 0
+        return self._receiver.dispatcher.usage()[0]
 
     def reload(self, trust: str) -> None:
         """Change whom it trusts, now and at its next starts."""

@@ -32,6 +32,7 @@ _SETTLING = 2.0  # seconds that settling takes at most without a fault
 # it looks every quarter of a second.
 _STALE = 0.35
 _QUANTUM = 8  # the most deliveries of a queue that a claim hands out
+_LEASE = 60.0  # seconds that a receiver's lease lasts
 _IDLE_TIMEOUT = 10.0  # seconds after which PostgreSQL ends an idle transaction
 _UNFINISHED = "SELECT * FROM pushkit_deliveries WHERE state = 'pending' LIMIT 3"
 _LEASED = (
@@ -52,10 +53,25 @@ _ANSWERS = (
     "SELECT a.delivery_id, a.answer, d.origin FROM pushkit_attempts a"
     " JOIN pushkit_deliveries d ON d.id = a.delivery_id WHERE a.answer IS NOT NULL"
 )
-_ACCEPTED = "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ?"
+_ACCEPTED = (
+    "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ?1"
+    " UNION ALL SELECT 1 FROM pushkit_forgotten WHERE delivery_id = ?1"
+)
 _UNCALLED = (
-    "SELECT id, delivery_id, task_id, seq, status, attempts, last_error FROM pushkit_inbox"
-    " WHERE status IN ('received', 'in_progress') LIMIT 3"
+    "SELECT id, delivery_id, task_id, seq, state, attempts, last_error FROM pushkit_inbox"
+    " WHERE state = 'pending' LIMIT 3"
+)
+_HELD = (
+    "SELECT id, lease_worker, due_at FROM pushkit_inbox_queues"
+    " WHERE lease_worker IS NOT NULL OR due_at IS NOT NULL LIMIT 3"
+)
+_WITHOUT_QUEUE = (
+    "SELECT id, queue_id, delivery_id FROM pushkit_inbox"
+    " WHERE queue_id NOT IN (SELECT id FROM pushkit_inbox_queues)"
+)
+_HOLDER = (
+    "SELECT q.lease_worker, i.place, q.sending_to FROM pushkit_inbox i"
+    " JOIN pushkit_inbox_queues q ON q.id = i.queue_id WHERE i.id = ?"
 )
 # The stored filter of a subscription to everything.
 _EVERYTHING = '{"states": null, "kinds": null, "last_chunk_only": false}'
@@ -126,6 +142,8 @@ class Promises:
         self.moves: Counter[str] = Counter()
         self.claims = 0
         self.deaths: Counter[str] = Counter()
+        # The epochs of queues that an inbox had, and deleted.
+        self._epochs: dict[tuple[Disk | PostgresServer, str], int] = {}
         self.latencies: list[float] = []
 
     # --- at every step --------------------------------------------------------------------------
@@ -332,6 +350,7 @@ class Promises:
             is_its_own = before.sender == notification.sender
             if is_its_own and now - process.thawed_at > _AWAKE:
                 self._check_call(receiver, before, delivery_id, now)
+        self._check_holder(receiver, notification, process)
         if notification.sender in {"other", "renewed"}:
             if delivery_id not in self.instructions.sent_by_other:
                 self._world.violated(f"called back, but forged: {delivery_id}")
@@ -350,6 +369,25 @@ class Promises:
         call = Call(process, now, sender)
         calls.append(call)
         return call
+
+    def _check_holder(self, receiver: str, notification: Notification, process: Process) -> None:
+        """Only the process that leases the queue of a notification calls back with it."""
+        now, worker = self._world.loop.time(), self._worker_of(process)
+        if worker is None or not process.alive:
+            return
+        # A process that freezes between its last check and the call makes it once thawed; a server
+        # that loses power forgets what it had said.
+        if (
+            now - process.thawed_at <= _AWAKE
+            or self._world.had_trouble("freeze", now - 2 * self._timeout, now, whom=process.name)
+            or self._world.had_trouble("disk", now - _LEASE, now)
+        ):
+            return
+        rows = self.inboxes[receiver].select(_HOLDER, notification.id)
+        holder = rows[0]["lease_worker"] if rows else None
+        if holder != worker or rows[0]["place"] > rows[0]["sending_to"]:
+            what = f"{notification.delivery_id} was called back by {worker}"
+            self._world.violated(f"{what}, and {holder} has its lease")
 
     def _check_call(self, receiver: str, before: Call, delivery_id: str, now: float) -> None:
         """A callback runs once, unless a fault struck during it or before it was settled."""
@@ -376,17 +414,41 @@ class Promises:
         if (before, after) not in TRANSITIONS[table]:
             self._world.violated(f"no transition of {table}: {before} -> {after}")
 
-    def queue_changed(self, before: QueueRow, after: QueueRow, process: Process | None) -> None:
+    def queue_changed(
+        self,
+        before: QueueRow | None,
+        after: QueueRow | None,
+        process: Process | None,
+        *,
+        inbox: Disk | PostgresServer | None = None,
+    ) -> None:
         """A lease has one holder; its epoch grows whenever it begins or ends; no `seq` goes back.
 
-        What its holder has, up to `sending_to`, never shrinks until the lease ends.
+        What its holder has, up to `sending_to`, never shrinks until the lease ends. An inbox
+        deletes no queue under a lease, and one with the same id has a later epoch.
+
+        Args:
+            before: The row; None if it is new, in an inbox.
+            after: The row; None if it was deleted, in an inbox.
+            process: Who changed it.
+            inbox: Whose queue it is; None if it is the outbox's.
         """
+        if after is None:
+            if before is not None and inbox is not None:
+                self._epochs[inbox, before.id] = before.epoch
+                if before.lease_worker is not None:
+                    self._world.violated(f"a queue under a lease was deleted: {before}")
+            return
+        if before is None:
+            earlier = -1 if inbox is None else self._epochs.get((inbox, after.id), -1)
+            before = QueueRow(after.id, None, None, None, earlier + 1, 0, 0, 0, None, 0)
         is_same = (before.lease_worker, before.leased_at) == (after.lease_worker, after.leased_at)
         is_free = after.lease_worker is None
-        if not is_same and not is_free:
-            self.claims += _QUANTUM
-        self.claims += max(0, after.sending_to - before.sending_to)
-        self.deaths[after.id] += after.abandoned > max(1, before.abandoned)
+        if inbox is None:
+            if not is_same and not is_free:
+                self.claims += _QUANTUM
+            self.claims += max(0, after.sending_to - before.sending_to)
+            self.deaths[after.id] += after.abandoned > max(1, before.abandoned)
         if (
             after.epoch < before.epoch + (not is_same)
             or (is_same and not is_free and after.epoch != before.epoch)
@@ -418,7 +480,7 @@ class Promises:
     def is_drained(self) -> bool:
         """Return whether every delivery and every notification is finished, and no queue leased."""
         return not (self._outbox.select(_UNFINISHED) or self._outbox.select(_LEASED)) and not any(
-            inbox.select(_UNCALLED) for inbox in self.inboxes.values()
+            inbox.select(_UNCALLED) or inbox.select(_HELD) for inbox in self.inboxes.values()
         )
 
     def check_end(self, origin_of: Callable[[str], str]) -> None:
@@ -453,6 +515,10 @@ class Promises:
         for name, inbox in self.inboxes.items():
             for row in inbox.select(_UNCALLED):
                 self._world.violated(f"{name}: not called back: {dict(row)}")
+            for row in inbox.select(_HELD):
+                self._world.violated(f"{name}: leased or due, and nothing is left: {dict(row)}")
+            for row in inbox.select(_WITHOUT_QUEUE):
+                self._world.violated(f"{name}: its queue is gone: {dict(row)}")
 
     def _is_shifted(self, host: str, delivery_id: str) -> bool:
         """Return whether an answer to another request may have been taken for its own.
@@ -608,9 +674,9 @@ class Promises:
         if row["state"] != "delivered" or self._is_called_somewhere(row["id"]):
             return
         found = self.inboxes[host].select(
-            "SELECT status FROM pushkit_inbox WHERE delivery_id = ?", row["id"]
+            "SELECT state FROM pushkit_inbox WHERE delivery_id = ?", row["id"]
         )
-        if not found or found[0]["status"] != "dead":
+        if not found or found[0]["state"] != "dead":
             self._world.violated(f"delivered to {host}, but never called back: {_brief(row)}")
 
     def _is_called_somewhere(self, delivery_id: str) -> bool:
@@ -644,13 +710,12 @@ TRANSITIONS = {
     ),
     "pushkit_inbox": frozenset(
         {
-            (None, "received"),
-            (None, "in_progress"),
-            ("received", "in_progress"),
-            ("in_progress", "received"),
+            (None, "pending"),
+            ("pending", "pending"),
+            ("in_progress", "in_progress"),
             ("in_progress", "done"),
             ("in_progress", "dead"),
-            ("dead", "received"),
+            ("dead", "pending"),
             ("done", None),
             ("dead", None),
         }

@@ -37,7 +37,7 @@ class Case:
         self.world = World(0)
         self.outbox, self.inbox = Disk(self.world.loop), Disk(self.world.loop)
         run_script(self.outbox.connection, migrate("outbox", SENDER_MIGRATIONS, "outbox"))
-        run_script(self.inbox.connection, migrate("receiver", RECEIVER_MIGRATIONS, "inbox"))
+        run_script(self.inbox.connection, migrate("inbox", RECEIVER_MIGRATIONS, "inbox"))
         self.process = Process("agent0.1", "198.51.100.1")
         self.promises = Promises(
             self.world,
@@ -46,7 +46,7 @@ class Case:
             timeout=10.0,
             worker_of=lambda process: f"worker of {process.name}",
         )
-        self.pacing = Pacing(self.world, self.outbox, {}, slots=4)
+        self.pacing = Pacing(self.world, self.outbox, {"recv0": self.inbox}, slots=4)
 
     def pass_time(self, seconds: float) -> None:
         self.world.loop._now += seconds
@@ -97,11 +97,29 @@ class Case:
         )
         self.outbox.select("INSERT INTO pushkit_bodies (id, body) VALUES (?, ?)", name, b"{}")
 
-    def accept(self, name: str, sender: str = "jwt") -> None:
-        """Store a delivery in the inbox of `recv0`."""
+    def accept(
+        self,
+        name: str,
+        sender: str = "jwt",
+        *,
+        place: int = 1,
+        lease_worker: str | None = "worker of agent0.1",
+    ) -> None:
+        """Store a notification in the inbox of `recv0`, by default one that its process has."""
         self.inbox.select(
-            "INSERT INTO pushkit_inbox (sender, delivery_id, kid, missing, late, issued_at,"
-            " received_at, not_before, body) VALUES (?, ?, '', 0, 0, 0, 0, 0, '')",
+            "INSERT INTO pushkit_inbox_queues (id, tenant, owner, origin, last_seq, lease_worker,"
+            " sending_to) VALUES ('task', '', ?1, '', ?2, ?3, ?4) ON CONFLICT (id) DO UPDATE"
+            " SET last_seq = excluded.last_seq, sending_to = excluded.sending_to",
+            sender,
+            place,
+            lease_worker,
+            0 if lease_worker is None else place,
+        )
+        self.inbox.select(
+            "INSERT INTO pushkit_inbox (queue_id, place, sender, delivery_id, task_id, kid,"
+            " missing, late, issued_at, received_at, not_before, scheduled_at, body, body_bytes,"
+            " body_sha256) VALUES ('task', ?, ?, ?, 'task', '', 0, 0, 0, 0, 0, 0, '', 0, '')",
+            place,
             sender,
             name,
         )
@@ -146,10 +164,15 @@ class Case:
         )
 
     def call_back(self, name: str, body: bytes = b"{}", sender: str = "jwt") -> Any:
+        found = self.inbox.select("SELECT id FROM pushkit_inbox WHERE delivery_id = ?", name)
+        if not found:
+            self.accept(name, sender)
+            found = self.inbox.select("SELECT max(id) AS id FROM pushkit_inbox")
         notification: Any = SimpleNamespace(
-            delivery_id=name, body=body, sender=sender, task_id="task"
+            id=found[0]["id"], delivery_id=name, body=body, sender=sender, task_id="task"
         )
         self.pass_time(100)  # since the process was last thawed
+        self.pacing.calls_back("recv0", name)
         return self.promises.begin_call("recv0", "client", notification, self.process)
 
     def end(self) -> None:
@@ -283,9 +306,40 @@ def _called_twice(case: Case) -> None:
     case.call_back("one")
 
 
+def _called_without_the_lease(case: Case) -> None:
+    case.store("one")
+    case.accept("one", lease_worker="worker of agent1.1")
+    case.call_back("one")
+
+
+def _called_before_another(case: Case) -> None:
+    for place, name in enumerate(("one", "two"), 1):
+        case.store(name, seq=place)
+        case.accept(name, place=place)
+    case.call_back("two")
+
+
+def _left_in_the_inbox(case: Case) -> None:
+    case.accept("one", lease_worker=None)
+    case.end()
+
+
+def _left_under_a_lease(case: Case) -> None:
+    case.accept("one")
+    case.inbox.select("UPDATE pushkit_inbox SET state = 'done'")
+    case.end()
+
+
+def _left_without_a_queue(case: Case) -> None:
+    case.accept("one", lease_worker=None)
+    case.inbox.select("UPDATE pushkit_inbox SET state = 'done'")
+    case.inbox.select("DELETE FROM pushkit_inbox_queues")
+    case.end()
+
+
 def _flooded(case: Case) -> None:
     for number in range(21):
-        case.accept(str(number), sender="other")
+        case.accept(str(number), sender="other", place=number + 1)
     no_key: Any = None
     attacker = Attacker(
         case.world, no_key, case.promises.inboxes, case.promises.instructions, {}, quota=20
@@ -299,24 +353,37 @@ def _moved(table: str, before: str | None, after: str | None) -> Callable[[Case]
 
 def _leased(agent: str = "agent0", **changes: Any) -> Callable[[Case], None]:
     """Change the row of a queue that a worker leases."""
-    row = QueueRow(
-        id="sub",
-        lease_worker="worker of agent0.1",
-        leased_at=1,
-        lease_until=9,
-        epoch=5,
-        sending_to=3,
-        settled_to=1,
-        last_seq=4,
-        due_at=None,
-        abandoned=0,
-        active=1,
-        removed_at=None,
-    )
     by = Process(f"{agent}.1", "198.51.100.1")
-    return lambda case: case.promises.queue_changed(row, row._replace(**changes), by)
+    return lambda case: case.promises.queue_changed(_ROW, _ROW._replace(**changes), by)
 
 
+def _deleted(case: Case) -> None:
+    case.promises.queue_changed(_ROW, None, None, inbox=case.inbox)
+
+
+def _made_again(epoch: int) -> Callable[[Case], None]:
+    """Delete a queue of an inbox, and make it again with an epoch."""
+
+    def history(case: Case) -> None:
+        free = _ROW._replace(**_FREE)
+        case.promises.queue_changed(free, None, None, inbox=case.inbox)
+        case.promises.queue_changed(None, free._replace(epoch=epoch), None, inbox=case.inbox)
+
+    return history
+
+
+_ROW = QueueRow(
+    id="sub",
+    lease_worker="worker of agent0.1",
+    leased_at=1,
+    lease_until=9,
+    epoch=5,
+    sending_to=3,
+    settled_to=1,
+    last_seq=4,
+    due_at=None,
+    abandoned=0,
+)
 _FREE: dict[str, Any] = {
     "lease_worker": None,
     "leased_at": None,
@@ -355,6 +422,21 @@ def _answered(what: bytes) -> Callable[[Case], None]:
         pytest.param(_unfair, "an innocent owner waited 30.0 s", id="unfair"),
         pytest.param(_answered_by_another, "another's answer", id="another's answer"),
         pytest.param(_called_twice, "called back twice", id="called back twice"),
+        pytest.param(
+            _called_without_the_lease, "has its lease", id="called back without the lease"
+        ),
+        pytest.param(_called_before_another, "called back two before one", id="called too early"),
+        pytest.param(_left_in_the_inbox, "recv0: not called back", id="left in an inbox"),
+        pytest.param(
+            _left_under_a_lease, "recv0: leased or due", id="a lease of nothing in an inbox"
+        ),
+        pytest.param(
+            _left_without_a_queue, "recv0: its queue is gone", id="a notification without a queue"
+        ),
+        pytest.param(_deleted, "a queue under a lease was deleted", id="a queue deleted too early"),
+        pytest.param(
+            _made_again(5), "no change of a queue", id="an epoch that a deleted queue had"
+        ),
         pytest.param(_flooded, "recv0 keeps 21 notifications", id="an inbox over its bound"),
         pytest.param(_end_refused, "refused without a reason", id="no place for a task's end"),
         pytest.param(_finished("pending"), "not drained", id="left pending"),
@@ -417,6 +499,11 @@ def _answered(what: bytes) -> Callable[[Case], None]:
             _moved("pushkit_inbox", "done", "in_progress"),
             "no transition of pushkit_inbox",
             id="a transition of a notification",
+        ),
+        pytest.param(
+            _moved("pushkit_inbox", "pending", "done"),
+            "no transition of pushkit_inbox",
+            id="a notification settled without the lease",
         ),
         pytest.param(
             _answered(b"HTTP/1.1 202 Accepted\r\n\r\n"), "was answered 202", id="accepted"
@@ -601,6 +688,12 @@ def test_cancelled_requests_count_in_the_share_of_an_owner(
 )
 def test_a_lease_may_end_or_go_on(case: Case, changes: dict[str, Any]) -> None:
     _leased(**changes)(case)
+
+    assert case.world.violations == []
+
+
+def test_a_queue_of_an_inbox_that_is_made_again_has_a_later_epoch(case: Case) -> None:
+    _made_again(6)(case)
 
     assert case.world.violations == []
 

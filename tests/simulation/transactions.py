@@ -8,8 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import inf
-from typing import Any, TypeAlias
+from types import SimpleNamespace
+from typing import Any, TypeAlias, cast
 
+from tenacity import stop_after_attempt, wait_fixed
+
+from pushkit import RetryPolicy
 from pushkit.delivery.again import Again
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.job import Job, job_of
@@ -29,14 +33,19 @@ from pushkit.queue import held
 from pushkit.queue.leases import ClaimLimits, Claims
 from pushkit.queue.rules import Handed, PendingJob
 from pushkit.secrets.vault import Vault
-from pushkit.storage.script import Script, Statement, to_micros
+from pushkit.storage.script import Deferred, Script, Statement, to_micros
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
-from receiver.inbox.model import ClaimedNotification, InboxStatus
-from receiver.inbox.store import Inbox, task_lock
-from receiver.replay.memory import Replay, Seen, forget_ids
-from tests.receiver.storing import claim, remember, settle_one, store
+from receiver.accepting import Acceptance, Candidate
+from receiver.callbacks.settling import Settler as InboxSettler
+from receiver.inbox import inspection, retention
+from receiver.inbox import model as inbox_model
+from receiver.inbox import store as inbox
+from receiver.inbox.model import InboxStatus
+from receiver.inbox.queues import INBOX, group_of
+from receiver.limits import Limits
+from receiver.senders import TaskPolicy
 
 __all__ = ["Memory", "StubDatabase", "Work", "prepare", "some_work", "tables"]
 
@@ -48,6 +57,7 @@ _WORKERS = ("w0", "w1")
 _BREAKER = BreakerPolicy(failures=2, first_wait=timedelta(seconds=5))
 
 _PROBATION_FROM = 2
+_CALLED_AGAIN = RetryPolicy(wait=wait_fixed(5), stop=stop_after_attempt(2))
 _TRIED = {
     Outcome.DELIVERED: (204, None, held.Answer.ACKNOWLEDGED),
     Outcome.RETRY: (500, "status_500", held.Answer.AGAIN),
@@ -60,6 +70,7 @@ class StubDatabase:
     """The database as scripts see it, with a clock that the history moves."""
 
     locks = None
+    location = "stub.db"
 
     def __init__(self) -> None:
         self.moment = _START
@@ -69,14 +80,19 @@ class StubDatabase:
         return self.moment
 
     def hold(
-        self, items: Sequence[str], names: Callable[[str], Sequence[str]], *, wait: bool
-    ) -> Script[tuple[Sequence[str], datetime]]:
-        for name in itertools.chain.from_iterable(map(names, items if wait else ())):
+        self, items: Sequence[Any], names: Callable[[Any], Sequence[str]], *, wait: bool
+    ) -> Script[tuple[Sequence[Any], datetime]]:
+        """Hold names: it waits for them even where the code would not."""
+        del wait
+        for name in sorted(set(itertools.chain.from_iterable(map(names, items)))):
             yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
         return items, self.moment
 
     def wake(self) -> Script[None]:
         yield Statement("SELECT pushkit_wake()")
+
+    def announce(self) -> Script[None]:
+        yield Statement("SELECT pg_notify('pushkit_work', 'news')")
 
 
 @dataclass(eq=False)
@@ -87,8 +103,8 @@ class Memory:
     leased: dict[str, held.Memory[Job]] = field(
         default_factory=lambda: {worker: held.Memory() for worker in _WORKERS}
     )
-    accepted: dict[str, list[ClaimedNotification]] = field(
-        default_factory=lambda: {w: [] for w in _WORKERS}
+    inboxes: dict[str, held.Memory[inbox_model.Job]] = field(
+        default_factory=lambda: {worker: held.Memory(most_unsettled=1) for worker in _WORKERS}
     )
 
 
@@ -252,9 +268,9 @@ def _claim(chance: random.Random, _number: int) -> Make:
     return script
 
 
-def _lose(lost: Sequence[tuple[PendingJob, str, bool]], now: int) -> Script[None]:
-    for job, error, counts in lost:
-        yield from lose(job.id, error, counts=counts, retry_at=job.not_before, now=now)
+def _lose(lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
+    for job, error, deaths in lost:
+        yield from lose(job.id, error, counts=deaths > 0, retry_at=job.not_before, now=now)
 
 
 def _settle(chance: random.Random, _number: int) -> Make:
@@ -438,34 +454,220 @@ def _look(_chance: random.Random, _number: int) -> Make:
 
 
 def _accept(chance: random.Random, _number: int) -> Make:
-    task, seq, body = chance.choice(_TASKS), chance.randint(1, 6), chance.choice((b"1", b"1", b"2"))
-    remembers = chance.random() < 0.8
+    """Accept some notifications; two tasks may have one id, whose inserts wait for each other."""
+    worker, wait = chance.choice((*_WORKERS, None)), chance.random() < 0.6
+    drawn = [
+        (chance.choice((*_TASKS, *_TASKS, None)), chance.randint(1, 9), chance.choice("1112"))
+        for _ in range(chance.choice((1, 1, 2, 4)))
+    ]
+    of_any_task = chance.random() < 0.3
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        now, delivery_id = memory.database.moment, f"{task}#{seq}"
-        yield from memory.database.hold([task], _locks, wait=True)
-        if remembers:
-            seen = Seen(sender="agent", delivery_id=delivery_id, body_sha256=body.hex())
-            found = yield from remember(seen, now)
-            if found is Replay.DUPLICATE:
-                return _nothing
-        yield from store(task, seq, body=body, now=now)
+        database, dispatcher, verified = cast("Any", memory.database), _holder(worker), []
+        acceptance = Acceptance(database, Limits(), dispatcher, lambda *_: None)
+        for task, seq, body in drawn:
+            delivery_id = f"id{seq}" if of_any_task else f"{task}#{seq}"
+            verified.append(Candidate(_verified(task, seq, delivery_id, body.encode()), None))
+        yield from acceptance.accept(verified, wait=wait)
+
+        def done() -> None:
+            for each in verified:
+                new, handed = each.stored, each.handed
+                if new is None or handed is None or not isinstance(each.result, int):
+                    continue
+                job = inbox_model.Job(
+                    _stored(new, each.result),
+                    queue_id=new.queue_id,
+                    place=handed.seq,
+                    epoch=handed.epoch,
+                    since=each.stored_at,
+                )
+                memory.inboxes[worker or ""].hand(
+                    *(new.queue_id, group_of(new.sender), handed, job),
+                    version=0,
+                    until=inf,
+                    seen_at=inf,
+                )
+
+        return done
+
+    return script
+
+
+def _holder(worker: str | None) -> Any:
+    """Return what storing needs of a dispatcher."""
+    return SimpleNamespace(
+        name=worker,
+        has_room=lambda *_: worker is not None,
+        lease_until=lambda now: to_micros(now + _LEASE),
+    )
+
+
+def _verified(task: str | None, seq: int, delivery_id: str, body: bytes) -> Any:
+    notification = SimpleNamespace(
+        sender="agent",
+        delivery_id=delivery_id,
+        task_id=task,
+        config_id="c",
+        seq=seq,
+        kid="k",
+        issued_at=_START,
+        body_sha256=body.hex(),
+    )
+    trusted = SimpleNamespace(tasks=TaskPolicy.ANY)
+    return SimpleNamespace(notification=notification, secret=None, body=body, sender=trusted)
+
+
+def _stored(new: inbox_model.NewNotification, number: int) -> inbox_model.StoredNotification:
+    return inbox_model.StoredNotification(
+        id=number,
+        sender=new.sender,
+        kid=new.kid,
+        delivery_id=new.delivery_id,
+        task_id=new.task_id,
+        config_id=new.config_id,
+        seq=new.seq,
+        missing=new.missing,
+        late=bool(new.late),
+        issued_at=_START,
+        received_at=_START,
+        body=new.body,
+    )
+
+
+def _claim_notifications(chance: random.Random, _number: int) -> Make:
+    worker, limit = chance.choice(_WORKERS), chance.randint(1, 3)
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        now, mine = to_micros(memory.database.moment), memory.inboxes[worker]
+        claims = Claims(tables=INBOX, lose=_lose_notifications)
+        yield from claims.take_over(worker, held=mine.queues, dead=lambda _: (), now=now)
+        limits = ClaimLimits(queues=limit, of_origin=lambda _: limit, probation_from=1)
+        until = now + _LEASE // timedelta(microseconds=1)
+        result = yield from claims.claim(worker, limits, now=now, until=until)
+        jobs = yield from inbox.jobs_of([(each.queue, each.jobs) for each in result.claimed])
+
+        def done() -> None:
+            for queue, found, upto in result.claimed:
+                theirs = [jobs[job.id] for job in found]
+                mine.claimed(
+                    *(queue.id, queue.group, queue.epoch, theirs, upto),
+                    version=0,
+                    until=inf,
+                    seen_at=inf,
+                )
+
+        return done
+
+    return script
+
+
+def _lose_notifications(lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
+    for job, error, deaths in lost:
+        due = now + deaths * 1_000_000 if deaths else None
+        yield from inbox.note_death(job.id, error, due, now=now)
+
+
+_CALLED = {
+    inbox_model.Outcome.DONE: held.Answer.ACKNOWLEDGED,
+    inbox_model.Outcome.UNMATCHED: held.Answer.ACKNOWLEDGED,
+    inbox_model.Outcome.FAILED: held.Answer.AGAIN,
+    inbox_model.Outcome.PUT_OFF: held.Answer.AGAIN,
+    inbox_model.Outcome.DEAD: held.Answer.FINISHED,
+}
+
+
+def _settle_notifications(chance: random.Random, _number: int) -> Make:
+    """Call back with the first of some queues, settle them together, and take the next ones."""
+    worker, number, wait = chance.choice(_WORKERS), chance.random(), chance.random() < 0.6
+    outcome = chance.choice((*[inbox_model.Outcome.DONE] * 5, *_CALLED))
+    arrives = chance.random() < 0.9
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        mine = memory.inboxes[worker]
+        names = sorted(mine.queues)
+        chosen = [mine.queues[name] for name in names[int(number * len(names)) :][:2]]
+        if not chosen:
+            yield from ()
+            return _nothing
+        asks = []
+        for queue in chosen:
+            if arrives and queue.may_begin(0.0):
+                job = queue.begin()
+                job.result = _outcome_of(outcome, job.notification.id)
+                queue.answer(_CALLED[outcome])
+            asks.append(queue.ask())
+            queue.unsettled()  # until it is committed
+        settler = InboxSettler(cast("Any", memory.database), _CALLED_AGAIN)
+        settled = yield from settler.script(asks, wait=wait)
+
+        def done() -> None:
+            for queue, ask, result in zip(chosen, asks, settled, strict=True):
+                if isinstance(result, Deferred) or mine.queues.get(queue.id) is not queue:
+                    continue
+                queue.answered = [job for job in queue.answered if job not in ask.results]
+                queue.settled(result.reply, seen_at=inf)
+                if not result.reply.kept:
+                    mine.forget(queue)
+
+        return done
+
+    return script
+
+
+def _outcome_of(outcome: inbox_model.Outcome, notification_id: int) -> inbox_model.Attempted:
+    error = "ValueError" if outcome is inbox_model.Outcome.FAILED else None
+    call = inbox_model.Call(notification_id, "client", error)
+    is_called = outcome in (inbox_model.Outcome.DONE, inbox_model.Outcome.FAILED)
+    return inbox_model.Attempted(
+        outcome,
+        call if is_called else None,
+        None if error is None else f"client: {error}",
+        pause=5.0 if outcome is inbox_model.Outcome.PUT_OFF else 0.0,
+    )
+
+
+def _renew_notifications(chance: random.Random, _number: int) -> Make:
+    worker = chance.choice(_WORKERS)
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        mine = memory.inboxes[worker]
+        epochs = {name: queue.epoch for name, queue in mine.queues.items()}
+        renewed, _ = yield from INBOX.renew(epochs, to_micros(memory.database.moment + _LEASE))
+
+        def done() -> None:
+            for name, queue in list(mine.queues.items()):
+                if name in epochs and name not in renewed:
+                    mine.forget(queue)
+
+        return done
+
+    return script
+
+
+def _redrive_notifications(chance: random.Random, _number: int) -> Make:
+    most = chance.randint(1, 3)
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        rows = yield Statement(
+            "SELECT id FROM pushkit_inbox WHERE state = 'dead' OR unmatched = 1"
+            f" ORDER BY id LIMIT {most}"
+        )
+        yield from inspection.redrive([row["id"] for row in rows], memory.database.moment)
         yield from memory.database.wake()
         return _nothing
 
     return script
 
 
-def _locks(task: str) -> list[str]:
-    return [task_lock("agent", task)]
-
-
-def _hurry(chance: random.Random, _number: int) -> Make:
-    """Remember an id without locking its task: two inserts of one id wait for each other."""
-    seen = Seen(sender="agent", delivery_id=f"task0#{chance.randint(1, 3)}", body_sha256="31")
+def _purge_notifications(chance: random.Random, _number: int) -> Make:
+    status = chance.choice((InboxStatus.DONE, InboxStatus.DONE, InboxStatus.DEAD))
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        yield from remember(seen, memory.database.moment)
+        end = (to_micros(memory.database.moment), 0)
+        ids = yield from retention.finished_before(status, end, limit=100)
+        if ids:
+            yield from retention.delete_finished(ids, status)
         return _nothing
 
     return script
@@ -473,42 +675,9 @@ def _hurry(chance: random.Random, _number: int) -> Make:
 
 def _forget(_chance: random.Random, _number: int) -> Make:
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        yield from forget_ids(memory.database.moment - timedelta(seconds=10), limit=100)
+        before = memory.database.moment - timedelta(seconds=10)
+        yield from retention.forget_ids(before, limit=100)
         return _nothing
-
-    return script
-
-
-def _claim_notifications(chance: random.Random, _number: int) -> Make:
-    worker, limit = chance.choice(_WORKERS), chance.randint(1, 3)
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        now = memory.database.moment
-        claimed = yield from claim(worker, limit=limit, now=now, until=now + _LEASE)
-        return lambda: memory.accepted[worker].extend(claimed)
-
-    return script
-
-
-def _settle_notification(chance: random.Random, _number: int) -> Make:
-    worker = chance.choice(_WORKERS)
-    status = chance.choice((InboxStatus.DONE, InboxStatus.DONE, InboxStatus.RECEIVED))
-    keeps = chance.random() < 0.3
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        held, now = memory.accepted[worker], memory.database.moment
-        if not held:
-            yield from ()
-            return _nothing
-        claimed = held[0]
-        if keeps:
-            yield from Inbox().keep_leases([claimed.stored.id], worker, now + _LEASE)
-            return _nothing
-        yield from memory.database.hold([claimed.stored.task_id or ""], _locks, wait=True)
-        yield from Inbox().record_calls([(claimed.stored.id, "client", None)], now=now)
-        retry_in = 5 if status is InboxStatus.RECEIVED else None
-        yield from settle_one(claimed, worker, status, now=now, retry_in=retry_in)
-        return lambda: held.remove(claimed)
 
     return script
 
@@ -526,16 +695,18 @@ _WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
     "cross": (4, _cross),
     "sweep": (2, _sweep),
     "look": (1, _look),
-    "accept": (4, _accept),
-    "hurry": (2, _hurry),
+    "accept": (7, _accept),
+    "claim notifications": (4, _claim_notifications),
+    "settle notifications": (8, _settle_notifications),
+    "renew notifications": (1, _renew_notifications),
+    "redrive notifications": (1, _redrive_notifications),
+    "purge notifications": (1, _purge_notifications),
     "forget": (1, _forget),
-    "claim notifications": (3, _claim_notifications),
-    "settle a notification": (3, _settle_notification),
 }
 
 
 def tables() -> Sequence[str]:
     """Return the tables that must be equal on both sides."""
     names = ("subscriptions", "deliveries", "bodies", "attempts", "destinations")
-    more = ("replay", "inbox", "callbacks", "sequences")
+    more = ("inbox", "inbox_queues", "callbacks", "sequences", "forgotten")
     return tuple(f"pushkit_{name}" for name in (*names, *more))

@@ -54,7 +54,7 @@ __all__ = ["ROOMS", "Result", "Room", "Scratch", "sample"]
 for _name in (
     *("aiohttp.web", "anyio.pytest_plugin", "asyncpg", "click.testing", "http_sf", "httpx"),
     *("hypothesis", "jwcrypto.jwk", "jwt", "opentelemetry", "pydantic_settings", "pytest_aiohttp"),
-    *("pytest_asyncio", "redis.asyncio", "tenacity", "trustme"),
+    *("pytest_asyncio", "tenacity", "trustme"),
 ):
     importlib.import_module(_name)
 
@@ -135,19 +135,16 @@ ROOMS: Mapping[str, Room] = {
             *("tests/receiver/test_expected.py", "tests/receiver/test_replay.py"),
             *("tests/receiver/test_limits.py", "tests/receiver/test_refusals.py"),
             *("tests/receiver/test_log_of_refusals.py", "tests/receiver/test_app.py"),
-            *("tests/receiver/test_asgi.py", "tests/receiver/replay"),
+            "tests/receiver/test_asgi.py",
         ),
+    ),
+    "queue": Room(
+        modules=("pushkit/queue/*.py",),
+        tests=("tests/queue", *_DELIVERY, "tests/receiver/callbacks"),
     ),
     "callbacks": Room(
         modules=("receiver/callbacks/*.py",),
         tests=("tests/receiver/callbacks", "tests/receiver/test_life.py"),
-    ),
-    "replay": Room(
-        modules=("receiver/replay/*.py",),
-        tests=(
-            *("tests/receiver/replay", "tests/receiver/test_replay.py"),
-            *("tests/receiver/test_shared_state.py", "tests/receiver/test_pipeline.py"),
-        ),
     ),
     "receiver": Room(
         modules=(
@@ -480,7 +477,7 @@ def report(results: Path) -> None:
 
 @contextlib.contextmanager
 def _servers() -> Iterator[None]:
-    """Have one PostgreSQL and one Redis for all tests of all mutants."""
+    """Have one PostgreSQL for all tests of all mutants."""
     command = [sys.executable, "-c", _SERVERS]
     ends = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=ends, stdout=ends, text=True) as process:
@@ -494,13 +491,10 @@ def _servers() -> Iterator[None]:
 _SERVERS = """
 import json, sys
 from tests.databases import PostgresServer
-from tests.redis_server import RedisServer
-servers = {"PUSHKIT_TEST_POSTGRES_DSN": PostgresServer(), "PUSHKIT_TEST_REDIS_URL": RedisServer()}
-urls = [servers["PUSHKIT_TEST_POSTGRES_DSN"].dsn, servers["PUSHKIT_TEST_REDIS_URL"].url]
-print(json.dumps(dict(zip(servers, urls))), flush=True)
+server = PostgresServer()
+print(json.dumps({"PUSHKIT_TEST_POSTGRES_DSN": server.dsn}), flush=True)
 sys.stdin.read()
-for server in servers.values():
-    server.remove()
+server.remove()
 """
 
 

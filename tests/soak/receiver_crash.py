@@ -1,14 +1,16 @@
 """Repeatedly kill receiver processes with SIGKILL under a real sender, and check the callbacks.
 
 python -m tests.soak.receiver_crash --kills 1000 [--database postgresql://… --receivers 2]
-    [--replay redis://…] [--seed 7]
+    [--seed 7]
 
 Whenever the kill comes:
 
 - every callback runs for every update that the sender's `notify()` acknowledged,
 - the updates of a task are called back in order, and never two at once,
-- no callback runs twice for an update, unless its process was killed while it held the update,
-- callbacks continue soon: at once on SQLite, when the lease ends on PostgreSQL.
+- no callback runs twice for an update, unless its process was killed while the update was the next
+  one of a task that it held,
+- callbacks continue soon: at once on SQLite, when the lease ends on PostgreSQL; and from the second
+  death in a row on, after the wait that comes with it.
 
 What a process holds is read from the inbox while it is stopped, right before the kill; which
 callbacks had begun, from the file to which callbacks append.
@@ -108,15 +110,13 @@ class Killer:
         folder: Path,  # where outbox, keys, log and the file of calls are
         *,
         database: str,  # the inbox: a path or a DSN
-        replay: str | None = None,  # the memory of ids; None for the inbox's database
         seed: int = 0,  # of the moments of the kills and of the callbacks' slowness
         receivers: int = 1,  # how many processes at once, behind one port
-        lease: float = 60,  # the lease of a notification, in seconds
+        lease: float = 60,  # the lease of a task's notifications, in seconds
         tasks: int = 100,  # of how many tasks updates are sent
     ) -> None:
         self._folder = folder
         self._database_location = database
-        self._replay = replay
         self._seed = seed
         self._lease = lease
         self._tasks = range(tasks)
@@ -220,7 +220,6 @@ class Killer:
         settings = Settings(
             port=self._port,
             database=self._database_location,
-            replay=self._replay,
             jwks=self._folder / "jwks.json",
             calls=self._calls,
             log=self._folder / "receiver.log",
@@ -309,11 +308,17 @@ def _stands_still(pid: int) -> bool:
 
 
 def _held_by(dispatcher: str) -> Script[dict[str, set[str]]]:
-    """Return what a dispatcher holds: delivery ids, and the callbacks that had each."""
+    """Return what a dispatcher may have begun: delivery ids, and the callbacks that had each.
+
+    Of each queue, that is the first notification: the next one begins once it was settled.
+    """
     rows = yield Statement(
-        "SELECT i.delivery_id, c.callback FROM pushkit_inbox i LEFT JOIN pushkit_callbacks c"
+        "SELECT i.delivery_id, c.callback FROM pushkit_inbox_queues q JOIN pushkit_inbox i"
+        " ON i.queue_id = q.id AND i.state = 'pending' AND i.waits = 0"
+        " AND i.place <= q.sending_to LEFT JOIN pushkit_callbacks c"
         " ON c.notification_id = i.id AND c.done = 1"
-        " WHERE i.lease_worker = $1 AND i.status = 'in_progress'",
+        " WHERE q.lease_worker = $1 AND NOT EXISTS (SELECT 1 FROM pushkit_inbox b"
+        " WHERE b.queue_id = i.queue_id AND b.state = 'pending' AND b.place < i.place)",
         (dispatcher,),
     )
     held: dict[str, set[str]] = {row["delivery_id"]: set() for row in rows}
@@ -338,7 +343,6 @@ async def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--receivers", type=int, default=1)
     parser.add_argument("--database", help="A SQLite file or a PostgreSQL DSN; must be empty.")
-    parser.add_argument("--replay", help="A Redis URL, for the memory of ids.")
     parser.add_argument("--lease", type=float, default=4, help="In seconds.")
     arguments = parser.parse_args()
     logging.getLogger("pushkit").setLevel(logging.CRITICAL)  # every kill fails many attempts
@@ -346,7 +350,6 @@ async def main() -> int:
         killer = Killer(
             Path(folder),
             database=arguments.database or f"{folder}/inbox.db",
-            replay=arguments.replay,
             seed=arguments.seed,
             receivers=arguments.receivers,
             lease=arguments.lease,

@@ -1,6 +1,6 @@
 """Start, close and restart receivers of one process, in random scenarios, and check every call.
 
-python -m tests.soak.restarts --seed 7 --scenarios 100 [--postgresql] [--redis]
+python -m tests.soak.restarts --seed 7 --scenarios 100 [--postgresql]
 
 A scenario has one to three receivers on one inbox, each of which is started several times. In that
 time callbacks fail, time out, swallow their cancellation or block threads, and other tasks post,
@@ -50,7 +50,6 @@ from receiver.callbacks import dispatcher, waiting
 from receiver.testing import SigningAgent
 from tests.databases import PostgresServer, fresh
 from tests.eventually import eventually
-from tests.redis_server import RedisServer
 
 __all__ = ["run_scenario"]
 
@@ -99,10 +98,9 @@ class Scenario:
 
     Args:
         location: An empty database: a path or a DSN.
-        replay: A Redis URL, for the memory of ids; None for the database.
     """
 
-    def __init__(self, seed: int, location: str, replay: str | None) -> None:
+    def __init__(self, seed: int, location: str) -> None:
         self._seed = seed
         self._random = random.Random(seed)
         self._inbox = open_inbox(location)
@@ -118,11 +116,9 @@ class Scenario:
         polls = many > 1 and not location.startswith("postgres")
         dispatcher.POLL_INTERVAL = timedelta(seconds=1 if polls else _NEVER)
         waiting._POLL_SECONDS = 1.0 if polls else _NEVER
-        self._lives: dict[Receiver, Life] = {
-            self._receiver(location, replay): Life() for _ in range(many)
-        }
+        self._lives: dict[Receiver, Life] = {self._receiver(location): Life() for _ in range(many)}
 
-    def _receiver(self, location: str, replay: str | None) -> Receiver:
+    def _receiver(self, location: str) -> Receiver:
         key = _AGENT.key.to_verification_key()
         trusted = TrustedSender(
             name="agent",
@@ -135,7 +131,6 @@ class Scenario:
             url="https://client.example.com",
             senders=[trusted],
             database=location,
-            replay=replay,
             limits=Limits(peer_rate=_OFTEN, sender_rate=_OFTEN),
             retry=RetryPolicy(wait=wait_schedule((0.01, 0.1)), stop=stop_after_attempt(6)),
             concurrency=self._random.choice((1, 2, 4)),
@@ -241,7 +236,7 @@ class Scenario:
             await self._close(receiver)
 
     async def _close(self, receiver: Receiver) -> None:
-        """Close a receiver in a random way; check that it ends in time, with all slots free."""
+        """Close a receiver in a random way; check that it ends in time, with all permits free."""
         life, begun = self._lives[receiver], time.monotonic()
         way = self._random.choice(("closes", "winds down", "is cancelled", "starts meanwhile"))
         self.seen[way] += 1
@@ -266,9 +261,9 @@ class Scenario:
                     call.is_abandoned |= call.life is life and call.in_progress
         if took > CLOSING:
             self.complaints.append(f"a close took {took:.1f} s")
-        usage = receiver.dispatcher.slots.usage()
+        usage = receiver.dispatcher.usage()
         if not starting and usage[0]:
-            self.complaints.append(f"slots in use after a close: {usage}")
+            self.complaints.append(f"permits in use after a close: {usage}")
         if starting:
             await starting[0]
             await asyncio.sleep(self._random.choice((0, 0.1)))
@@ -310,7 +305,7 @@ class Scenario:
         while True:
             await asyncio.sleep(self._random.uniform(0, 0.3))
             receiver = self._one()
-            receiver.dispatcher.pump.wake()  # it does not poll for retries
+            receiver.dispatcher.wake()  # it does not poll for retries
             with contextlib.suppress(StorageError):
                 await receiver.inbox.redrive(InboxFilter())
                 if self._is_purged:
@@ -390,11 +385,16 @@ class Scenario:
 
 
 def _freed() -> Script[set[str]]:
+    """End all leases; return the first unfinished notification of each queue that had one."""
     rows = yield Statement(
-        "UPDATE pushkit_inbox SET lease_until = 0 WHERE status = 'in_progress'"
-        " RETURNING delivery_id"
+        "SELECT q.id, (SELECT i.delivery_id FROM pushkit_inbox i WHERE i.queue_id = q.id"
+        " AND i.state = 'pending' ORDER BY i.place LIMIT 1) AS first"
+        " FROM pushkit_inbox_queues q WHERE q.lease_worker IS NOT NULL"
     )
-    return {row["delivery_id"] for row in rows}
+    yield Statement(
+        "UPDATE pushkit_inbox_queues SET lease_until = 0 WHERE lease_worker IS NOT NULL"
+    )
+    return {row["first"] or f"nothing of {row['id']}" for row in rows}
 
 
 async def _all_done(tasks: list[asyncio.Task[None]]) -> bool:
@@ -405,12 +405,10 @@ async def _same(before: set[asyncio.Task[object]]) -> bool:
     return asyncio.all_tasks() <= before
 
 
-def run_scenario(
-    seed: int, location: str, replay: str | None = None
-) -> tuple[list[str], Counter[str]]:
+def run_scenario(seed: int, location: str) -> tuple[list[str], Counter[str]]:
     """Play a scenario; return its violations, and counts of what happened."""
     threads, files = set(threading.enumerate()), _open_files()
-    scenario = Scenario(seed, location, replay)
+    scenario = Scenario(seed, location)
     asyncio.run(scenario.run())
     deadline = time.monotonic() + PATIENCE
     while left := set(threading.enumerate()) - threads:
@@ -434,22 +432,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="The first scenario's seed.")
     parser.add_argument("--scenarios", type=int, default=100)
     parser.add_argument("--postgresql", action="store_true", help="Use a PostgreSQL server.")
-    parser.add_argument("--redis", action="store_true", help="Keep the replay memory in Redis.")
     arguments = parser.parse_args()
     logging.disable()  # callbacks fail all the time
     seen = Counter[str]()
     broken = 0
     with contextlib.ExitStack() as servers, tempfile.TemporaryDirectory() as folder:
-        postgres = redis = None
+        postgres = None
         if arguments.postgresql:
             postgres = PostgresServer()
             servers.callback(postgres.remove)
-        if arguments.redis:
-            redis = RedisServer()
-            servers.callback(redis.remove)
         for seed in range(arguments.seed, arguments.seed + arguments.scenarios):
             location = fresh(postgres.dsn) if postgres else f"{folder}/{seed}.db"
-            complaints, of_scenario = run_scenario(seed, location, redis.url if redis else None)
+            complaints, of_scenario = run_scenario(seed, location)
             seen += of_scenario
             broken += bool(complaints)
             for each in complaints:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +22,8 @@ from pushkit.keys.primitives import signature_holds
 from pushkit.signing import notification_jwt
 from pushkit.signing.token import TOKEN_HEADERS
 from receiver.answers import Answer, problem
+from receiver.inbox.store import accepted_before
 from receiver.refusals import Verdict
-from receiver.replay.memory import Seen
 from receiver.selection import HeldKeys, KeysOf
 from receiver.verification import check_presented, presented
 from tests.long_runs import examples
@@ -136,19 +135,21 @@ def any_secret(sender: Any, secret: Any, handed_out: Any) -> object:
         return None
 
 
-def seen_for_the_first_time(sender: str, _: str, body_sha256: str) -> Seen:
-    return Seen(sender, uuid.uuid4().hex, body_sha256)
+def nothing_before(_ids: Any) -> Any:
+    yield from ()
+    return {}
 
 
-def seen_with_any_body(sender: str, delivery_id: str, _: str) -> Seen:
-    return Seen(sender, delivery_id, "")
+def accepted_with_any_body(ids: Any) -> Any:
+    found = yield from accepted_before(ids)
+    return dict.fromkeys(found, "")
 
 
 def admits(*_: object, **__: object) -> Any:
     yield from ()
 
 
-def stores_nothing(_inbox: Any, notifications: Any) -> Any:
+def stores_nothing(notifications: Any) -> Any:
     yield from ()
     return {(each.sender, each.delivery_id): 1 for each in notifications}
 
@@ -241,14 +242,20 @@ WEAKENED = [
         ["credentials", "minted"],
     ),
     row(
-        *("once", "receiver.accepting.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
-        and_={
-            "receiver.service_state.ServiceState.accepted_before": passes
-        },  # each alone is enough
+        *("once", "receiver.accepting.accepted_before", nothing_before),
+        [*JWT, *HOOKS, "samples"],
+        and_={  # each alone is enough
+            "receiver.service_state.ServiceState.accepted_before": passes,
+            "receiver.accepting.store": stores_nothing,
+        },
     ),
-    row("conflict", "receiver.accepting.Seen", seen_with_any_body, [*JWT, *UNSIGNED]),
+    row(
+        *("conflict", "receiver.accepting.accepted_before", accepted_with_any_body),
+        [*JWT, *UNSIGNED],
+        and_={"receiver.accepting._hash_of": lambda _: ""},
+    ),
     row("task", "receiver.registrations.RegistrationStore.check", admits, MINTED),
-    row("stored", "receiver.inbox.store.Inbox.store", stores_nothing, HOOKS),
+    row("stored", "receiver.accepting.store", stores_nothing, HOOKS),
 ]
 
 

@@ -28,7 +28,7 @@ from tenacity import stop_after_attempt
 
 from pushkit import RetryPolicy, StatusUpdate, wait_schedule
 from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
-from receiver.callbacks import leases
+from receiver.callbacks import dispatcher
 
 __all__ = ["ISSUER", "TOKEN", "Settings", "reserved_port", "start"]
 
@@ -36,7 +36,7 @@ ISSUER = "https://agent.example.com"
 TOKEN = "the-token-of-the-soak"
 # Every process is a fork of one that has imported everything: a start takes a tenth of a second.
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__, "asyncpg", "redis.asyncio"])
+_processes.set_forkserver_preload([__name__, "asyncpg"])
 
 _OFTEN = RateLimit(per_second=1e6, burst=10**6)
 
@@ -47,7 +47,6 @@ class Settings:
 
     port: int  # the port on 127.0.0.1, which other processes may share
     database: str  # the inbox: a path or a DSN
-    replay: str | None  # a Redis URL for the replay memory; None for the database
     jwks: Path  # the file with the sender's keys
     calls: Path  # the file to which calls are appended
     log: Path  # the file for its log
@@ -103,7 +102,7 @@ def _run(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    leases._LEASE = settings.lease
+    vars(dispatcher).update(_LEASE=settings.lease, _SURE_FOR=settings.lease / 2)
     receiver = Receiver(
         url=f"http://127.0.0.1:{settings.port}",
         senders=[
@@ -116,7 +115,6 @@ async def _serve(settings: Settings) -> None:
             )
         ],
         database=settings.database,
-        replay=settings.replay,
         limits=Limits(peer_rate=_OFTEN, sender_rate=_OFTEN),
         # A notification held at several kills is delayed by seconds, and never becomes dead.
         retry=RetryPolicy(wait=wait_schedule((0.1, 0.2, 0.5)), stop=stop_after_attempt(10**6)),
@@ -125,7 +123,7 @@ async def _serve(settings: Settings) -> None:
     callbacks = _Callbacks(settings)
     receiver.on_update(name="first")(callbacks.first)
     receiver.on_update(name="second")(callbacks.second)
-    callbacks.write("START", receiver.dispatcher.leases.worker)
+    callbacks.write("START", receiver.dispatcher.name)
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.bind(("127.0.0.1", settings.port))

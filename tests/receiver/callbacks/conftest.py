@@ -18,8 +18,7 @@ from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.inbox import inspection
-from receiver.inbox.model import ClaimedNotification
-from receiver.inbox.store import Inbox
+from receiver.inbox.model import Job
 from tests.eventually import eventually
 from tests.receiver.storing import claim, store
 
@@ -36,7 +35,6 @@ class House:
 
     location: str
     now: datetime = START
-    inbox: Inbox = field(default_factory=Inbox)
     registry: CallbackRegistry = field(default_factory=CallbackRegistry)
     called: list[str] = field(default_factory=list)
 
@@ -45,7 +43,11 @@ class House:
         self.dispatcher = self.another_dispatcher()
 
     def another_dispatcher(
-        self, concurrency: int = 16, *, timeout: timedelta | None = CALLBACK_TIMEOUT
+        self,
+        concurrency: int = 16,
+        *,
+        timeout: timedelta | None = CALLBACK_TIMEOUT,
+        senders: int = 1,  # how many are trusted
     ) -> Dispatcher:
         return Dispatcher(
             self.database,
@@ -53,6 +55,7 @@ class House:
             retry=RETRY,
             concurrency=concurrency,
             timeout=timeout,
+            senders=lambda: senders,
         )
 
     async def store(
@@ -62,6 +65,7 @@ class House:
         *,
         config_id: str | None = "config-1",
         body: bytes | None = None,
+        sender: str = "agent",
     ) -> None:
         await self.database.write(
             store(
@@ -70,6 +74,7 @@ class House:
                 body=body or (BODY % task_id).encode(),
                 now=self.now,
                 config_id=config_id,
+                sender=sender,
             )
         )
 
@@ -86,7 +91,7 @@ class House:
         found = await self.database.read(inspection.stats())
         return {status.value: count for status, count in found.statuses.items() if count}
 
-    async def claim(self, worker: str) -> list[ClaimedNotification]:
+    async def claim(self, worker: str) -> list[Job]:
         """Claim a notification for a worker of another process."""
         until = self.now + LEASE
         return await self.database.write(claim(worker, limit=1, now=self.now, until=until))

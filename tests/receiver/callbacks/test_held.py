@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
 
 OUTAGE = (
-    "CREATE TRIGGER outage BEFORE UPDATE ON pushkit_inbox WHEN NEW.status = 'done'"
+    "CREATE TRIGGER outage BEFORE UPDATE ON pushkit_inbox WHEN NEW.state = 'done'"
     " BEGIN SELECT RAISE(ABORT, 'outage'); END"
+)
+REFUSAL = (
+    "CREATE TRIGGER refusal AFTER INSERT ON pushkit_inbox_queues"
+    " BEGIN SELECT RAISE(ABORT, 'refusal'); END"
 )
 AFTER_TEN_SECONDS = RetryPolicy(wait=wait_schedule((10,), jitter=0), stop=stop_after_attempt(3))
 IDS = re.compile(r"\d+(?:, ?\d+)*")
@@ -56,7 +60,7 @@ async def test_slots_and_leases_come_back_however_many_notifications_are_called_
         await world.receive(world.draft(task_id=task))
     await settled(world, 1, InboxStatus.RECEIVED)
     traced.clear()
-    world.clock.advance(90)  # longer than a lease: the claim renews those that are held
+    world.clock.advance(90)  # longer than a lease: a claim leaves what is held
     await eventually(lambda: called["failed"] == 2)
     go_on.set()
 
@@ -87,3 +91,27 @@ async def test_a_lease_is_held_until_the_result_is_stored_through_a_long_outage(
     await settled(world, 2)
 
     assert called == {"done": 1, "failed": 2}
+
+
+async def test_a_notification_whose_commit_failed_is_not_called_back(
+    make_world: WorldFactory,
+) -> None:
+    world, called = make_world(), list[int | None]()
+
+    @world.receiver.on_update
+    async def note(notification: Notification) -> None:
+        called.append(notification.seq)
+
+    await world.start()
+    dispatcher = world.receiver.dispatcher
+    await eventually(lambda: dispatcher.has_room("new", 1))
+    world.execute(REFUSAL)
+    refused = await world.receive(world.draft(1))
+    world.execute("DROP TRIGGER refusal")
+
+    assert refused.code == "storage"
+    assert dispatcher.usage()[0] == 0
+    assert (await world.receive(world.draft(2))).code == "accepted"
+    assert (await world.receive(world.draft(1))).code == "accepted"
+    await settled(world, 2)
+    assert called == [2, 1]

@@ -20,7 +20,7 @@ from receiver import Notification
 from receiver.admin import InboxAdmin
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.inspection import InboxFilter
-from tests.eventually import DEADLINE, eventually
+from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.receiver.callbacks.conftest import House
 
 if TYPE_CHECKING:
@@ -32,13 +32,14 @@ SOON = timedelta(milliseconds=50)
 @contextlib.asynccontextmanager
 async def running(dispatcher: Dispatcher) -> AsyncIterator[None]:
     """Call back what is due while the block runs."""
-    task = asyncio.create_task(dispatcher.pump.run())
+    task = asyncio.create_task(dispatcher.run())
     try:
         yield
     finally:
         task.cancel()
         await asyncio.wait([task])
         await dispatcher.finish(within=timedelta(0))
+        await dispatcher.retire()
 
 
 @pytest.fixture
@@ -172,10 +173,10 @@ async def test_a_plain_function_that_times_out_delays_only_its_own_task(
     await house.store(1, "task-2")
     dispatcher = house.another_dispatcher(1, timeout=SOON)
     async with running(dispatcher):
-        await house.until({"in_progress": 1, "received": 1, "done": 1})
+        await house.until({"in_progress": 2, "done": 1})
         house.now += timedelta(hours=1)  # its lease is renewed
-        dispatcher.pump.wake()
-        await dispatcher.pump.fill()
+        dispatcher.wake()
+        await dispatcher.runner.fill()
         while_it_hangs, hanging = list(house.called), dict(dispatcher.caller.hanging)
         release.set()
         await house.until({"done": 3})
@@ -353,7 +354,7 @@ async def test_a_call_that_waits_for_a_slot_at_the_end_keeps_none(
     for task in ("task-1", "task-2"):
         await world.receive(world.draft(task_id=task))
 
-    await eventually(lambda: world.receiver.dispatcher.slots.usage() == (2, 2))
+    await eventually(lambda: world.receiver.dispatcher.usage() == (2, 2))
     await world.receiver.close()
     blocked.set()
     await world.receiver.start()
@@ -381,6 +382,43 @@ async def test_a_coroutine_that_swallows_its_cancellation_does_not_keep_the_rece
     [found] = await world.receiver.inbox.find(InboxFilter())
 
     assert found.status.value == "in_progress"  # until its lease ends
+
+
+async def test_the_end_does_not_wait_for_calls_that_hang(
+    make_world: WorldFactory, release: threading.Event
+) -> None:
+    world = make_world({"drain": 2 * PATIENT, "callback_timeout": SOON})
+
+    @world.receiver.on_update(name="plain")
+    def plain(_: Notification) -> None:
+        release.wait(DEADLINE)
+
+    await world.receive(world.draft())
+    await eventually(world.receiver.degraded)
+    async with asyncio.timeout(DEADLINE):
+        await world.receiver.close()
+    await world.receiver.open()
+    [found] = await world.receiver.inbox.find(InboxFilter())
+
+    assert found.status.value == "in_progress"  # until its lease ends
+
+
+async def test_the_next_notification_does_not_wait_if_a_callback_cancels_its_own_task(
+    house: House,
+) -> None:
+    async def cancels_itself(notification: Notification) -> None:
+        house.called.append(notification.delivery_id)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()  # it ends before it learns of that
+
+    house.registry.add(cancels_itself)
+    for number in (1, 2):
+        await house.store(number)
+    await house.run_once()
+
+    assert house.called == ["task-1#1", "task-1#2"]
+    assert await house.counts() == {"done": 2}
 
 
 @pytest.mark.parametrize(
@@ -515,7 +553,7 @@ async def test_a_call_that_hangs_again_without_a_slot_takes_none(
         await eventually(lambda: hangs("then"))
         stuck = dispatcher.caller.is_stuck
         await house.store(1, "task-2")
-        dispatcher.pump.wake()
+        dispatcher.wake()
 
         await eventually(lambda: "then:task-2" in house.called)
 

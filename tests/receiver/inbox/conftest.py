@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,8 +13,8 @@ from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement
 from receiver.inbox import inspection
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
-from receiver.inbox.model import ClaimedNotification, InboxStatus
-from receiver.inbox.store import Inbox
+from receiver.inbox.model import Call, InboxStatus, Job
+from receiver.inbox.store import record_calls
 from tests.receiver.storing import claim, settle_one, store
 
 if TYPE_CHECKING:
@@ -32,10 +32,9 @@ class Shelf:
 
     scripts: ScriptRunner
     now: datetime = START
-    inbox: Inbox = field(default_factory=Inbox)
 
     def __post_init__(self) -> None:
-        self.run(migrate("receiver", RECEIVER_MIGRATIONS))
+        self.run(migrate("inbox", RECEIVER_MIGRATIONS))
 
     def run(self, script: Script[T]) -> T:
         return self.scripts.run(script)
@@ -66,36 +65,29 @@ class Shelf:
         return found
 
     def claim(
-        self, worker: str = "one", *, limit: int = 100, held: Sequence[int] = ()
-    ) -> list[ClaimedNotification]:
+        self, worker: str = "one", *, limit: int = 100, held: Sequence[str] = ()
+    ) -> list[Job]:
         return self.run(claim(worker, limit=limit, now=self.now, until=self.now + LEASE, held=held))
 
     def claimed_ids(self, worker: str = "one", *, limit: int = 100) -> list[str]:
-        return [each.stored.delivery_id for each in self.claim(worker, limit=limit)]
+        return [each.notification.delivery_id for each in self.claim(worker, limit=limit)]
 
     def settle(
         self,
-        claimed: ClaimedNotification,
+        claimed: Job,
         status: InboxStatus = InboxStatus.DONE,
         *,
-        worker: str = "one",
         retry_in: float | None = None,
         error: str | None = None,
     ) -> bool:
         seconds = retry_in if status is InboxStatus.RECEIVED else None
-        return self.run(
-            settle_one(claimed, worker, status, now=self.now, retry_in=seconds, error=error or "")
-        )
+        return self.run(settle_one(claimed, status, now=self.now, retry_in=seconds, error=error))
 
     def redrive(self, *ids: int) -> list[int]:
-        return self.run(self._redrive(ids))
-
-    def _redrive(self, ids: Sequence[int]) -> Script[list[int]]:
-        tasks = yield from inspection.redrivable_tasks(ids)
-        return (yield from inspection.redrive(ids, tasks, self.now))
+        return self.run(inspection.redrive(ids, self.now))
 
     def record(self, notification_id: int, callback: str, error: str | None = None) -> None:
-        self.run(self.inbox.record_calls([(notification_id, callback, error)], now=self.now))
+        self.run(record_calls([Call(notification_id, callback, error)], now=self.now))
 
     def finish(self, number: int, status: InboxStatus = InboxStatus.DONE, task: str = "t") -> int:
         """Store a notification of a task of its own, and settle it."""

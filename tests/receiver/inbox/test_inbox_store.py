@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from receiver.inbox import inspection
-from receiver.inbox.model import CallbackState, ClaimedNotification, InboxStatus
+from pushkit.queue.leases import give_back
+from pushkit.storage.script import from_micros, to_micros
+from receiver.inbox import inspection, retention
+from receiver.inbox.model import CallbackState, InboxStatus, Job
+from receiver.inbox.queues import INBOX, queue_id_of, task_of
+from receiver.inbox.store import (
+    PUT_OFF,
+    Change,
+    accepted_before,
+    of_task,
+    store_results,
+    with_news,
+)
+from tests.receiver.inbox.conftest import BODY
+from tests.receiver.storing import claim
 
 if TYPE_CHECKING:
     from tests.receiver.inbox.conftest import Shelf
 
 LEASE = timedelta(seconds=30)
+
+
+def renew(shelf: Shelf, job: Job) -> bool:
+    """Extend the lease under which a notification was claimed; return whether it still held."""
+    until = to_micros(shelf.now + LEASE)
+    held, _ = shelf.run(INBOX.renew({job.queue_id: job.epoch}, until))
+    return job.queue_id in held
+
+
+def next_due(shelf: Shelf) -> datetime | None:
+    """Return when a claim may find something next."""
+    moments = shelf.run(INBOX.moments(to_micros(shelf.now)))
+    return from_micros(min(moments)) if moments else None
 
 
 # --- storing --------------------------------------------------------------------------------------
@@ -35,20 +62,30 @@ def test_the_same_id_of_another_sender_is_another_delivery(shelf: Shelf) -> None
     assert shelf.store(1, sender="other") is not None
 
 
-def test_a_delivery_is_known_by_its_body(shelf: Shelf) -> None:
+def test_an_accepted_id_is_known_with_its_body_also_when_it_was_deleted(shelf: Shelf) -> None:
+    gone = shelf.finish(1, task="gone")
     shelf.store(1)
+    shelf.run(retention.delete_finished([gone], InboxStatus.DONE))
+    names = ("task-1#1", "gone-1#1", "unknown")
 
-    known = shelf.run(shelf.inbox.has("agent", "task-1#1", shelf.claim()[0].stored.body))
-    other = shelf.run(shelf.inbox.has("agent", "task-1#1", b"{}"))
+    known = shelf.run(accepted_before([("agent", name) for name in names]))
+    of_others = shelf.run(accepted_before([("other", name) for name in names]))
 
-    assert (known, other) == (True, False)
+    digest = hashlib.sha256(BODY).hexdigest()
+    assert known == {("agent", "task-1#1"): digest, ("agent", "gone-1#1"): digest}
+    assert of_others == {}
+
+
+@pytest.mark.parametrize("task_id", ["task-1", "a\nb", "a\rb", "\r", None])
+def test_the_id_of_a_queue_says_its_task(task_id: str | None) -> None:
+    assert task_of(queue_id_of("agent", task_id, "of\nan agent")) == task_id
 
 
 def test_a_stored_notification_is_read_back_whole(shelf: Shelf) -> None:
     shelf.store(3)
 
     [claimed] = shelf.claim()
-    notification = claimed.stored.decode()
+    notification = claimed.notification.decode()
 
     assert (notification.delivery_id, notification.seq, notification.missing) == ("task-1#3", 3, 2)
     assert notification.late is False
@@ -149,7 +186,7 @@ def test_a_notification_without_a_task_is_retried_until_it_is_done(shelf: Shelf)
     [second] = shelf.claim()
     shelf.settle(second)
 
-    assert second.stored.id == first.stored.id
+    assert second.notification.id == first.notification.id
     assert shelf.claim() == []
 
 
@@ -171,28 +208,29 @@ def test_a_lease_that_ended_counts_as_broken_off(shelf: Shelf) -> None:
     shelf.advance(LEASE.total_seconds())
     [second] = shelf.claim("two")
 
-    assert (first.attempts, first.broken_off) == (1, False)
-    assert (second.attempts, second.broken_off) == (2, True)
+    assert (first.attempts, first.broken_off) == (0, False)
+    assert (second.attempts, second.broken_off) == (1, True)
 
 
 def test_a_renewed_lease_is_claimed_by_no_other_worker(shelf: Shelf) -> None:
-    notification_id = shelf.stored(1)
-    shelf.claim()
+    shelf.store(1)
+    [claimed] = shelf.claim()
     shelf.advance(LEASE.total_seconds() - 1)
-    kept = shelf.run(shelf.inbox.keep_leases([notification_id], "one", shelf.now + LEASE))
+    kept = renew(shelf, claimed)
     shelf.advance(LEASE.total_seconds() - 1)
 
     assert kept
     assert shelf.claim("two") == []
-    assert not shelf.run(shelf.inbox.keep_leases([notification_id], "two", shelf.now + LEASE))
 
 
 def test_a_worker_does_not_claim_what_it_holds(shelf: Shelf) -> None:
-    ids = [shelf.stored(1, f"task-{number}") for number in range(150)]
-    shelf.claim(limit=150)
+    for number in range(150):
+        shelf.store(1, f"task-{number}")
+    held = [job.queue_id for _ in range(2) for job in shelf.claim(limit=100)]
     shelf.advance(3600)
 
-    assert shelf.claim(held=ids) == []
+    assert len(held) == 150
+    assert shelf.claim(held=held) == []
 
 
 def test_an_attempt_that_lost_its_lease_neither_continues_nor_settles(shelf: Shelf) -> None:
@@ -201,9 +239,9 @@ def test_an_attempt_that_lost_its_lease_neither_continues_nor_settles(shelf: She
     shelf.advance(LEASE.total_seconds())
     [taken] = shelf.claim()  # the same worker, another attempt
 
-    assert not shelf.run(shelf.inbox.keep_claim(lost, "one", shelf.now + LEASE))
+    assert not renew(shelf, lost)
     assert not shelf.settle(lost)
-    assert shelf.run(shelf.inbox.keep_claim(taken, "one", shelf.now + LEASE))
+    assert renew(shelf, taken)
     assert shelf.settle(taken)
 
 
@@ -211,37 +249,49 @@ def test_the_notifications_of_a_dead_worker_are_taken_over_at_once(shelf: Shelf)
     shelf.store(1, "task-1")
     shelf.store(1, "task-2")
     shelf.claim("gone", limit=1)
-    working = shelf.run(shelf.inbox.working())
-    shelf.run(shelf.inbox.take_over("gone"))
-    claimed = shelf.claim()
+    working = shelf.run(INBOX.workers())
+    claimed = shelf.run(
+        claim("one", limit=9, now=shelf.now, until=shelf.now + LEASE, dead=lambda names: names)
+    )
 
-    assert working == ["gone"]
-    assert [(each.attempts, each.broken_off) for each in claimed] == [(2, True), (1, False)]
+    assert [*working] == ["gone"]
+    assert [(each.attempts, each.broken_off) for each in claimed] == [(1, True), (0, False)]
 
 
 def test_giving_back_is_no_attempt(shelf: Shelf) -> None:
     notification_id = shelf.stored(1)
     shelf.claim()
     shelf.record(notification_id, "first")
-    shelf.run(shelf.inbox.give_back("one"))
+    shelf.run(give_back(INBOX, "one", to_micros(shelf.now), but=()))
     [claimed] = shelf.claim("two")
 
-    assert (claimed.attempts, claimed.broken_off) == (1, False)
+    assert (claimed.attempts, claimed.broken_off) == (0, False)
     assert claimed.had_by("first")
+
+
+def test_what_calls_hang_on_is_not_given_back(shelf: Shelf) -> None:
+    shelf.store(1, "task-1")
+    shelf.store(1, "task-2")
+    hanging, other = shelf.claim()
+    shelf.run(give_back(INBOX, "one", to_micros(shelf.now), but=[hanging.queue_id]))
+
+    assert [each.notification.id for each in shelf.claim("two")] == [other.notification.id]
 
 
 def test_putting_off_is_no_attempt_and_delays_the_task(shelf: Shelf) -> None:
     shelf.store(1)
     shelf.store(2)
     [claimed] = shelf.claim()
-    shelf.run(shelf.inbox.put_off(claimed, "two", shelf.now))  # not its own
-    shelf.run(shelf.inbox.put_off(claimed, "one", shelf.now + timedelta(seconds=10)))
+    again = Change("pending", 0, PUT_OFF, to_micros(shelf.now + timedelta(seconds=10)))
+    shelf.run(store_results([(claimed, again)], now=shelf.now))
+    shelf.run(give_back(INBOX, "one", to_micros(shelf.now), but=()))
     meanwhile = shelf.claim()
     shelf.advance(10)
-    [again] = shelf.claim()
+    [later] = shelf.claim()
 
     assert meanwhile == []
-    assert (again.stored.id, again.attempts, again.broken_off) == (claimed.stored.id, 1, False)
+    assert later.notification.id == claimed.notification.id
+    assert (later.attempts, later.broken_off) == (0, False)
 
 
 # --- what is due ----------------------------------------------------------------------------------
@@ -252,16 +302,16 @@ def test_an_inbox_without_unfinished_notifications_is_never_due(shelf: Shelf) ->
     [claimed] = shelf.claim()
     shelf.settle(claimed)
 
-    assert shelf.run(shelf.inbox.next_due()) is None
+    assert next_due(shelf) is None
 
 
 def test_a_notification_behind_another_is_not_due_before_it(shelf: Shelf) -> None:
     shelf.store(1)
     shelf.store(2)
     [first] = shelf.claim()
-    at_lease = shelf.run(shelf.inbox.next_due())
+    at_lease = next_due(shelf)
     shelf.settle(first, InboxStatus.RECEIVED, retry_in=10)
-    at_retry = shelf.run(shelf.inbox.next_due())
+    at_retry = next_due(shelf)
 
     assert (at_lease, at_retry) == (shelf.now + LEASE, shelf.now + timedelta(seconds=10))
 
@@ -308,7 +358,7 @@ def test_calls_with_other_notifications_are_left_alone(shelf: Shelf) -> None:
     shelf.record(other, "good")
     [claimed, _] = shelf.claim()
 
-    assert claimed.stored.id == mine
+    assert claimed.notification.id == mine
     assert not claimed.had_by("good")
 
 
@@ -320,19 +370,21 @@ def test_a_task_is_read_in_order_after_an_id(shelf: Shelf) -> None:
     shelf.store(1, "task-2")
     shelf.store(9, sender="other")
 
-    page = shelf.run(shelf.inbox.of_task("task-1", after=ids[0], sender="agent", limit=3))
+    page = shelf.run(of_task("task-1", after=ids[0], sender="agent", limit=3))
 
     assert [each.id for each in page] == ids[1:4]
 
 
-# --- the mark -------------------------------------------------------------------------------------
+# --- any order of events --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_task_with_unfinished_notifications_has_one_head(shelf: Shelf, seed: int) -> None:
+def test_a_queue_with_unfinished_notifications_is_leased_or_due_and_no_other_one_is(
+    shelf: Shelf, seed: int
+) -> None:
     chance = random.Random(seed)  # noqa: S311  # repeatable, not secret
     numbers = dict.fromkeys(("task-1", "task-2"), 0)
-    in_hand: list[ClaimedNotification] = []
+    in_hand: list[Job] = []
     for _ in range(60):
         match chance.choice(["store", "store", "claim", "settle", "settle", "redrive", "expire"]):
             case "store":
@@ -349,21 +401,14 @@ def test_every_task_with_unfinished_notifications_has_one_head(shelf: Shelf, see
                 shelf.redrive(*shelf.ids())
             case "expire":
                 shelf.advance(LEASE.total_seconds())
-        assert_marks(shelf)
-
-
-def assert_marks(shelf: Shelf) -> None:
-    """Check that each queue has one head: the notification in progress, or else the oldest."""
-    heads: dict[str, list[int]] = {}
-    unfinished: dict[str, list[tuple[bool, int]]] = {}
-    for row in shelf.query("SELECT id, task_id, status, head FROM pushkit_inbox ORDER BY id"):
-        if row["head"]:
-            heads.setdefault(row["task_id"], []).append(row["id"])
-        if row["status"] in {"received", "in_progress"}:
-            place = (row["status"] == "received", row["id"])
-            unfinished.setdefault(row["task_id"], []).append(place)
-    assert heads == {task: [min(places)[1]] for task, places in unfinished.items()}
-    assert all(sum(not waiting for waiting, _ in places) <= 1 for places in unfinished.values())
+        queues = shelf.query(
+            "SELECT id FROM pushkit_inbox_queues"
+            " WHERE lease_worker IS NOT NULL OR due_at IS NOT NULL"
+        )
+        unfinished = shelf.query(
+            "SELECT DISTINCT queue_id FROM pushkit_inbox WHERE state = 'pending'"
+        )
+        assert {row["id"] for row in queues} == {row["queue_id"] for row in unfinished}
 
 
 # --- fairness among senders -----------------------------------------------------------------------
@@ -377,8 +422,8 @@ def test_a_claim_is_shared_among_senders_however_much_one_has(shelf: Shelf) -> N
         for number in range(3):
             shelf.store(1, f"{sender}-{number}", sender=sender)
 
-    first = [each.stored.sender for each in shelf.claim(limit=6)]
-    second = [each.stored.sender for each in shelf.claim(limit=6)]
+    first = [each.notification.sender for each in shelf.claim(limit=6)]
+    second = [each.notification.sender for each in shelf.claim(limit=6)]
 
     assert sorted(first) == ["flood", "flood", "one", "one", "two", "two"]
     assert sorted(second) == ["flood", "flood", "flood", "flood", "one", "two"]
@@ -390,11 +435,7 @@ def test_the_next_due_moment_is_the_earliest_of_any_sender(shelf: Shelf) -> None
         [claimed] = shelf.claim()
         shelf.settle(claimed, InboxStatus.RECEIVED, retry_in=seconds)
 
-    everybody = shelf.run(shelf.inbox.next_due())
-    but_two = shelf.run(shelf.inbox.next_due(but={"two"}))
-
-    assert everybody == shelf.now + timedelta(seconds=10)
-    assert but_two == shelf.now + timedelta(seconds=20)
+    assert next_due(shelf) == shelf.now + timedelta(seconds=10)
 
 
 # --- news -----------------------------------------------------------------------------------------
@@ -407,5 +448,5 @@ def test_tasks_with_news_are_found_among_many(shelf: Shelf) -> None:
     seen = {("agent", f"none-{number}"): 0 for number in range(200)}
     seen |= {("agent", "old"): old, ("agent", "new"): new - 1, ("other", "old"): 0}
 
-    assert shelf.run(shelf.inbox.with_news(seen)) == [("agent", "new")]
-    assert shelf.run(shelf.inbox.with_news({})) == []
+    assert shelf.run(with_news(seen)) == [("agent", "new")]
+    assert shelf.run(with_news({})) == []

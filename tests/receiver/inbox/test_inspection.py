@@ -14,6 +14,7 @@ from receiver.inbox import inspection, retention
 from receiver.inbox.inspection import InboxFilter
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention
+from receiver.inbox.store import Change, store_results
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -81,7 +82,7 @@ def test_a_summary_has_the_state(shelf: Shelf) -> None:
     [summary] = shelf.run(inspection.find(InboxFilter(), after=0, limit=10))
 
     assert (summary.seq, summary.missing, summary.late) == (3, 2, False)
-    assert summary.body_bytes == len(claimed.stored.body)
+    assert summary.body_bytes == len(claimed.notification.body)
     assert (summary.status, summary.attempts) == (InboxStatus.DEAD, 1)
     assert (summary.finished_at, summary.redriven_at) == (shelf.now, None)
     assert summary.last_error == "callback: ValueError"
@@ -100,18 +101,20 @@ def test_the_stats_count_every_status_and_missing_updates(shelf: Shelf) -> None:
         shelf.store(seq, "task-9", sender="other")
         shelf.advance(1)
     shelf.claim()
+    shelf.store(1, "task-10")
+    shelf.store(2, "task-10")
 
     stats = shelf.run(inspection.stats())
 
     assert stats.statuses == {
         InboxStatus.RECEIVED: 2,
-        InboxStatus.IN_PROGRESS: 1,
+        InboxStatus.IN_PROGRESS: 3,
         InboxStatus.DONE: 1,
         InboxStatus.DEAD: 1,
     }
     assert stats.oldest_unfinished_at == oldest
     agent, other = stats.senders
-    assert (agent.sender, agent.unfinished, agent.dead, agent.missing) == ("agent", 0, 1, 0)
+    assert (agent.sender, agent.unfinished, agent.dead, agent.missing) == ("agent", 2, 1, 0)
     assert (other.sender, other.unfinished, other.missing, other.late) == ("other", 3, 2, 1)
 
 
@@ -133,6 +136,69 @@ def test_an_empty_inbox_has_stats(shelf: Shelf) -> None:
     assert (stats.oldest_unfinished_at, stats.senders) == (None, ())
 
 
+def status_of(shelf: Shelf, notification_id: int) -> InboxStatus:
+    report = shelf.run(inspection.show(notification_id))
+    assert report is not None
+    return report.notification.status
+
+
+def test_what_the_holder_of_a_queue_has_is_in_progress_until_its_lease_ends(shelf: Shelf) -> None:
+    first, second = shelf.stored(1), shelf.stored(2)
+    waiting = status_of(shelf, first)
+    [claimed] = shelf.claim()
+    third = shelf.stored(3)  # no memory has it yet
+    leased = [status_of(shelf, each) for each in (first, second, third)]
+    listed = {
+        status: [each.id for each in shelf.run(inspection.find(wanted, after=0, limit=9))]
+        for status in InboxStatus
+        for wanted in [InboxFilter(status=status)]
+    }
+    shelf.settle(claimed)
+
+    assert waiting is InboxStatus.RECEIVED
+    assert leased == [InboxStatus.IN_PROGRESS, InboxStatus.IN_PROGRESS, InboxStatus.RECEIVED]
+    assert listed == {
+        InboxStatus.RECEIVED: [third],
+        InboxStatus.IN_PROGRESS: [first, second],
+        InboxStatus.DONE: [],
+        InboxStatus.DEAD: [],
+    }
+    assert [status_of(shelf, each) for each in (first, second)] == [
+        InboxStatus.DONE,
+        InboxStatus.RECEIVED,
+    ]
+
+
+def test_one_that_is_redriven_under_a_lease_is_not_in_progress_before_it_is_fetched(
+    shelf: Shelf,
+) -> None:
+    dead, other = shelf.stored(1), shelf.stored(2)
+    [first] = shelf.claim()
+    shelf.settle(first, InboxStatus.DEAD)
+    shelf.claim()
+    shelf.redrive(dead)
+
+    assert status_of(shelf, dead) is InboxStatus.RECEIVED
+    assert status_of(shelf, other) is InboxStatus.IN_PROGRESS
+
+
+def test_a_callback_that_fails_is_found_behind_a_task_with_many_notifications(
+    shelf: Shelf,
+) -> None:
+    for number in range(1, 400):
+        shelf.store(number, "busy")
+    shelf.store(1, "other")
+    for claimed in shelf.claim():
+        of_task = claimed.notification.task_id
+        shelf.record(claimed.notification.id, f"of-{of_task}", "ValueError")
+        shelf.settle(claimed, InboxStatus.RECEIVED, retry_in=10, error="ValueError")
+
+    troubles = shelf.run(inspection.callback_troubles())
+
+    found = [(each.callback, each.error, each.waiting, each.dead) for each in troubles]
+    assert found == [("of-busy", "ValueError", 1, 0), ("of-other", "ValueError", 1, 0)]
+
+
 # --- redriving ------------------------------------------------------------------------------------
 
 
@@ -147,7 +213,7 @@ def test_a_redriven_notification_begins_anew_and_keeps_its_successful_calls(shel
     [again] = shelf.claim()
 
     assert redriven == [notification_id]
-    assert (again.attempts, again.since, again.broken_off) == (1, shelf.now, False)
+    assert (again.attempts, again.since, again.broken_off) == (0, shelf.now, False)
     assert (again.had_by("good"), again.had_by("bad")) == (True, False)
 
 
@@ -236,6 +302,59 @@ def test_calls_are_deleted_with_their_notification(shelf: Shelf) -> None:
     assert [row["notification_id"] for row in rows] == [kept]
 
 
+def queues(shelf: Shelf) -> list[str]:
+    return [row["id"] for row in shelf.query("SELECT id FROM pushkit_inbox_queues")]
+
+
+def test_a_queue_is_deleted_with_its_last_notification(shelf: Shelf) -> None:
+    done, dead = shelf.stored(1), shelf.stored(2)
+    [claimed] = shelf.claim()
+    shelf.settle(claimed)
+    [claimed] = shelf.claim()
+    shelf.settle(claimed, InboxStatus.DEAD)
+    shelf.run(retention.delete_finished([done], InboxStatus.DONE))
+    with_one_left = queues(shelf)
+    shelf.run(retention.delete_finished([dead], InboxStatus.DEAD))
+
+    assert with_one_left == ["agent\ntask-1"]
+    assert queues(shelf) == []
+
+
+def test_a_queue_that_is_leased_stays_when_its_last_notification_is_deleted(shelf: Shelf) -> None:
+    notification_id = shelf.stored(1)
+    [claimed] = shelf.claim()
+    shelf.run(store_results([(claimed, Change("done", 1))], now=shelf.now))
+    shelf.run(retention.delete_finished([notification_id], InboxStatus.DONE))
+
+    assert shelf.ids() == []
+    assert queues(shelf) == [claimed.queue_id]
+
+
+def test_the_queue_of_a_notification_without_a_task_is_deleted_with_it(shelf: Shelf) -> None:
+    notification_id = shelf.stored(1, None)
+    [claimed] = shelf.claim()
+    shelf.settle(claimed)
+    shelf.run(retention.delete_finished([notification_id], InboxStatus.DONE))
+
+    assert queues(shelf) == []
+
+
+def test_a_task_whose_queue_was_deleted_gets_a_new_one_that_no_old_lease_holds(
+    shelf: Shelf,
+) -> None:
+    first = shelf.stored(1)
+    [old] = shelf.claim()
+    shelf.settle(old)
+    shelf.run(retention.delete_finished([first], InboxStatus.DONE))
+    shelf.advance(0.001)
+    shelf.store(2)
+    [new] = shelf.claim()
+
+    assert (new.seq, new.queue_id) == (old.seq, old.queue_id)
+    assert new.epoch > old.epoch
+    assert not shelf.settle(old)
+
+
 def test_a_notification_redriven_meanwhile_is_not_deleted(shelf: Shelf) -> None:
     dead = shelf.finish(1, InboxStatus.DEAD)
     shelf.redrive(dead)
@@ -272,7 +391,7 @@ def test_a_retention_that_makes_no_sense_is_refused(wrong: dict[str, timedelta])
 @pytest.mark.parametrize(
     ("wanted", "rare"),
     [
-        pytest.param(InboxFilter(status=InboxStatus.DEAD), "status = 'dead'", id="dead"),
+        pytest.param(InboxFilter(status=InboxStatus.DEAD), "state = 'dead'", id="dead"),
         pytest.param(InboxFilter(unmatched=True), "unmatched = 1", id="unmatched"),
     ],
 )
@@ -284,7 +403,7 @@ def test_a_page_of_rare_notifications_is_full_in_a_large_inbox(
     shelf.query(f"UPDATE pushkit_inbox SET {rare}")  # noqa: S608  # ours
     shelf.query(copies_of("t-1#1", count=WINDOW, named="new"))
     shelf.query(
-        "UPDATE pushkit_inbox SET status = 'done', unmatched = 0 WHERE delivery_id LIKE 'new-%'"
+        "UPDATE pushkit_inbox SET state = 'done', unmatched = 0 WHERE delivery_id LIKE 'new-%'"
     )
 
     page = shelf.run(inspection.browse(wanted, before=None, limit=50))
@@ -297,8 +416,8 @@ def test_a_page_of_rare_notifications_is_full_in_a_large_inbox(
 def copies_of(delivery_id: str, *, count: int, named: str) -> str:
     """Return the statement that stores a notification many times more, under other ids."""
     columns = (
-        "sender, missing, late, kid, issued_at, received_at, body, status, not_before, head,"
-        " unmatched"
+        "queue_id, place, sender, missing, late, kid, issued_at, received_at, body, body_bytes,"
+        " body_sha256, not_before, scheduled_at, state, unmatched"
     )
     return (
         f"INSERT INTO pushkit_inbox (delivery_id, {columns})"  # noqa: S608  # ours

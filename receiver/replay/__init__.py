@@ -1,1 +1,0 @@
-"""The memory of accepted ids, which refuses replays."""
