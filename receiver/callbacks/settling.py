@@ -82,15 +82,10 @@ class Settler:
         jobs = [job for _, ask in ours for job in ask.results if id(job) in changes]
         stored = yield from store_results([(job, changes[id(job)]) for job in jobs], now=now)
         for number, (queue, ask) in enumerate(ours):
-            for job in ask.results:
-                if job.notification.id not in stored:
-                    continue
-                if changes[id(job)].state != "pending":
-                    queue = queue._replace(settled_to=max(queue.settled_to, job.seq))  # noqa: PLW2901
-                if changes[id(job)].state == "dead":
-                    settled[id(ask)].dead.append(job)
-                queue = queue._replace(abandoned=0)  # noqa: PLW2901
-            ours[number] = (queue, ask)
+            ended = [job for job in ask.results if job.notification.id in stored]
+            settled[id(ask)].dead += [job for job in ended if changes[id(job)].state == "dead"]
+            if ended and queue.abandoned:
+                ours[number] = (queue._replace(abandoned=0), ask)
 
     def _change(self, job: Job, now: datetime) -> Change:
         """Return what a result changes in the row of its notification."""

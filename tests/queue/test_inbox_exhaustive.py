@@ -158,6 +158,15 @@ def _same_epoch(function: Any) -> Any:
     )
 
 
+def _of_the_same_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    _replace(_same_epoch, "released", leases)(monkeypatch)
+    monkeypatch.setattr(
+        QueueTables,
+        "release",
+        lambda tables, queues: tables.write([leases.released(queue, None) for queue in queues]),
+    )
+
+
 def _handing_to_anyone(appended: Any) -> Any:
     def changed(queue: Queue, *args: Any, **options: Any) -> Any:
         return appended(queue._replace(lease_worker=None), *args, **options)
@@ -257,9 +266,7 @@ GUARDS: dict[str, tuple[str, Patch]] = {
         "queues that are deleted",
         _replace(_also("DELETE FROM pushkit_forgotten"), "delete_finished", retention),
     ),
-    "every end of a lease moves the epoch": (
-        "everything once", _replace(_same_epoch, "released", leases)
-    ),
+    "every end of a lease moves the epoch": ("everything once", _of_the_same_epoch),
     "only the holder is handed notifications": (
         "an operator beside failures", _replace(_handing_to_anyone, "appended", accepting)
     ),
