@@ -18,7 +18,7 @@ import pytest
 
 from pushkit.queue import leases
 from pushkit.queue.held import HeldQueue
-from pushkit.queue.rules import Queue
+from pushkit.queue.rules import Queue, released
 from pushkit.queue.runner import seconds
 from pushkit.queue.tables import QueueTables
 from pushkit.storage.script import Script, Statement
@@ -159,11 +159,12 @@ def _same_epoch(function: Any) -> Any:
 
 
 def _of_the_same_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    _replace(_same_epoch, "released", leases)(monkeypatch)
+    end = _same_epoch(released)
+    monkeypatch.setattr(leases, "released", end)
     monkeypatch.setattr(
         QueueTables,
         "release",
-        lambda tables, queues: tables.write([leases.released(queue, None) for queue in queues]),
+        lambda tables, queues: tables.write([end(queue, None) for queue in queues]),
     )
 
 
