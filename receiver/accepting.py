@@ -30,6 +30,7 @@ from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
 from receiver.registrations import RegistrationStore, Standings
 from receiver.senders import TaskPolicy
+from receiver.steps import Step, Trail
 from receiver.verification import HandedOut, HandedOutTo, Verified, VerifiedNotification
 
 _log = logging.getLogger("receiver")
@@ -51,12 +52,15 @@ class Candidate:
 
     __slots__ = (
         *("handed", "id", "key", "queue_id", "result", "secret", "seen_at", "sender", "sequence"),
-        *("since", "stored", "stored_at", "task_id", "traceparent", "verified"),
+        *("_before", "since", "stored", "stored_at", "task_id", "traceparent", "trail", "verified"),
     )
 
-    def __init__(self, verified: Verified, traceparent: str | None) -> None:
+    def __init__(self, verified: Verified, traceparent: str | None, trail: Trail) -> None:
         said = verified.notification
         self.verified = verified
+        self.trail = trail
+        trail.begun.append(Step.REPLAY)  # 7
+        self._before = len(trail.begun)  # the steps that no second run of the transaction repeats
         self.traceparent = traceparent  # the trace that it belongs to, if it states one
         self.sender: str = said.sender  # its name
         self.secret = verified.secret
@@ -73,6 +77,11 @@ class Candidate:
         self.handed: Handed | None = None  # how it was handed to the dispatcher's memory
         self.since = self.seen_at = 0.0  # before its queue was read, and while it was still held
         self.result: int | Deferred | Refused | None = None
+
+    def begin_anew(self) -> None:
+        """Forget what an earlier run of the transaction did, whose commit failed."""
+        self.stored = self.handed = self.result = None
+        del self.trail.begun[self._before :]
 
 
 class Acceptance:
@@ -104,9 +113,11 @@ class Acceptance:
         script = self._registrations.handed_out(asked.sender.name, asked.secret)
         return await self._database.read(script)
 
-    def begin(self, verified: Verified, traceparent: str | None, ended: OnDone[int | None]) -> None:
+    def begin(
+        self, verified: Verified, traceparent: str | None, trail: Trail, ended: OnDone[int | None]
+    ) -> None:
         """Store a notification; call `ended` with its id, None for a duplicate, or the error."""
-        candidate = Candidate(verified, traceparent)
+        candidate = Candidate(verified, traceparent, trail)
         item = GroupItem(self._group, candidate)
         try:
             self._database.write_together(
@@ -185,8 +196,8 @@ class Acceptance:
         """Store notifications; return the id of each, None for one that was accepted before."""
         since = seconds()
         firsts: dict[tuple[str, str], Candidate] = {}
-        for each in candidates:  # an earlier run may have failed in its commit
-            each.stored = each.handed = each.result = None
+        for each in candidates:
+            each.begin_anew()
             firsts.setdefault(each.key, each)
         # One at a time per task: ids grow in the order of commits, and each `seq` is compared.
         ours, now = yield from self._database.hold(list(firsts.values()), _names, wait=wait)
@@ -195,7 +206,7 @@ class Acceptance:
         ours = [each for each in ours if each.queue_id not in locked]
         for each in set(firsts.values()).difference(ours):
             each.result = DEFERRED
-        before = yield from accepted_before([each.key for each in ours])  # 7
+        before = yield from accepted_before([each.key for each in ours])
         fresh = [each for each in ours if not _is_known(each, before)]
         standings = yield from self._registrations.standings(
             [(each.sender, each.secret) for each in fresh if each.secret], now
@@ -280,8 +291,9 @@ class Acceptance:
             InboundError: It is refused.
         """
         sender, secret, task_id, bind = each.sender, each.secret, each.task_id, False
+        each.trail.begun.append(Step.TASK)  # 8
         if secret is None or not standings.is_bound(sender, secret, task_id):
-            bind = yield from self._registrations.check(  # 8
+            bind = yield from self._registrations.check(
                 each.verified.sender.tasks,
                 sender=sender,
                 secret=secret,
@@ -289,9 +301,12 @@ class Acceptance:
                 now=now,
                 standings=standings,
             )
-        self._capacity.take(sender)  # 9
+        each.trail.begun.append(Step.STORED)  # 9
+        self._capacity.take(sender)
         if bind and secret is not None and task_id is not None:
+            each.trail.begun.pop()  # 8 again
             yield from self._registrations.bind(sender, secret, task_id, now, standings)
+            each.trail.begun.append(Step.STORED)
 
     def _judge_copies(
         self,

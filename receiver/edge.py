@@ -37,10 +37,10 @@ from receiver.service_state import (
     body_too_large,
     turn_to_decode,
 )
+from receiver.steps import Trail
 from receiver.trust import Trust, keys_of
 from receiver.verification import (
     BodyProof,
-    Facts,
     Head,
     Question,
     Repetition,
@@ -93,6 +93,7 @@ class _Asked(NamedTuple):
     traceparent: str | None  # the trace that it states to belong to
     reply: Callable[[Verdict], None]
     now: datetime
+    trail: Trail
 
 
 class Edge:
@@ -137,6 +138,7 @@ class Edge:
     def begin(self, head: Head, read: ReadBody, reply: Reply) -> Turns:
         """Answer one request, in its last part or as soon as its notification is stored."""
         rest: Rest | None
+        trail: Trail | None = None  # of a notification
         try:
             peer = self.peers.of(head.socket_peer, head.headers)
             endpoint = self.trust.endpoints.get(head.path)
@@ -150,22 +152,22 @@ class Edge:
                 reply(problem(self.refusals.fault("not_started", _HOW_TO_START, peer=peer)))
                 return None
             else:
-                answer = functools.partial(_answer, reply)
+                answer, trail = functools.partial(_answer, reply), head.trail
                 rest = yield from self._begin(head, endpoint, read, answer, peer=peer)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
-            reply(self._fault(head, exc))
+            reply(self._fault(head.socket_peer, trail, exc))
             return None
-        return None if rest is None else self._guarded(rest, head, reply)
+        return None if rest is None else self._guarded(rest, head.socket_peer, trail, reply)
 
-    async def _guarded(self, rest: Rest, head: Head, reply: Reply) -> None:
+    async def _guarded(self, rest: Rest, peer: str, trail: Trail | None, reply: Reply) -> None:
         try:
             await rest
         except Exception as exc:  # noqa: BLE001  # as above
-            reply(self._fault(head, exc))
+            reply(self._fault(peer, trail, exc))
 
-    def _fault(self, head: Head, error: Exception) -> Answer:
+    def _fault(self, peer: str, trail: Trail | None, error: Exception) -> Answer:
         with contextlib.suppress(Exception):  # a log filter of the application may raise
-            return problem(self.refusals.fault("internal", peer=head.socket_peer, error=error))
+            return problem(self.refusals.fault("internal", peer=peer, error=error, trail=trail))
         return problem(Verdict.of("internal"))
 
     def _neither(self, head: Head, endpoint: Endpoint | None, peer: str) -> Answer:
@@ -202,27 +204,26 @@ class Edge:
         for a memory of ids outside of it.
         """
         service, now = self._service, self._clock()
-        asked = _Asked(peer, _traceparent_of(head.headers), reply, now)
-        facts: Facts = {}
+        asked = _Asked(peer, _traceparent_of(head.headers), reply, now, head.trail)
         try:
             service.count_peer(peer, now)  # 1
-            steps = verify(head, endpoint, now=now, service=service, facts=facts)
+            steps = verify(head, endpoint, now=now, service=service)
             while (question := next(steps)) is None:
                 yield
         except StopIteration as done:
             found: Verified | Repetition = done.value
         except InboundError as exc:
             yield  # answers are written together: each write wakes the peer
-            reply(self._refusal(asked, exc, facts))
+            reply(self._refusal(asked, exc))
             return None
         else:
-            return self._continue(asked, steps, question, read, facts)
+            return self._continue(asked, steps, question, read)
         yield
         # Outside of the try: the traceback of a fault would show what was found, with its body.
         return self._proven(asked, found)
 
     async def _continue(
-        self, asked: _Asked, steps: Steps, question: Question, read: ReadBody, facts: Facts
+        self, asked: _Asked, steps: Steps, question: Question, read: ReadBody
     ) -> None:
         """Do the remaining steps, and wait where one has to."""
         try:
@@ -231,7 +232,7 @@ class Edge:
         except StopIteration as done:
             found: Verified | Repetition = done.value
         except (InboundError, StorageError) as exc:
-            asked.reply(self._refusal(asked, exc, facts))
+            asked.reply(self._refusal(asked, exc))
             return
         rest = self._proven(asked, found)  # outside of the try, as above
         if rest is not None:
@@ -276,7 +277,7 @@ class Edge:
         if self._tracing is not None:
             return self._traced(asked, found, self._tracing)
         ended = functools.partial(self._conclude, asked, found)
-        self._acceptance.begin(found, asked.traceparent, ended)
+        self._acceptance.begin(found, asked.traceparent, asked.trail, ended)
         return None
 
     def _conclude(
@@ -297,7 +298,9 @@ class Edge:
             task=said.task_id,
             delivery_id=said.delivery_id,
         ) as span:
-            begin = functools.partial(self._acceptance.begin, verified, span.traceparent)
+            begin = functools.partial(
+                self._acceptance.begin, verified, span.traceparent, asked.trail
+            )
             verdict = self._judged(asked, verified, await replied(begin))
             span.note(code=verdict.code)
             asked.reply(verdict)
@@ -316,19 +319,18 @@ class Edge:
                 return self._report(asked, verdict, verified)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
             result = exc
-        facts = {"sender": said.sender, "task": said.task_id, "delivery_id": said.delivery_id}
-        return self._refusal(asked, result, facts)
+        return self._refusal(asked, result)
 
     # --- verdicts, reported --------------------------------------------------------------------
 
-    def _refusal(self, asked: _Asked, error: BaseException, proven: Facts) -> Verdict:
+    def _refusal(self, asked: _Asked, error: BaseException) -> Verdict:
         """Report a refusal, or a fault of our own; return the verdict."""
-        if proven and (trace_id := trace_id_of(asked.traceparent)):
-            proven = proven | {"trace_id": trace_id}  # a stranger's trace is not believed
+        trail = asked.trail
+        trail.trace_id = trace_id_of(asked.traceparent)
         if isinstance(error, InboundError):
-            return self.refusals.verdict(error, peer=asked.peer, proven=proven)
+            return self.refusals.verdict(error, peer=asked.peer, trail=trail)
         code = "storage" if isinstance(error, StorageError) else "internal"
-        return self.refusals.fault(code, peer=asked.peer, error=error, proven=proven)
+        return self.refusals.fault(code, peer=asked.peer, error=error, trail=trail)
 
     def _report(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> Verdict:
         """Report a notification that was accepted, now or before; return the verdict."""

@@ -33,6 +33,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of, masked_url
 from receiver.refusals import REFUSALS
 from receiver.senders import SenderProfile, TrustedSender
+from receiver.steps import Step
 from receiver.testing import Draft, SigningAgent
 
 _TIMEOUT = timedelta(seconds=15)
@@ -61,8 +62,13 @@ _BY_CODE: Final[Mapping[str, tuple[str, str]]] = {
     "malformed_http": ("proxy", "the request arrived malformed"),
     "rate_limited": ("proxy", "too many at once: name the proxy in trusted_proxies"),
 }
-# The links after the path, in the order in which the receiver checks them.
-_AFTER_PATH: Final = ("key", "clock", "audience", "token")
+# The links after the path, in the order in which the receiver checks them, each with its step.
+_AFTER_PATH: Final = {
+    "key": Step.SIGNATURE,
+    "clock": Step.TIME,
+    "audience": Step.AUDIENCE,
+    "token": Step.TOKEN,
+}
 
 
 class Link(NamedTuple):
@@ -209,13 +215,16 @@ def _judged(probe: Probe, answer: Answer) -> Iterator[Link]:
         yield from (_clock_by_date(answer), audience)
         yield Link("token", None, "not checked without a signature")
         return
-    if not name and (REFUSALS[code].step or 1) == 1:  # refused before the links were checked
+    first = next(iter(REFUSALS[code].steps), Step.REQUEST)
+    if not name and first is Step.REQUEST:  # perhaps refused before the links were checked
         yield from (Link("receiver", False, f"{code}: {_LOG_SAYS}"), audience)
         return
-    for passed in _AFTER_PATH:
+    for passed, step in _AFTER_PATH.items():
         if passed == name:
             yield _at_fault(probe, name, f"{code}: {says}")
             return
+        if not name and step is first:  # perhaps refused there
+            break
         yield audience if passed == "audience" else _passed(probe, passed)
     if code != "unrecognised_body":
         yield Link("receiver", False, f"{code}: {_LOG_SAYS}")

@@ -15,6 +15,7 @@ from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, one_word, printable
 from receiver.peers import rate_key
+from receiver.steps import Step, Trail
 
 _log = logging.getLogger("receiver")
 
@@ -24,7 +25,9 @@ _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 class Refusal(NamedTuple):
     """One row: how a refusal is answered, and how often it is logged."""
 
-    step: int | None  # of the verification (`receiver.verification`); None for the others
+    # The steps of the verification that it can come from, in order; none for the others. Which it
+    # was is in the request's trail.
+    steps: tuple[Step, ...]
     status: int  # the HTTP status
     means: str  # what was found; the log line says more, the answer has the code alone
     mend: str  # what the receiver's operator can do about it
@@ -38,7 +41,7 @@ class Refusal(NamedTuple):
 
 
 _NO_JSON: Final = Refusal(
-    6,
+    (Step.CONTENT,),
     400,
     "the body is not JSON within the limits",
     "The agent does not send JSON, or exceeds a limit: `receiver listen` shows the body.",
@@ -47,75 +50,75 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
     {
         # --- no notification ---
         "malformed_http": Refusal(
-            None,
+            (),
             400,
             "the bytes are not an HTTP request",
             "A scanner, or a client that speaks TLS to a plain port: nothing to do unless it is an "
             "agent's proxy.",
         ),
         "head_timeout": Refusal(
-            None,
+            (),
             408,
             "the head arrived too slowly",
             "A slow or idle client. If it is an agent: check the proxy in front of the receiver, "
             "and request_timeout_seconds.",
         ),
         "not_found": Refusal(
-            None,
+            (),
             404,
             "no sender posts to this path",
             "The agent posts to another path: compare its push config with this sender's path.",
         ),
         "method_not_allowed": Refusal(
-            None,
+            (),
             405,
             "the method is not POST",
             "A person or a probe requests this path: point probes at /healthz.",
         ),
         "invalid_validation_token": Refusal(
-            None,
+            (),
             400,
             "the validation token cannot be echoed",
             "The agent's check of ownership has to send one token of plain characters.",
         ),
         # --- the steps of the verification ---
         "rate_limited": Refusal(
-            1,
+            (Step.REQUEST, Step.RATE),
             429,
-            "too many requests of this address, or (step 6) of this sender",
+            "too many requests of this address, or (step `rate`) of this sender",
             "For real traffic, raise peer_rate or sender_rate. Behind a proxy, name the proxy in "
             "trusted_proxies.",
             once_in=_MINUTE,
         ),
         "headers_too_large": Refusal(
-            1,
+            (Step.REQUEST,),
             431,
             "the headers are longer than max_header_bytes",
             "Raise max_header_bytes, if your own proxy adds so many headers.",
         ),
         "body_too_large": Refusal(
-            1,
+            (Step.REQUEST, Step.SIZE),
             413,
             "the body is longer than max_body_bytes",
             "Raise max_body_bytes, or have the agent send artifacts by URL.",
             closes=True,
         ),
         "body_timeout": Refusal(
-            1,
+            (Step.SIZE,),
             408,
             "the body was not complete within request_timeout",
             "The link is slow: raise request_timeout_seconds, or let the proxy buffer bodies.",
             closes=True,
         ),
         "incomplete_body": Refusal(
-            1,
+            (Step.SIZE,),
             400,
             "the body broke off",
             "The agent or a proxy closed the connection, perhaps by a time-out. It will retry.",
             closes=True,
         ),
         "body_consumed": Refusal(
-            1,
+            (Step.SIZE,),
             503,
             "the application read the body before the receiver",
             "Exclude the senders' paths from the middleware that reads bodies (to log, sign or "
@@ -126,26 +129,26 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             closes=True,
         ),
         "unsupported_media_type": Refusal(
-            1,
+            (Step.REQUEST,),
             415,
             "the Content-Type is not JSON, or the body is compressed",
             "The agent has to send application/json, or application/a2a+json, uncompressed.",
         ),
         "unknown_sender": Refusal(
-            2,
+            (Step.SENDER,),
             403,
             "no sender, or more than one, fits the path, iss and kid",
             "Add a [[senders]] table with this path and issuer to trust it, or leave it refused.",
         ),
         "invalid_signature": Refusal(
-            3,
+            (Step.SIGNATURE, Step.BODY),
             401,
             "the signature is missing, malformed or not valid",
             "Check that the sender's `jwks_url`, `jwks_file` or secret has the key that signs "
             "now: `receiver check`, where there is a configuration file, shows what it has.",
         ),
         "keys_unavailable": Refusal(
-            3,
+            (Step.SENDER, Step.SIGNATURE),
             503,
             "the sender's keys cannot be fetched",
             "Check that this machine can reach jwks_url: `receiver check`, where there is a "
@@ -154,7 +157,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             _MINUTE,
         ),
         "digest_mismatch": Refusal(
-            3,
+            (Step.BODY,),
             401,
             "the signature covers another body",
             "The bytes have to arrive as they were signed. A framework parsed the body, and wrote "
@@ -163,41 +166,41 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             "turn that off.",
         ),
         "invalid_claims": Refusal(
-            4,
+            (Step.TIME, Step.IDS),
             401,
             "a claim is missing that this profile requires",
             "The agent signs by another profile: set `profile` of this sender, or "
             "update the agent.",
         ),
         "stale_timestamp": Refusal(
-            4,
+            (Step.TIME,),
             401,
             "signed too long ago, ahead of time, or expired",
             "One of the two clocks is wrong: check NTP on both; else the request "
             "was delayed, or replayed.",
         ),
         "wrong_issuer": Refusal(
-            4,
+            (Step.ISSUER,),
             401,
             "another `iss` than the sender's",
             "Set `issuer` of this sender to the issuer that the agent states, if you trust it.",
         ),
         "wrong_audience": Refusal(
-            4,
+            (Step.AUDIENCE,),
             401,
             "signed for another webhook",
             "The agent signs for another URL: `url` and the sender's path have to match the URL "
             "in its push config.",
         ),
         "malformed_request": Refusal(
-            4,
+            (Step.REQUEST, Step.SIGNATURE, Step.IDS, Step.TOKEN, Step.CONTENT),
             400,
             "ids disagree, or a header occurs twice",
             "A proxy duplicates or rewrites header fields, or the agent is at fault: "
             "compare both ends.",
         ),
         "invalid_token": Refusal(
-            5,
+            (Step.TOKEN,),
             401,
             "a token or credential is missing or wrong",
             "The agent sends another token than it was given, or none: give it a new "
@@ -206,20 +209,20 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         "malformed_json": _NO_JSON,
         "malformed_body": _NO_JSON,
         "unrecognised_body": Refusal(
-            6,
+            (Step.CONTENT,),
             422,
             "the body is JSON, but not a notification of a known version",
             "The agent uses a version of A2A that this receiver does not know, or posts something "
             "else.",
         ),
         "id_conflict": Refusal(
-            7,
+            (Step.REPLAY,),
             409,
             "this id was accepted with another body",
             "The agent uses one id for two updates, which is a defect. The first one was accepted.",
         ),
         "being_stored": Refusal(
-            7,
+            (Step.STORED,),
             503,
             "a copy is being stored right now",
             "Nothing to do: the sender will retry, and then gets the answer to the copy.",
@@ -227,14 +230,14 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             _MINUTE,
         ),
         "task_not_expected": Refusal(
-            8,
+            (Step.TASK,),
             404,
             "this task is not expected",
             "Give the agent a token of its own for each task (`Receiver.expect()`, or `receiver "
             'expect`), before it starts, or set tasks = "any".',
         ),
         "backlog_full": Refusal(
-            9,
+            (Step.STORED,),
             429,
             "too many notifications of this sender are unfinished",
             "Its callbacks do not keep up: make them faster, or raise max_backlog_per_sender.",
@@ -242,7 +245,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             _MINUTE,
         ),
         "inbox_full": Refusal(
-            9,
+            (Step.STORED,),
             503,
             "too many notifications are unfinished",
             "Callbacks do not keep up: make them faster, or raise callback_concurrency "
@@ -251,7 +254,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             _MINUTE,
         ),
         "storage": Refusal(
-            9,
+            (Step.TOKEN, Step.REPLAY, Step.TASK, Step.STORED),
             503,
             "the receiver's storage failed",
             "The disk is full, or the database cannot be reached: the log has its error. Senders "
@@ -262,7 +265,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         ),
         # --- our own faults ---
         "not_started": Refusal(
-            None,
+            (),
             503,
             "the receiver is not started",
             "The application has to start the receiver: `async with receiver`, or its lifespan.",
@@ -272,7 +275,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             closes=True,
         ),
         "internal": Refusal(
-            None,
+            (),
             503,
             "a defect of pushkit",
             "The log has the traceback: please report it. The sender will retry.",
@@ -332,17 +335,15 @@ class Refusals:
             lambda: RepeatedLog(_log, interval=_SECOND, most=_OF_A_SENDER)
         )
 
-    def verdict(
-        self, error: InboundError, *, peer: str, proven: Mapping[str, str | None] | None = None
-    ) -> Verdict:
+    def verdict(self, error: InboundError, *, peer: str, trail: Trail | None = None) -> Verdict:
         """Return the verdict on an error, and log its reason.
 
-        `proven` is what the signature has proven, for the log: sender, task, delivery id.
+        `trail` has the steps that the request came to, and what is proven of it.
         """
         # Only the log has the reason: the answer tells an outsider nothing about keys and tokens.
         retry_after = getattr(error, "retry_after", None) or refusal_of(error.code).retry_after
         verdict = Verdict(error.status, error.code, retry_after)
-        self.note(verdict, peer=peer, reason=str(error), proven=proven)
+        self.note(verdict, peer=peer, reason=str(error), trail=trail)
         return verdict
 
     def fault(
@@ -352,11 +353,11 @@ class Refusals:
         *,
         peer: str,
         error: BaseException | None = None,
-        proven: Mapping[str, str | None] | None = None,
+        trail: Trail | None = None,
     ) -> Verdict:
         """Log a fault of this process, with its traceback if it has one; return the verdict."""
         verdict, reason = Verdict.of(code), says or refusal_of(code).means
-        self.note(verdict, peer=peer, reason=reason, proven=proven, error=error)
+        self.note(verdict, peer=peer, reason=reason, trail=trail, error=error)
         return verdict
 
     def note(
@@ -365,22 +366,25 @@ class Refusals:
         *,
         peer: str,
         reason: str,
-        proven: Mapping[str, str | None] | None = None,
+        trail: Trail | None = None,
         error: BaseException | None = None,
     ) -> None:
         """Report and log a refusal; the arguments are as above."""
-        code, row, known = verdict.code, refusal_of(verdict.code), proven or {}
-        sender = known.get("sender")
+        code, row = verdict.code, refusal_of(verdict.code)
+        step = None if trail is None else trail.step.word
+        sender = None if trail is None else trail.sender
+        facts = {} if trail is None else trail.proven
         if self._events.wants(NotificationRefused.usual_level):
             self._events.emit(
                 NotificationRefused(
                     at=self._clock(),
                     sender=sender,
-                    task_id=known.get("task"),
-                    delivery_id=known.get("delivery_id"),
-                    trace_id=known.get("trace_id"),
+                    task_id=None if trail is None else trail.task_id,
+                    delivery_id=None if trail is None else trail.delivery_id,
+                    trace_id=facts.get("trace_id"),
                     status=verdict.status,
                     code=code,
+                    steps=() if trail is None else trail.words,
                     peer=peer,
                     reason=reason,
                 )
@@ -397,15 +401,21 @@ class Refusals:
         unsaid = log.due(cause)
         if unsaid is None:
             return
-        facts = {name: value for name, value in known.items() if value is not None}
         about = "".join(f" {_SHORT.get(name, name)}={printable(facts[name])}" for name in facts)
         log.write(
             unsaid,
             row.level,
-            "refused %d %s peer=%s%s: %s",
-            *(verdict.status, code, one_word(peer), about, reason),
+            "refused %d %s%s peer=%s%s: %s",
+            *(verdict.status, code, f" step={step}" if step else "", one_word(peer), about, reason),
             exc_info=error or False,
-            extra={"status": verdict.status, "code": code, "peer": peer, "reason": reason, **facts},
+            extra={
+                "status": verdict.status,
+                "code": code,
+                "step": step,
+                "peer": peer,
+                "reason": reason,
+                **facts,
+            },
         )
 
 
@@ -414,4 +424,4 @@ def refusal_of(code: str) -> Refusal:
     return REFUSALS.get(code) or _UNLISTED
 
 
-_UNLISTED = Refusal(None, 400, "refused", "The log says more.")
+_UNLISTED = Refusal((), 400, "refused", "The log says more.")

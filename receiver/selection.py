@@ -200,13 +200,12 @@ def at_hand(asked: KeysOf) -> list[HeldKeys] | None:
     return found
 
 
-def select(endpoint: Endpoint, asked: KeysOf, held: Sequence[HeldKeys]) -> Selected:
-    """Do the rest of step 2, and find the key for step 3 by `kid`.
+def select(endpoint: Endpoint, asked: KeysOf, held: Sequence[HeldKeys]) -> HeldKeys:
+    """Do the rest of step 2: return the one sender that fits, with its keys.
 
     Raises:
         UnknownSenderError: No sender fits, or more than one.
-        InvalidSignatureError: The sender signs, but there is no signature by one of its keys.
-        KeysUnavailableError: The sender's keys could not be fetched.
+        KeysUnavailableError: The keys of those that may fit could not be fetched.
     """
     if len(held) > 1 and (asked.jwt is not None or asked.signatures):
         held = _with_key(held, asked)
@@ -215,14 +214,24 @@ def select(endpoint: Endpoint, asked: KeysOf, held: Sequence[HeldKeys]) -> Selec
         raise UnknownSenderError(
             _unknown(asked, found, [entry.sender for entry in endpoint.entries])
         )
-    sender = held[0].sender
+    return held[0]
+
+
+def signed_by(held: HeldKeys, asked: KeysOf) -> Selected:
+    """Begin step 3: find the sender's key for each signature, by `kid`.
+
+    Raises:
+        InvalidSignatureError: The sender signs, but there is no signature by one of its keys.
+        KeysUnavailableError: The sender's keys could not be fetched.
+    """
+    sender = held.sender
     by_jwt = Scheme.JWT in sender.signing
     by_http = Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing
     return Selected(
         sender,
         asked.jwt if by_jwt else None,
-        _key_of_jwt(held[0], asked.jwt) if by_jwt else None,
-        _by_own_keys(held[0], asked.signatures) if by_http else (),
+        _key_of_jwt(held, asked.jwt) if by_jwt else None,
+        _by_own_keys(held, asked.signatures) if by_http else (),
     )
 
 

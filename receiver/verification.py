@@ -70,9 +70,18 @@ from pushkit.signing.times import check_not_before, check_times, check_timestamp
 from pushkit.signing.token import hash_credentials, hash_token, read_token
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.selection import Endpoint, KeysOf, Selected, at_hand, keys_to_ask_for, select
+from receiver.selection import (
+    Endpoint,
+    KeysOf,
+    Selected,
+    at_hand,
+    keys_to_ask_for,
+    select,
+    signed_by,
+)
 from receiver.senders import SenderProfile, TrustedSender
 from receiver.service_state import ServiceState, body_too_large
+from receiver.steps import Step, Trail
 
 if TYPE_CHECKING:
     from receiver.trust import TrustSnapshot
@@ -83,10 +92,6 @@ _HASHED_AT_ONCE = 256 * 1024
 _MAX_ID_CHARS = 256
 _MAX_ID_BYTES = 512
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")  # RFC 6901 §4
-
-Facts: TypeAlias = dict[str, str | None]
-"""What is proven so far, for the log: sender, task, delivery id."""
-
 
 # --- input, and questions ------------------------------------------------------------------------
 
@@ -102,6 +107,7 @@ class Head:
     socket_peer: str = ""  # the address of the socket's other end
     # The body, if all of it arrived with the head; None if it has yet to be read.
     body: bytes | None = field(default=None, repr=False)
+    trail: Trail = field(default_factory=Trail)  # the steps that it comes to
 
 
 Remembered: TypeAlias = tuple[str, str | None, str | None, str, int | None]
@@ -180,6 +186,7 @@ class Signed(NamedTuple):
 
     claims: VerifiedJwt | None
     signature: VerifiedHttpSignature | None
+    webhook: UnverifiedWebhook | None  # not proven before `verify_body`
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -266,14 +273,13 @@ class Verified:
 # --- the steps -----------------------------------------------------------------------------------
 
 
-def verify(
+def verify(  # noqa: PLR0912, PLR0915  # one step after another
     head: Head,
     endpoint: Endpoint,  # the senders at its path, and the sources of their keys
     *,
     now: datetime,
     # The limits and caches of the service; None for a caller that does step 1 itself.
     service: ServiceState | None = None,
-    facts: Facts,  # receives what is proven
 ) -> Generator[Question, Any, Verified | Repetition]:
     """Do steps 1 to 6; ask for keys, for registrations, and for the body, in this order.
 
@@ -285,53 +291,71 @@ def verify(
         InboundError: Refused: `status` is the answer, `code` the row in `receiver.refusals`, the
             message is for the log alone.
     """
-    headers = head.headers
+    headers, trail = head.headers, head.trail
+    begin = trail.begun.append
     if service is not None:
         service.check_head(head)  # 1
     if head.method != "POST":
         raise MethodNotAllowedError(f"method {printable(head.method)}, expected POST")
-    keys = keys_to_ask_for(endpoint, headers)  # 2
+    try:
+        keys = keys_to_ask_for(endpoint, headers)  # 2
+    except InboundError:
+        begin(Step.SIGNATURE)  # it cannot be read, so it is not known whose it is
+        raise
+    begin(Step.SENDER)
     held = at_hand(keys)
     if held is None:
         held = yield keys
-    selected = select(endpoint, keys, held)
-    sender = selected.sender
+    found = select(endpoint, keys, held)
+    sender = found.sender
     audiences = sender.audiences or (endpoint.url,)
+    if sender.has_keys:
+        begin(Step.SIGNATURE)  # 3
+    selected = signed_by(found, keys)
     yield None
-    signed = verify_signatures(selected, head, audiences)  # 3
+    signed = verify_signatures(selected, head, audiences)
     yield None
     proven = check_head(selected, signed, head, audiences, now)  # 4
     if proven.is_signed:
-        facts["sender"] = sender.name
-    stated = presented(headers, sender, selected.jwt)  # 5
+        trail.sender = sender.name
+    begin(Step.TOKEN)  # 5
+    stated = presented(headers, sender, selected.jwt)
     handed_out: Sequence[HandedOut] = ()
     if stated.credentials or (stated.token is not None and not stated.static_token):
         known = None if service is None else service.handed_out(sender, stated)
         handed_out = (yield HandedOutTo(sender, stated)) if known is None else known
     secret = check_presented(sender, stated, handed_out)
     if proven.webhook is None:  # unsigned: its secret is the proof
-        facts["sender"] = sender.name
+        trail.sender = sender.name
+    begin(Step.SIZE)  # 1, the body's part
     limit = 0 if service is None else service.max_body_bytes(sender)
-    body = head.body  # 1, the body's part
+    body = head.body
     if body is None:
         body = yield WholeBody(sender, limit)
     if service is not None and len(body) > limit:
         raise body_too_large(f"{len(body)} bytes", limit, sender)
-    proof = BodyProof(proven, body)  # 3, the body's part
+    if proven.is_signed or proven.webhook is not None:
+        begin(Step.BODY)  # 3, the body's part
+    proof = BodyProof(proven, body)
     sha256 = proof.prove() if len(body) <= _HASHED_AT_ONCE else (yield proof)
-    facts["sender"] = sender.name
+    if proven.webhook is not None and not proven.is_signed:
+        begin(Step.SIGNATURE)  # 3: it is over the body
+    trail.sender = sender.name
     if service is not None:
-        service.count_sender(sender)  # 6
+        begin(Step.RATE)  # 6
+        service.count_sender(sender)
         if proven.delivery_id is not None:
             before = service.accepted_before(sender.name, proven.delivery_id, sha256, now)
             if before is not None:
                 repetition = Repetition(sender, proven.delivery_id, *before)
                 if _is_retry(proven, repetition):
-                    return repetition  # 7, without a query
+                    begin(Step.REPLAY)  # 7, without a query
+                    return repetition
     yield None
+    begin(Step.CONTENT)
     notification = read_notification(proven, body, sha256)
-    facts["task"], facts["delivery_id"] = notification.task_id, notification.delivery_id
-    _check_ids(notification.delivery_id, notification.config_id, notification.task_id)
+    trail.task_id, trail.delivery_id = notification.task_id, notification.delivery_id
+    _check_ids(notification.delivery_id, notification.task_id)  # those of the body
     return Verified(sender=sender, secret=secret, body=body, notification=notification)
 
 
@@ -382,7 +406,7 @@ def verify_notification(
         headers=request.headers,
         body=request.body,
     )
-    steps = verify(head, trust.at(path), now=now, facts={})
+    steps = verify(head, trust.at(path), now=now)
     registered = [HandedOut(token=hash_token(one)) for one in tokens]
     try:
         question = next(steps)
@@ -403,7 +427,6 @@ def _is_retry(head: VerifiedHead, before: Repetition) -> bool:
     claims = head.claims
     if claims is None:
         return True
-    _check_ids(claims.config_id, claims.task_id)
     return not before.task_in_body or claims.task_id in (None, before.task_in_body)
 
 
@@ -418,6 +441,7 @@ def verify_signatures(selected: Selected, head: Head, audiences: Sequence[str]) 
 
     Raises:
         InvalidSignatureError: A signature is missing or invalid.
+        MalformedRequestError: The headers of a signature cannot be read.
     """
     sender, jwt, key, signatures = selected
     claims = signature = None
@@ -425,7 +449,7 @@ def verify_signatures(selected: Selected, head: Head, audiences: Sequence[str]) 
         claims = verify_signature(jwt, key, algorithms=sender.algorithms)
     if signatures:
         signature = _verified_signature(selected, head, audiences)
-    return Signed(claims, signature)
+    return Signed(claims, signature, _stated_webhook(sender, head))
 
 
 def check_head(
@@ -435,18 +459,29 @@ def check_head(
 
     Raises:
         ClaimError: Outside the window, or for another issuer or audience.
-        MalformedRequestError: The ids disagree, or the headers of a signature cannot be read.
+        MalformedRequestError: The ids disagree, or cannot be stored.
     """
-    sender, headers, webhook = selected.sender, head.headers, None
-    claims, signature = signed
+    sender, begin = selected.sender, head.trail.begun.append
+    claims, signature, webhook = signed
+    if claims is not None or signature is not None or webhook is not None:
+        begin(Step.TIME)
     if claims is not None:
-        _check_claims(claims, sender, head, audiences, now)
+        _check_times(claims, sender, now)
     if signature is not None:
         check_times(signature, now, tolerance=sender.tolerance)
-    if Scheme.STANDARD_WEBHOOKS in sender.signing:
-        webhook = read_unverified_webhook(headers)
+    if webhook is not None:
         check_timestamp(webhook.timestamp, now, sender.tolerance)
+    if claims is not None and sender.profile is SenderProfile.STANDARD:
+        if sender.issuer is not None:
+            begin(Step.ISSUER)
+            check_issuer(claims, sender.issuer)
+        begin(Step.AUDIENCE)
+        check_audience(claims, audiences, head.target)
+    elif signature is not None:
+        begin(Step.AUDIENCE)  # its `@target-uri`, which is proven by now
+    begin(Step.IDS)
     if claims is not None and selected.jwt is not None:
+        _check_signed_ids(claims, sender, head.headers)
         # Every scheme signs `webhook-id`, and `jti` was compared with it.
         delivery_id = claims.delivery_id or _id_of_signed(selected.jwt)
     elif signature is not None:
@@ -454,7 +489,7 @@ def check_head(
     elif webhook is not None:
         delivery_id = webhook.delivery_id
     else:
-        return VerifiedHead(sender=sender, delivery_id=_stated_id(headers, sender))
+        return VerifiedHead(sender=sender, delivery_id=_stated_id(head.headers, sender))
     return VerifiedHead(
         sender=sender, claims=claims, signature=signature, webhook=webhook, delivery_id=delivery_id
     )
@@ -597,21 +632,39 @@ def check_presented(
 # --- by scheme ----------------------------------------------------------------------------------
 
 
-def _check_claims(
-    claims: VerifiedJwt, sender: TrustedSender, head: Head, audiences: Sequence[str], now: datetime
-) -> None:
+def _stated_webhook(sender: TrustedSender, head: Head) -> UnverifiedWebhook | None:
+    """Return what the headers of Standard Webhooks state; None for a sender without them.
+
+    Raises:
+        InvalidSignatureError: One is missing.
+        MalformedRequestError: They cannot be read.
+    """
+    if Scheme.STANDARD_WEBHOOKS not in sender.signing:
+        return None
+    try:
+        return read_unverified_webhook(head.headers)
+    except InboundError:
+        if head.trail.step is not Step.SIGNATURE:  # it has to wait for the body, which it is over
+            head.trail.begun.append(Step.SIGNATURE)
+        raise
+
+
+def _check_times(claims: VerifiedJwt, sender: TrustedSender, now: datetime) -> None:
     check_times(claims, now, tolerance=sender.tolerance)
     if claims.not_before is not None:
         check_not_before(claims.not_before, now, sender.tolerance)
+    if claims.expires_at is None and sender.profile is SenderProfile.STANDARD:
+        raise ClaimError("the JWT must state `exp`")
+
+
+def _check_signed_ids(claims: VerifiedJwt, sender: TrustedSender, headers: Headers) -> None:
     if sender.profile is SenderProfile.STANDARD:
-        if claims.delivery_id is None or claims.expires_at is None:
-            raise ClaimError("the JWT must state `jti` and `exp`")
+        if claims.delivery_id is None:
+            raise ClaimError("the JWT must state `jti`")
         if "." in claims.delivery_id:
             raise ClaimError("`jti` has a `.`, which Standard Webhooks forbids")
-        if sender.issuer is not None:
-            check_issuer(claims, sender.issuer)
-        check_audience(claims, audiences, head.target)
-    check_webhook_id(claims, head.headers)
+    check_webhook_id(claims, headers)
+    _check_ids(claims.delivery_id, claims.config_id, claims.task_id)
 
 
 def _verified_signature(

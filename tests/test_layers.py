@@ -62,7 +62,7 @@ RECEIVER_ROWS = [
     {"trust"},
     {"selection", "service_state"},
     {"senders"},
-    {"limits", "peers", "pinning"},
+    {"limits", "peers", "pinning", "steps"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[6:])

@@ -394,7 +394,7 @@ def codes() -> Iterator[str]:
         (
             f"`{code}`",
             str(row.status),
-            str(row.step or ""),
+            ", ".join(f"`{step.word}`" for step in row.steps),
             _wait(row.retry_after),
             row.means,
             row.mend,

@@ -34,6 +34,9 @@ class NotificationRefused(ReceiverEvent, kind=EventKind.NOTIFICATION_REFUSED):
 
     status: int  # the status of the answer
     code: str  # the code of the refusal
+    # The names of the verification's steps that it came to, in order: the last one refused it.
+    # Empty for a request that was no notification.
+    steps: tuple[str, ...] = ()
     peer: str  # the address of the client
     reason: str  # what was found and what was expected, as in the log
 

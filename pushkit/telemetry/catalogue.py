@@ -104,7 +104,7 @@ RECEIVER_METRICS: Final = (
         "receiver_refusals",
         _C,
         "Refused requests; id_conflict: the id was accepted with another body",
-        ("sender", "code"),
+        ("sender", "code", "step"),
     ),
     Metric("receiver_callback_seconds", _H, "How long callbacks took", ("callback",), _QUICK),
     Metric("receiver_callback_failures", _C, "Callbacks that failed", ("callback", "error")),

@@ -109,8 +109,8 @@ class ReceiverMetrics(Metrics):
                 self.count("receiver_notifications", self._name(sender), "accepted")
             case NotificationRepeated(sender=sender):
                 self.count("receiver_notifications", self._name(sender), "duplicate")
-            case NotificationRefused(sender=sender, code=code):
-                self.count("receiver_refusals", self._name(sender), code)
+            case NotificationRefused(sender=sender, code=code, steps=steps):
+                self.count("receiver_refusals", self._name(sender), code, *steps[-1:] or [""])
             case CalledBack(callback=callback, error=error, took=took):
                 name = self._callback(callback)
                 self.observe("receiver_callback_seconds", took.total_seconds(), name)

@@ -11,17 +11,14 @@ from pushkit.events.receiver import NotificationRefused
 from pushkit.webui.documents import Finding, Headline, Severity, Verdict, worst_of
 from receiver.dashboard.memory import MOST_KEPT, KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxFigures
-from receiver.refusals import REFUSALS, refusal_of
+from receiver.refusals import refusal_of
+from receiver.steps import Step
 
 _OVERDUE: Final = timedelta(minutes=1)
 _RECENTLY: Final = timedelta(hours=1)
 # Refusals for a reason on this side: the sender did nothing wrong.
 _OURS: Final = frozenset(
     {"backlog_full", "inbox_full", "internal", "keys_unavailable", "not_started", "storage"}
-)
-# Refusals of step 4 do not name the sender, though its signature is verified.
-_SIGNED: Final = frozenset(
-    code for code, row in REFUSALS.items() if row.step == 4 and code != "malformed_request"
 )
 
 
@@ -189,4 +186,5 @@ def _requests(refused: Sequence[NotificationRefused]) -> str:
 
 def is_of_a_sender(refused: NotificationRefused) -> bool:
     """Return whether a trusted sender was refused, not a stranger."""
-    return refused.sender is not None or refused.code in _SIGNED
+    # Refusals by what is signed do not name the sender, though its signature is valid.
+    return refused.sender is not None or Step.SIGNATURE.word in refused.steps[:-1]

@@ -54,10 +54,16 @@ _REASONS: Final = (
 )
 _SCHEMAS: Final[dict[str, JsonValue]] = {
     "Status": one_of(InboxStatus),
-    "Result": one_of(("passed", "failed", "waits", "not_reached", "not_told")),
+    "Result": one_of(
+        ("passed", "refused", "not_checked", "not_reached", "failed", "waits", "not_told")
+    ),
     "Notification": record(*_SUMMARY),
-    "Step": record("step: integer", "checks found: text", "result: Result"),
-    "Reason": record("code means mend: text", "number status: integer", "step: integer?"),
+    "Step": record("step: integer", "name checks found: text", "result: Result"),
+    "Reason": record(
+        "code means mend: text",
+        "number status: integer",
+        "steps: text[] # The steps of the verification that it can come from.",
+    ),
     "Reasons": record(*_REASONS),
     "Came": record("at: moment", "done: integer # By a callback.", "other: integer"),
     "Overview": record(

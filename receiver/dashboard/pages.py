@@ -232,7 +232,9 @@ def _refused(found: KeptRefusal) -> JsonObject:
 
 
 def _reason(code: str, number: int) -> JsonObject:
-    return {"code": code, "number": number, **document(refusal_of(code), "status step means mend")}
+    row = refusal_of(code)
+    steps: list[JsonValue] = [step.word for step in row.steps]
+    return {"code": code, "number": number, **document(row, "status means mend"), "steps": steps}
 
 
 def _calls(found: Calls) -> JsonObject:

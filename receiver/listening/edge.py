@@ -15,11 +15,13 @@ from pushkit.errors import InboundError
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.answers import Answer
 from receiver.edge import BrokenBodyError, ReadBody, Reply, Turns
-from receiver.listening.steps import Step, steps_of
+from receiver.listening.steps import ShownStep, steps_of
 from receiver.listening.trusting import Trusting
 from receiver.peers import rate_key
 from receiver.receiver import Receiver
+from receiver.refusals import REFUSALS
 from receiver.selection import Endpoint, keys_to_ask_for
+from receiver.steps import Trail
 from receiver.verification import Head, VerifiedNotification, verify_notification
 
 # Bodies of unproven requests that are read at once, for the screen alone.
@@ -37,7 +39,7 @@ class Arrival:
     request: WebhookRequest = field(repr=False)  # the whole request
     status: int  # of the answer
     code: str  # `accepted`, `duplicate`, or the code of the refusal
-    steps: tuple[Step, ...]  # every step of the verification with its result
+    steps: tuple[ShownStep, ...]  # every step of the verification with its result
     # The verified notification; None if it fails a step from 2 to 6.
     verified: VerifiedNotification | None
 
@@ -67,7 +69,9 @@ class ListeningEdge:
     async def _listen(self, head: Head, read: ReadBody, reply: Reply) -> None:
         self._arrived += 1
         number, now = self._arrived, utc_now()
-        seen = replace(head, headers=await self._trusting.prepare(head.headers), body=None)
+        trail = Trail()
+        headers = await self._trusting.prepare(head.headers)
+        seen = replace(head, headers=headers, body=None, trail=trail)
         body: bytes | None = None
         is_read = False
 
@@ -99,8 +103,10 @@ class ListeningEdge:
                 steps=tuple(
                     steps_of(
                         request,
-                        found,
+                        trail,
+                        found if isinstance(found, VerifiedNotification) else None,
                         code=code,
+                        reason=_reason_of(found, code),
                         possible=_possible(endpoint, seen.headers),
                         source=self._trusting.source,
                         now=now,
@@ -144,6 +150,12 @@ def _possible(endpoint: Endpoint, headers: Headers) -> list[str]:
     with contextlib.suppress(InboundError):
         entries = keys_to_ask_for(endpoint, headers).entries
     return [entry.sender.name for entry in entries]
+
+
+def _reason_of(found: VerifiedNotification | InboundError, code: str) -> str:
+    """Return why a request was refused, as it was found here, or as the code says."""
+    same = isinstance(found, InboundError) and found.code == code
+    return str(found) if same or code not in REFUSALS else REFUSALS[code].means
 
 
 def _code_of(answer: Answer) -> str:

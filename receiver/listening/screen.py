@@ -21,7 +21,7 @@ from pushkit.bounded_json import JsonObject
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import document, in_a_line
 from receiver.listening.edge import Arrival
-from receiver.listening.steps import Step
+from receiver.listening.steps import ShownStep
 
 _SHOWN_TEXT = 200
 _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", None)}
@@ -68,7 +68,7 @@ def arrival_as_json(arrival: Arrival) -> JsonObject:
     }
 
 
-def _step_line(step: Step) -> str:
+def _step_line(step: ShownStep) -> str:
     mark, colour = _MARKS[step.holds]
     says = in_a_line(step.says)
     text = painted(says, "red") if step.holds is False else painted(says, dim=True)

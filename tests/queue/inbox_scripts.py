@@ -35,6 +35,7 @@ from receiver.inbox.schema import SCHEMA
 from receiver.inbox.store import accepted_before
 from receiver.limits import Limits
 from receiver.senders import TaskPolicy
+from receiver.steps import Trail
 
 __all__ = [
     "AHEAD", "BEYOND", "CALLBACKS", "GROUP", "OLD", "QUEUE", "Database", "Job", "Leased", "Log",
@@ -299,7 +300,7 @@ class Transactions:
         )  # fmt: skip
         sender = SimpleNamespace(tasks=TaskPolicy.ANY)
         verified = SimpleNamespace(notification=said, secret=None, body=b"j", sender=sender)
-        candidate = Candidate(cast("Any", verified), None)
+        candidate = Candidate(cast("Any", verified), None, Trail())
         [stored] = yield from acceptance.accept([candidate], wait=True)
         assert isinstance(stored, int)
         return stored, candidate.handed

@@ -1,4 +1,4 @@
-"""Step 2 alone: which of the trusted senders a request is from."""
+"""Step 2 alone: which of the trusted senders a request is from, and by which of its keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from pushkit.net.connection import Answer
 from pushkit.net.jwks_client import JwksClient
 from pushkit.webhook import Headers
 from receiver import TrustedSender
-from receiver.selection import Entry, HeldKeys, Selected, at_hand, keys_to_ask_for, select
+from receiver.selection import (
+    Entry,
+    HeldKeys,
+    Selected,
+    at_hand,
+    keys_to_ask_for,
+    select,
+    signed_by,
+)
 from receiver.trust import Trust, TrustSnapshot, keys_of
 
 
@@ -30,10 +38,10 @@ def selected_of(trust: TrustSnapshot, path: str, headers: Headers) -> Selected:
     asked = keys_to_ask_for(trust.at(path), headers)
     held = at_hand(asked)
     assert held is not None
-    return select(trust.at(path), asked, held)
+    return signed_by(select(trust.at(path), asked, held), asked)
 
 
 async def selected_by(trust: Trust, path: str, headers: Headers) -> Selected:
     """Do the same with keys that are fetched where that is due."""
     asked = keys_to_ask_for(trust.at(path), headers)
-    return select(trust.at(path), asked, await keys_of(asked))
+    return signed_by(select(trust.at(path), asked, await keys_of(asked)), asked)

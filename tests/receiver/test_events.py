@@ -43,6 +43,7 @@ async def test_events_of_incoming_requests_name_sender_and_delivery(
         assert (event.sender, event.task_id) == ("agent", "task-1")
         assert event.delivery_id == "delivery-task-1-1"
     assert (refused.status, refused.code, refused.peer) == (409, "id_conflict", "192.0.2.1")
+    assert (refused.steps[0], refused.steps[-1]) == ("request", "replay")
 
 
 async def test_the_event_of_an_unproven_sender_names_no_sender(make_world: WorldFactory) -> None:
@@ -53,6 +54,7 @@ async def test_the_event_of_an_unproven_sender_names_no_sender(make_world: World
     await world.receive(draft)
     [refused] = emitted(events, NotificationRefused)
     assert (refused.sender, refused.delivery_id, refused.code) == (None, None, "unknown_sender")
+    assert refused.steps == ("request", "sender")
 
 
 async def test_each_call_and_the_final_dead_letter_emit_an_event(make_world: WorldFactory) -> None:

@@ -29,7 +29,6 @@ from pushkit import (
 )
 from pushkit.captured import circumstances_of, read_request
 from pushkit.clock import utc_now
-from pushkit.errors import InboundError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
@@ -43,6 +42,7 @@ from receiver.listening.trusting import TRIAL_ISSUER, KeySource
 from receiver.options import Schemes
 from receiver.refusals import REFUSALS
 from receiver.senders import SenderProfile
+from receiver.steps import Step, Trail
 from receiver.testing import Draft, SigningAgent
 from tests.eventually import eventually
 from tests.receiver.serving.sockets import Client
@@ -128,7 +128,9 @@ STEPS = (
     "audience",
     "ids",
     "token",
+    "size",
     "body",
+    "rate",
     "content",
     "replay",
     "task",
@@ -364,20 +366,41 @@ async def test_a_sender_cannot_colour_the_lines_on_a_terminal(terminal: Open) ->
     assert "✓ audience" in shown
     assert "202 accepted" in shown
     assert "✗ token" in shown
-    assert "not reached: body, content, replay, task, stored" in shown
+    assert "not reached: size, body, rate, content, replay, task, stored" in shown
     assert "\x1b" not in shown
     assert listener.agent.token not in shown
 
 
-@pytest.mark.parametrize("code", [code for code, row in REFUSALS.items() if row.step])
-def test_every_refusal_is_shown_at_a_step(code: str) -> None:
+async def test_a_refusal_that_needs_the_whole_receiver_is_shown_with_what_its_code_means(
+    terminal: Open,
+) -> None:
+    async with terminal(jwks=True) as listener:
+        draft = listener.agent.draft("task-1")
+        await listener.post(draft)
+        await listener.post(replace(draft, body=draft.body.replace(b"WORKING", b"FAILED")))
+    [failed] = [each for each in listener.arrivals()[1]["steps"] if each["holds"] is False]
+    assert (failed["step"], failed["says"]) == ("replay", REFUSALS["id_conflict"].means)
+
+
+@pytest.mark.parametrize("step", Step)
+def test_a_refusal_is_shown_at_any_step(step: Step) -> None:
     request = WebhookRequest(target="/a2a/push", headers=Headers(), body=b"")
-    source = KeySource(issuer="https://agent.example.com")
-    refused, now = InboundError("as it was"), utc_now()
-    steps = steps_of(request, refused, code=code, possible=["agent"], source=source, now=now)
-    [failed] = [step for step in steps if step.holds is False]
-    assert failed.says == REFUSALS[code].means
-    assert {step.name for step in steps} == set(STEPS)
+    trail = Trail()
+    trail.begun = list(Step)[: list(Step).index(step) + 1]
+    steps = steps_of(
+        request,
+        trail,
+        None,
+        code="storage",
+        reason="as it was",
+        possible=["agent"],
+        source=KeySource(issuer="https://agent.example.com"),
+        now=utc_now(),
+    )
+    [failed] = [each for each in steps if each.holds is False]
+    assert (failed.name, failed.says) == (step.word, "as it was")
+    assert tuple(each.name for each in steps) == STEPS
+    assert [each.reached for each in steps] == [each in trail.begun for each in Step]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.scheme import Scheme
 from receiver import InboundError, Limits, RateLimit, SenderProfile, load_trust, verify_notification
 from receiver.refusals import Refusals, Verdict
+from receiver.steps import Trail
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
@@ -270,8 +271,8 @@ def test_a_fault_of_our_own_is_a_line_a_minute_whoever_meets_it(
 ) -> None:
     refusals = Refusals()
     for number in range(3):
-        for proven in (None, {"sender": f"agent-{number}"}):
-            refusals.fault("internal", peer=f"192.0.2.{number}", error=ValueError(), proven=proven)
+        for trail in (None, Trail(sender=f"agent-{number}")):
+            refusals.fault("internal", peer=f"192.0.2.{number}", error=ValueError(), trail=trail)
     refusals.fault("internal", peer="192.0.2.1", error=KeyError())  # another one
 
     assert len(said(caplog)) == 2
@@ -280,8 +281,9 @@ def test_a_fault_of_our_own_is_a_line_a_minute_whoever_meets_it(
 def test_a_flood_of_one_sender_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
     refusals = Refusals()
     for sender in (*["mallory"] * 2_000, "alice"):
-        known = {"sender": sender, "task": "task-1", "delivery_id": "dlv_1"}
-        refusals.note(Verdict.of("invalid_token"), peer="192.0.2.1", reason="", proven=known)
+        trail = Trail(sender=sender)
+        trail.task_id, trail.delivery_id = "task-1", "dlv_1"
+        refusals.note(Verdict.of("invalid_token"), peer="192.0.2.1", reason="", trail=trail)
     lines = said(caplog)
     assert "alice" in lines[-1]
     assert 101 <= len(lines) <= 1_001

@@ -19,7 +19,7 @@ async def read(receiver: Receiver) -> MetricsRead:
     return MetricsRead.of((await receiver.metrics.page()).body)
 
 
-async def test_verdicts_are_counted_by_sender_and_code(world: World) -> None:
+async def test_verdicts_are_counted_by_sender_code_and_step(world: World) -> None:
     assert world.receiver.metrics
     await world.receive(world.draft())
     await world.receive(world.draft())
@@ -29,12 +29,20 @@ async def test_verdicts_are_counted_by_sender_and_code(world: World) -> None:
     stranger = world.draft()
     stranger.claim(iss="https://somebody.example.com")
     await world.receive(stranger)
+    lost = world.draft()
+    lost.set(target="/elsewhere")
+    await world.receive(lost)
 
     found = await read(world.receiver)
     for result in ("accepted", "duplicate"):
         assert found.value("receiver_notifications_total", sender="agent", result=result) == 1
-    assert found.value("receiver_refusals_total", sender="agent", code="id_conflict") == 1
-    assert found.value("receiver_refusals_total", sender="nobody", code="unknown_sender") == 1
+    for sender, code, step in (
+        ("agent", "id_conflict", "replay"),
+        ("nobody", "unknown_sender", "sender"),
+        ("nobody", "not_found", ""),
+    ):
+        by = {"sender": sender, "code": code, "step": step}
+        assert found.value("receiver_refusals_total", **by) == 1
     assert found.value("receiver_keys_missing", sender="agent") == 0
     assert found.value("receiver_database_up") == 1
 

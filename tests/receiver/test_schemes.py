@@ -7,7 +7,7 @@ import hmac
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,12 @@ import pytest
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
-from pushkit.signing.http_message_signatures import content_digest, sign_http_message
-from pushkit.signing.jose import at_once
+from pushkit.signing.http_message_signatures import content_digest
 from pushkit.signing.standard_webhooks import (
     generate_webhook_secret,
-    read_signer,
-    sign_webhook,
     webhook_public_key,
 )
-from pushkit.webhook import Headers, WebhookRequest
+from pushkit.webhook import Headers
 from receiver import (
     Scheme,
     SenderProfile,
@@ -37,18 +34,26 @@ from receiver.selection import UnknownSenderError
 from receiver.trust import Trust
 from receiver.verification import Head
 from tests.eventually import DEADLINE
+from tests.receiver.schemes_draft import (
+    BASE,
+    HTTP,
+    JWT,
+    PATH,
+    SECRET,
+    WEBHOOKS,
+    SchemesDraft,
+    drafted,
+    trusted,
+)
 from tests.receiver.selecting import holding, selected_by, selected_of, unreachable
 
 if TYPE_CHECKING:
-    from tests.receiver.conftest import Draft, World, WorldFactory
+    from tests.receiver.conftest import World, WorldFactory
 
-Fields = list[tuple[str, str]]
 Change = Callable[["SchemesDraft"], None]
 
-BASE = "https://client.example.com"
-PATH = "/a2a/push"
 ISSUER = "https://agent.example.com"
-SECRET, OTHER_SECRET = generate_webhook_secret(), generate_webhook_secret()
+OTHER_SECRET = generate_webhook_secret()
 ED25519 = generate_key(Algorithm.EDDSA)
 PRIVATE = (
     "whsk_"
@@ -57,81 +62,6 @@ PRIVATE = (
         + ED25519.private_key.public_key().public_bytes_raw()  # type: ignore[union-attr]
     ).decode()
 )
-JWT, WEBHOOKS, HTTP = Scheme.JWT, Scheme.STANDARD_WEBHOOKS, Scheme.HTTP_MESSAGE_SIGNATURES
-
-
-@dataclass
-class SchemesDraft:
-    """A request that would be accepted, signed by schemes of which the JWT need not be one.
-
-    Attributes:
-        draft: The request, and its JWT.
-        schemes: What it is signed by.
-        key: What makes the HTTP message signature.
-        secrets: What make the Standard Webhooks signatures.
-        url: The URL that is signed.
-        method: The method that is signed.
-        after: Header fields to replace once everything is signed; None to leave one out.
-        added: Header fields to add once everything is signed.
-    """
-
-    draft: Draft
-    schemes: frozenset[Scheme]
-    key: SigningKey
-    secrets: tuple[str, ...] = (SECRET,)
-    url: str = f"{BASE}{PATH}"
-    method: str = "POST"
-    after: dict[str, str | None] = field(default_factory=dict)
-    added: Fields = field(default_factory=list)
-
-    def token(self) -> str:
-        return self.draft.token()
-
-    def request(self) -> WebhookRequest:
-        if JWT not in self.schemes:
-            self.draft.set(jwt_header=None)
-        request = self.draft.request()
-        body = self.draft.body
-        fields = list(request.headers)
-        if WEBHOOKS in self.schemes:
-            signed = sign_webhook(
-                body,
-                delivery_id=self.draft.delivery_id,
-                now=self.draft.issued_at,
-                signers=[read_signer(secret) for secret in self.secrets],
-            )
-            fields = [one for one in fields if not one[0].startswith("webhook-")] + signed
-        if HTTP in self.schemes:
-            message = WebhookRequest(
-                method=self.method, target=self.url, headers=Headers(fields), body=body
-            )
-            fields += at_once(sign_http_message(message, self.key, now=self.draft.issued_at))
-        return WebhookRequest(
-            target=request.target, headers=Headers(self._tampered(fields)), body=request.body
-        )
-
-    def _tampered(self, fields: Fields) -> Fields:
-        changed = {name.lower() for name in self.after}
-        kept = [one for one in fields if one[0].lower() not in changed]
-        put = [(name, value) for name, value in self.after.items() if value is not None]
-        return [*kept, *put, *self.added]
-
-
-def trusted(*schemes: Scheme) -> dict[str, Any]:
-    """Return the settings of a sender that signs so."""
-    settings: dict[str, Any] = {"schemes": frozenset(schemes)}
-    if WEBHOOKS in schemes:
-        settings["webhook_secrets"] = [SECRET]
-    if set(schemes) == {WEBHOOKS}:
-        settings.update(keys=None, issuer=None)
-    return settings
-
-
-def drafted(world: World, *schemes: Scheme, number: int = 1) -> SchemesDraft:
-    draft = world.draft(number)
-    return SchemesDraft(
-        draft=draft, schemes=frozenset(schemes or world.sender.schemes), key=draft.key
-    )
 
 
 async def receive(world: World, draft: SchemesDraft) -> tuple[int, str]:

@@ -46,6 +46,7 @@ from receiver.inbox.model import InboxStatus
 from receiver.inbox.queues import INBOX, group_of
 from receiver.limits import Limits
 from receiver.senders import TaskPolicy
+from receiver.steps import Trail
 
 __all__ = ["Memory", "StubDatabase", "Work", "prepare", "some_work", "tables"]
 
@@ -467,7 +468,9 @@ def _accept(chance: random.Random, _number: int) -> Make:
         acceptance = Acceptance(database, Limits(), dispatcher, lambda *_: None)
         for task, seq, body in drawn:
             delivery_id = f"id{seq}" if of_any_task else f"{task}#{seq}"
-            verified.append(Candidate(_verified(task, seq, delivery_id, body.encode()), None))
+            verified.append(
+                Candidate(_verified(task, seq, delivery_id, body.encode()), None, Trail())
+            )
         yield from acceptance.accept(verified, wait=wait)
 
         def done() -> None:

@@ -233,12 +233,14 @@ async def test_a_signature_passes_only_if_the_inbox_has_its_key(desk: Desk, read
             steps[found.task_id] = (await answer.json())["steps"]
 
     passed = {
-        task: [each["step"] for each in found if each["result"] == "passed"]
+        task: {each["name"] for each in found if each["result"] == "passed"}
         for task, found in steps.items()
     }
+    # Which signature it was the inbox does not say, and not each one states issuer and audience.
+    of_any = {"request", "sender", "token", "size", "rate", "content", "replay", "task", "stored"}
     assert passed == {
-        "signed": [1, 2, 3, 4, 5, 1, 3, 6, 7, 8, 9],
-        "perhaps-unsigned": [1, 2, 5, 1, 6, 7, 8, 9],
+        "signed": of_any | {"signature", "time", "ids", "body"},
+        "perhaps-unsigned": of_any,
     }
 
 
@@ -312,7 +314,8 @@ async def test_the_api_shows_the_same(desk: Desk, reader: Client) -> None:
     assert (found["task_id"], found["status"]) == ("task-1", "received")
     async with reader.get(f"/api/v1/notifications/{found['id']}") as answer:
         steps = (await answer.json())["steps"]
-    assert [each["step"] for each in steps] == [1, 2, 3, 4, 5, 1, 3, 6, 7, 8, 9, 10]
+    numbers = [1, 2, 3, 4, 4, 4, 4, 5, 1, 3, 6, 6, 7, 8, 9, 10]
+    assert [each["step"] for each in steps] == numbers
 
 
 async def test_a_dead_letter_is_redriven(desk: Desk, aiohttp_client: AiohttpClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -20,6 +21,7 @@ from receiver.dashboard.app import dashboard_of, receiver_dashboard
 from receiver.dashboard.memory import Memory, event_sockets, receiving, sending
 from receiver.dashboard.steps import steps_of_refused
 from receiver.refusals import REFUSALS
+from receiver.steps import Step
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -66,8 +68,8 @@ async def test_a_refusal_is_found_understood_and_its_mend_named(
     assert link
     found = await page(client, link[1])
     assert "https://elsewhere.example.com/a2a/push" in found
-    assert re.search(r"4\. times, audience, issuer</strong><span class=\"state failed\"", found)
-    assert found.count("not reached") == 8
+    assert re.search(r"audience</strong> <span[^<]*</span><span class=\"state refused\"", found)
+    assert found.count("not reached") == 9
 
 
 async def test_text_of_a_refused_request_is_escaped(world: World, client: Client) -> None:
@@ -209,30 +211,22 @@ async def test_the_overview_says_whether_there_were_more_refusals_than_are_kept(
 
 
 @pytest.mark.parametrize("sender", ["agent", None])
-@pytest.mark.parametrize("code", REFUSALS)
-def test_every_refusal_fails_at_one_step_and_passes_none_after_it(
-    world: World, code: str, sender: str | None
+@pytest.mark.parametrize("step", Step)
+def test_a_refusal_is_shown_at_its_step_and_none_after_it_is_passed(
+    world: World, step: Step, sender: str | None
 ) -> None:
-    steps = steps_of_refused(
-        NotificationRefused(
-            at=world.clock.now,
-            sender=sender,
-            task_id=None,
-            delivery_id=None,
-            status=REFUSALS[code].status,
-            code=code,
-            peer="192.0.2.1",
-            reason="found this",
-        )
+    place = list(Step).index(step)
+    event = dataclasses.replace(
+        refused(world, "storage", sender), steps=tuple(each.word for each in Step)[: place + 1]
     )
-    if REFUSALS[code].step is None:
-        assert steps == []
-        return
+    steps = steps_of_refused(event)
     results = [str(each["result"]) for each in steps]
-    place = results.index("failed")
-    assert set(results[:place]) <= {"passed", "not_told"}
-    assert set(results[place + 1 :]) == {"not_reached"}
-    assert steps[place]["found"] == "found this"
+    assert results == ["passed"] * place + ["refused"] + ["not_reached"] * (len(Step) - place - 1)
+    assert (steps[place]["name"], steps[place]["found"]) == (step.word, event.reason)
+
+
+def test_a_request_that_was_no_notification_has_no_steps(world: World) -> None:
+    assert steps_of_refused(refused(world, "not_found", None)) == []
 
 
 def test_a_mounted_dashboard_needs_a_token(world: World) -> None:

@@ -25,6 +25,7 @@ from receiver.edge import Begin, BrokenBodyError, ReadBody, Reply, Turns
 from receiver.serving.connection import Connections, HttpConnection
 from receiver.serving.http1 import RequestHead
 from receiver.serving.server import HttpServer
+from receiver.steps import Trail
 from receiver.verification import Head, Verified
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.serving.sockets import SOON, Client, Serve, limits, raw
@@ -275,7 +276,7 @@ async def test_a_notification_that_is_being_stored_holds_no_head(
 ) -> None:
     ended: list[OnDone[int | None]] = []
 
-    def begin(_: Verified, __: str | None, end: OnDone[int | None]) -> None:
+    def begin(_: Verified, __: str | None, ___: Trail, end: OnDone[int | None]) -> None:
         ended.append(end)
 
     monkeypatch.setattr(world.receiver.edge._acceptance, "begin", begin)
