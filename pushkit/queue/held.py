@@ -168,7 +168,7 @@ class HeldQueue(Generic[J]):
             looks=gap,
             releases=self.stops and self.current is None,
             gives_way=self.gives_way,
-            more=max(0, QUANTUM - len(has)),
+            more=0 if self.gives_way and has else max(0, QUANTUM - len(has)),
         )
 
     def settled(self, reply: Reply, *, seen_at: float) -> None:

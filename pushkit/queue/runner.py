@@ -499,6 +499,7 @@ class Runner(Generic[J]):
         if queue in self._unbegun:
             self._unbegun.discard(queue)
             _count_down(self._fresh, queue.group[2])
+        queue.gives_way = queue.group[2] in self._crowded
         task = asyncio.get_running_loop().create_task(self._turn(queue, is_known=is_known))
         self._turns[task] = (queue, seconds())
         task.add_done_callback(self._end_turn)
