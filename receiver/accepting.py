@@ -12,7 +12,6 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
 
 from pushkit.errors import InboundError, StorageError
 from pushkit.logs import RepeatedLog, printable
@@ -34,9 +33,6 @@ from receiver.steps import Step, Trail
 from receiver.verification import HandedOut, HandedOutTo, Verified, VerifiedNotification
 
 _log = logging.getLogger("receiver")
-
-REMEMBERED: Final = timedelta(hours=96)
-"""How long ids of deleted notifications are remembered: longer than a sender retries (90 h)."""
 
 
 class ConflictError(InboundError, code="id_conflict", status=409):
@@ -201,7 +197,7 @@ class Acceptance:
             firsts.setdefault(each.key, each)
         # One at a time per task: ids grow in the order of commits, and each `seq` is compared.
         ours, now = yield from self._database.hold(list(firsts.values()), _names, wait=wait)
-        queues, locked = yield from _queues_of(ours, wait=wait)
+        queues, locked = yield from INBOX.hold([each.queue_id for each in ours], wait=wait)
         there = set(queues)
         ours = [each for each in ours if each.queue_id not in locked]
         for each in set(firsts.values()).difference(ours):
@@ -326,16 +322,6 @@ class Acceptance:
         again = [each for each in copies if isinstance(each.result, Refused)]
         if again:
             yield from self.accept(again, wait=wait)
-
-
-def _queues_of(
-    candidates: Sequence[Candidate], *, wait: bool
-) -> Script[tuple[dict[str, Queue], set[str]]]:
-    """Hold the queues that exist; return them, and the ids of those that others hold."""
-    ids = {each.queue_id for each in candidates}
-    queues = yield from INBOX.lock(ids, wait=wait)
-    missing = [] if wait else sorted(ids.difference(queues))
-    return queues, ((yield from INBOX.existing(missing)) if missing else set())
 
 
 def _is_known(each: Candidate, before: Mapping[tuple[str, str], str]) -> bool:

@@ -98,7 +98,7 @@ class Settler:
         ids = {ask.id for ask in asks}
         current = yield from self.subscriptions.lock_current(list(ids), wait=wait)
         missing = [] if wait else ids.difference(current)
-        deferred = (yield from self.subscriptions.existing(list(missing))) if missing else ()
+        deferred = (yield from OUTBOX.existing(list(missing))) if missing else ()
         now = yield from self.database.now()
         settled: dict[int, Settled] = {}
         ours: list[_Settling] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import REFUSED
@@ -15,7 +15,7 @@ from pushkit.events.listeners import Listeners
 from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.results import leased_deliveries, lose
 from pushkit.outbox.states import Outcome
-from pushkit.queue.held import Answer, Ask, Reply
+from pushkit.queue.held import Answer
 from pushkit.queue.leases import LEFT_BEHIND, Claimed
 from pushkit.queue.rules import Handed, PendingJob
 from pushkit.queue.runner import Runner, Seen
@@ -23,7 +23,7 @@ from pushkit.queue.worker import QueueWorker
 from pushkit.scheduling.ending import cancelled
 from pushkit.scheduling.retry import after_faults, next_attempt
 from pushkit.storage.database import Database
-from pushkit.storage.script import Script, alone, from_micros, to_micros
+from pushkit.storage.script import Script, from_micros, to_micros
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.queues import OUTBOX
 from pushkit.subscriptions.store import SubscriptionStore
@@ -66,7 +66,6 @@ class Worker(QueueWorker[Job]):
         self._settler = Settler(
             database=database, clock=clock, options=options, routes=attempt.routes
         )
-        # `script`, as one object: a group commit collects the calls of the same function.
         self._settling = self._settler.script
         self.is_retired = False
         self.runner: Runner[Job] = Runner(
@@ -182,38 +181,8 @@ class Worker(QueueWorker[Job]):
         job.result = result = await self._attempt.make(job)
         return _ANSWERS[result.outcome]
 
-    def settle(
-        self, ask: Ask, done: Callable[[Reply | BaseException], None], *, is_urgent: bool
-    ) -> None:
-        """Settle one queue; a failure alone: the last of several opens the breaker."""
-
-        def settled(result: Settled | BaseException) -> None:
-            if isinstance(result, BaseException):
-                done(result)
-                return
-            done(result.reply)
-            emit_settled(self._events, result)
-
-        if not is_urgent:
-            self._database.write_together(self._settling, ask, settled)
-            return
-        self.runner.keep(
-            asyncio.create_task(self._settle_alone(ask, settled), name="pushkit-settling")
-        )
-
-    async def _settle_alone(
-        self, ask: Ask, settled: Callable[[Settled | BaseException], None]
-    ) -> None:
-        try:
-            result = await self._database.write_patiently(lambda: alone(self._settling, ask))
-        except BaseException as exc:  # noqa: BLE001  # `settled` gets it
-            settled(exc)
-        else:
-            settled(result)
-
-    async def look(self, ids: Sequence[str]) -> Mapping[str, Seen]:
-        """Return what the rows of queues say now."""
-        return await self._database.read(self._look(ids))
+    def _tell(self, settled: Settled) -> None:
+        emit_settled(self._events, settled)
 
     def _look(self, ids: Sequence[str]) -> Script[dict[str, Seen]]:
         now = to_micros((yield from self._database.now()))

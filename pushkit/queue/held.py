@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pushkit.queue.rules import QUANTUM, GroupKey, Handed
+from pushkit.queue.scheduler import count_down
 
 KNOWN_FOR = 0.25
 """Seconds for which a worker relies on a queue's row being as it was: not paused or changed."""
@@ -305,7 +306,4 @@ class Memory(Generic[J]):
         """Forget a queue whose lease has ended."""
         if self.queues.get(queue.id) is queue:
             del self.queues[queue.id]
-            origin = queue.group[2]
-            self.at_origin[origin] -= 1
-            if not self.at_origin[origin]:
-                del self.at_origin[origin]
+            count_down(self.at_origin, queue.group[2])

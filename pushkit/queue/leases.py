@@ -322,18 +322,13 @@ def advance(
     first = yield from tables.first_pending(
         [queue.id for queue, ask in leaving if _may_have_more(queue, ask)], 1
     )
-    empty = list[Queue]()
     for queue, _ in leaving:
         jobs = first.get(queue.id)
         due = schedule(queue, jobs[0], now) if jobs else None
         advanced[queue.id] = Advanced(False, due_at=due)
-        if jobs:
-            written.append(released(queue, due))
-        else:
-            empty.append(queue)
+        written.append(released(queue, due))
     yield from tables.hand_out(handed_out)
     yield from tables.write(written)
-    yield from tables.release(empty)
     return advanced
 
 

@@ -134,18 +134,10 @@ def appended(
         # Nothing is due in a paused queue without a lease: resuming looks for its jobs.
         is_seen = queue.due_at is not None or (queue.paused and queue.lease_worker is None)
         return queue._replace(last_seq=seq, due_at=queue.due_at if is_seen else now), None
-    if queue.lease_worker is not None:
-        return queue._replace(last_seq=seq, sending_to=seq), Handed(queue.epoch, seq, took=False)
-    # As in `leased`.
-    queue = queue._replace(
-        lease_worker=worker,
-        leased_at=now,
-        lease_until=until,
-        epoch=queue.epoch + 1,
-        last_seq=seq,
-        sending_to=seq,
-    )
-    return queue, Handed(queue.epoch, seq, took=True)
+    took = queue.lease_worker is None
+    if took and worker is not None:
+        queue = leased(queue, worker, now=now, until=until)
+    return queue._replace(last_seq=seq, sending_to=seq), Handed(queue.epoch, seq, took)
 
 
 def schedule(queue: Queue, first: PendingJob | None, now: int) -> int | None:

@@ -24,7 +24,7 @@ from pushkit.errors import StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.queue.held import KNOWN_FOR, Answer, Ask, HeldQueue, Job, Memory, Reply
 from pushkit.queue.rules import QUANTUM, GroupKey, Handed
-from pushkit.queue.scheduler import Scheduler
+from pushkit.queue.scheduler import Scheduler, count_down
 
 J = TypeVar("J", bound=Job)
 
@@ -61,7 +61,7 @@ class Leased(NamedTuple, Generic[J]):
     version: int = 0
 
 
-class Claims(NamedTuple, Generic[J]):
+class LeasedQueues(NamedTuple, Generic[J]):
     """The result of a claim."""
 
     leased: Sequence[Leased[J]]
@@ -103,7 +103,7 @@ class Due(NamedTuple):
 class Work(Protocol[J]):
     """What a runner works on: the protocol of its database, and one job."""
 
-    async def claim(self, room: Room, held: Collection[str]) -> Claims[J]:
+    async def claim(self, room: Room, held: Collection[str]) -> LeasedQueues[J]:
         """Lease due queues, and take over those of workers that ended."""
 
     async def attempt(self, job: J) -> Answer:
@@ -353,7 +353,7 @@ class Runner(Generic[J]):
         room = self._most_held() - self.memory.at_origin[origin]
         return min(self._ahead - self._fresh[origin], room)
 
-    def _claimed(self, claiming: asyncio.Future[Claims[J]], since: float) -> None:
+    def _claimed(self, claiming: asyncio.Future[LeasedQueues[J]], since: float) -> None:
         if claiming.cancelled() or claiming.exception() is not None:
             return
         claims = claiming.result()
@@ -498,7 +498,7 @@ class Runner(Generic[J]):
     def _begin_turn(self, queue: HeldQueue[J], *, is_known: bool = False) -> None:
         if queue in self._unbegun:
             self._unbegun.discard(queue)
-            _count_down(self._fresh, queue.group[2])
+            count_down(self._fresh, queue.group[2])
         queue.gives_way = queue.group[2] in self._crowded
         task = asyncio.get_running_loop().create_task(self._turn(queue, is_known=is_known))
         self._turns[task] = (queue, seconds())
@@ -662,7 +662,7 @@ class Runner(Generic[J]):
             self._unsettled.pop(queue, None)
         if queue in self._unbegun and queue not in self._lined:
             self._unbegun.discard(queue)
-            _count_down(self._fresh, queue.group[2])
+            count_down(self._fresh, queue.group[2])
 
     def _is_held(self, queue: HeldQueue[J]) -> bool:
         return self.memory.queues.get(queue.id) is queue
@@ -764,9 +764,3 @@ class Runner(Generic[J]):
             then,
             exc_info=fault,
         )
-
-
-def _count_down(counter: Counter[str], key: str) -> None:
-    counter[key] -= 1
-    if counter[key] <= 0:
-        del counter[key]

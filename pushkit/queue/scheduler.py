@@ -145,8 +145,8 @@ class Scheduler(Generic[Q]):
         owner = (tenant, name)
         self.free += 1
         self._use.note(owner, seconds, now=now)
-        _count_down(self._held, owner)
-        _count_down(self._at_origin, origin)
+        count_down(self._held, owner)
+        count_down(self._at_origin, origin)
         if self._lines.get(owner):
             self._push(owner)
         self._offer(origin)
@@ -216,7 +216,8 @@ class Scheduler(Generic[Q]):
             heapq.heapify(self._owners)
 
 
-def _count_down(counter: Counter[_Key], key: _Key) -> None:
+def count_down(counter: Counter[_Key], key: _Key) -> None:
+    """Count one less; forget what is zero."""
     counter[key] -= 1
     if not counter[key]:
         del counter[key]

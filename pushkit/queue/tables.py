@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from pushkit.queue.rules import GroupKey, PendingJob, Queue, released
+from pushkit.queue.rules import GroupKey, PendingJob, Queue
 from pushkit.record import record
 from pushkit.storage.script import (
     Script,
@@ -62,7 +62,6 @@ class QueueTables:
     queue_id: str  # the column of jobs that names their queue
     groups: str | None = None  # until when each group waits, and how often it failed
     place: str = "seq"  # the column of jobs that says which number they have in their queue
-    counts: bool = True  # whether `settled_to` is kept: the length of a queue is read from it
 
     # --- the schema --------------------------------------------------------------------------
 
@@ -118,6 +117,19 @@ CREATE INDEX {self.jobs}_pending
         )
         return {row["id"]: queue_of(row) for row in rows}
 
+    def hold(
+        self, ids: Collection[str], *, wait: bool
+    ) -> Script[tuple[dict[str, Queue], set[str]]]:
+        """Lock queues; return them, and the ids of those that another transaction holds.
+
+        Args:
+            ids: Those that are gone are left out.
+            wait: Whether to wait for the others: then there are none.
+        """
+        queues = yield from self.lock(ids, wait=wait)
+        missing = [] if wait else sorted(set(ids).difference(queues))
+        return queues, (yield from self.existing(missing)) if missing else set()
+
     def write(self, queues: Sequence[Queue]) -> Script[None]:
         """Write queues whose rows are held."""
         for some in chunks(queues):
@@ -141,17 +153,6 @@ CREATE INDEX {self.jobs}_pending
         """Return those ids that have a queue, held by another transaction or not."""
         rows = yield from run_for_ids(f"SELECT id FROM {self.queues} WHERE id IN ($ids)", ids)
         return {row["id"] for row in rows}
-
-    def release(self, queues: Sequence[Queue]) -> Script[None]:
-        """End leases of queues in which nothing is left (`pushkit.queue.rules.released`)."""
-        if self.counts:
-            yield from self.write([released(queue, None) for queue in queues])
-            return
-        yield from run_for_ids(
-            f"UPDATE {self.queues} SET lease_worker = NULL, leased_at = NULL, lease_until = NULL,"
-            " epoch = epoch + 1, sending_to = 0, due_at = NULL, abandoned = 0 WHERE id IN ($ids)",
-            [queue.id for queue in queues],
-        )
 
     def add(self, queues: Sequence[Queue]) -> Script[None]:
         """Store new queues, which nobody else can make now."""

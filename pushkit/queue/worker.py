@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 import functools
 import logging
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 from pushkit.errors import StorageError
-from pushkit.queue.held import Job
+from pushkit.queue.held import Ask, Job, Reply
 from pushkit.queue.leases import Claimed, ClaimLimits, Claims
 from pushkit.queue.rules import PendingJob
-from pushkit.queue.runner import Claims as Leases
-from pushkit.queue.runner import Due, Leased, Renewed, Room, Runner, Work, seconds
+from pushkit.queue.runner import (
+    Due,
+    Leased,
+    LeasedQueues,
+    Renewed,
+    Room,
+    Runner,
+    Seen,
+    Work,
+    seconds,
+)
 from pushkit.queue.tables import QueueTables
 from pushkit.storage.database import Database
-from pushkit.storage.script import Script, from_micros, to_micros
+from pushkit.storage.script import Group, Script, alone, from_micros, to_micros
 
 J = TypeVar("J", bound=Job)
 
@@ -40,6 +50,9 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
     """
 
     runner: Runner[J]
+    # Settles queues; each result has a `reply`. One object: a group commit collects the calls of
+    # the same function.
+    _settling: Group[Ask, Any]
 
     def __init__(
         self,
@@ -86,13 +99,25 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
     def _lose(self, lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
         """Note that workers ended with jobs (see `Claims`)."""
 
+    @abc.abstractmethod
+    def _look(self, ids: Sequence[str]) -> Script[dict[str, Seen]]:
+        """Read what the rows of queues say now."""
+
+    @abc.abstractmethod
+    def _tell(self, settled: Any) -> None:
+        """Log and emit what became of the jobs of a settled queue, after the commit."""
+
+    def _settle_together(self, ask: Ask, settled: Callable[[Any], None]) -> None:
+        """Settle one queue with others; call `settled` in the event loop."""
+        self._database.write_together(self._settling, ask, settled)
+
     def _version(self, jobs: Sequence[J]) -> int:  # noqa: ARG002
         """Return the version of what the jobs of a queue have in common."""
         return 0
 
     # --- `pushkit.queue.runner.Work` ---------------------------------------------------------
 
-    async def claim(self, room: Room, held: Collection[str]) -> Leases[J]:
+    async def claim(self, room: Room, held: Collection[str]) -> LeasedQueues[J]:
         """Lease due queues, and take over those of workers that ended."""
         self._hold_lock()
         before = self._seen_at
@@ -114,7 +139,7 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
             self._database.locks.hold(self.name)
         self.runner.is_open = self.runner.is_running
 
-    def _claim(self, room: Room, held: Collection[str]) -> Script[Leases[J]]:
+    def _claim(self, room: Room, held: Collection[str]) -> Script[LeasedQueues[J]]:
         now = yield from self._database.now()
         moment = to_micros(now)
         if self._is_set_back(now):
@@ -147,7 +172,37 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
             leased.append(
                 Leased(queue.id, queue.group, queue.epoch, theirs, upto, self._version(theirs))
             )
-        return Leases(leased, result.waiting, result.is_cut)
+        return LeasedQueues(leased, result.waiting, result.is_cut)
+
+    def settle(
+        self, ask: Ask, done: Callable[[Reply | BaseException], None], *, is_urgent: bool
+    ) -> None:
+        """Settle one queue, and call `done` in the event loop."""
+
+        def settled(result: Any) -> None:
+            if isinstance(result, BaseException):
+                done(result)
+                return
+            done(result.reply)
+            self._tell(result)
+
+        if is_urgent:
+            settling = self._settle_alone(ask, settled)
+            self.runner.keep(asyncio.create_task(settling, name=f"{self._kind}-settling"))
+        else:
+            self._settle_together(ask, settled)
+
+    async def _settle_alone(self, ask: Ask, settled: Callable[[Any], None]) -> None:
+        try:
+            result = await self._database.write_patiently(lambda: alone(self._settling, ask))
+        except BaseException as exc:  # noqa: BLE001  # `settled` gets it
+            settled(exc)
+        else:
+            settled(result)
+
+    async def look(self, ids: Sequence[str]) -> Mapping[str, Seen]:
+        """Return what the rows of queues say now."""
+        return await self._database.read(self._look(ids))
 
     async def renew(self, held: Mapping[str, int]) -> Renewed:
         """Extend leases."""

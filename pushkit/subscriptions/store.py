@@ -246,10 +246,6 @@ class SubscriptionStore:
         rows = yield from run_for_ids(_CURRENT, sorted(set(ids)))
         return {row["id"]: _current(row) for row in rows}
 
-    def existing(self, ids: Sequence[str]) -> Script[set[str]]:
-        """Return which of some ids exist, also those whose rows are held."""
-        return set((yield from _by_ids("id", ids, lambda row: str(row["id"]))))
-
     def stored_of_task(self, *, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
         """Return every owner's active subscriptions to a task with their secrets, in id order."""
         rows = yield Statement(

@@ -13,15 +13,15 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import CalledBack, NotificationDead
-from pushkit.queue.held import Answer, Ask, Reply
+from pushkit.queue.held import Answer, Ask
 from pushkit.queue.leases import Claimed, give_back
 from pushkit.queue.rules import Handed, PendingJob
 from pushkit.queue.runner import Runner, Seen, seconds
@@ -36,7 +36,7 @@ from pushkit.scheduling.retry import (
     wait_schedule,
 )
 from pushkit.storage.database import Database
-from pushkit.storage.script import Script, alone, from_micros, to_micros
+from pushkit.storage.script import Script, from_micros, to_micros
 from pushkit.traceparent import trace_id_of
 from receiver.callbacks.calls import TIMED_OUT, Caller, logged_of, within_trace
 from receiver.callbacks.registry import Callback, CallbackRegistry
@@ -114,7 +114,6 @@ class Dispatcher(QueueWorker[Job]):
         self._unmatched = UnmatchedLog(database)
         self._decoding = LoopLock()
         self._settler = Settler(database, retry)
-        # `script`, as one object: a group commit collects the calls of the same function.
         self._settling = self._settler.script
         self.caller: Caller = Caller(
             permits=concurrency,
@@ -252,44 +251,18 @@ class Dispatcher(QueueWorker[Job]):
             due = to_micros(moment + after_faults(deaths)) if deaths else None
             yield from note_death(job.id, error, due, now=now)
 
-    async def look(self, ids: Sequence[str]) -> Mapping[str, Seen]:
-        """Return what the rows of queues say now."""
-        return await self._database.read(self._look(ids))
-
     def _look(self, ids: Sequence[str]) -> Script[dict[str, Seen]]:
         queues = yield from INBOX.read(ids)
         return {name: Seen(each.epoch, bool(each.paused)) for name, each in queues.items()}
 
-    def settle(
-        self, ask: Ask, done: Callable[[Reply | BaseException], None], *, is_urgent: bool
-    ) -> None:
-        """Settle one queue, with what is accepted at the same time; a failure alone."""
+    def _settle_together(self, ask: Ask, settled: Callable[[Any], None]) -> None:
+        """Settle one queue, with what is accepted at the same time."""
+        item = GroupItem(self._settling, ask, is_first=True)
+        self._database.write_together(together, item, settled)
 
-        def settled(result: Settled | BaseException) -> None:
-            if isinstance(result, BaseException):
-                done(result)
-                return
-            done(result.reply)
-            for job in result.dead:
-                self._note_dead(job)
-
-        if not is_urgent:
-            item = GroupItem(self._settling, ask, is_first=True)
-            self._database.write_together(together, item, settled)
-            return
-        self.runner.keep(
-            asyncio.create_task(self._settle_alone(ask, settled), name="receiver-settling")
-        )
-
-    async def _settle_alone(
-        self, ask: Ask, settled: Callable[[Settled | BaseException], None]
-    ) -> None:
-        try:
-            result = await self._database.write_patiently(lambda: alone(self._settling, ask))
-        except BaseException as exc:  # noqa: BLE001  # `settled` gets it
-            settled(exc)
-        else:
-            settled(result)
+    def _tell(self, settled: Settled) -> None:
+        for job in settled.dead:
+            self._note_dead(job)
 
     # --- calling -------------------------------------------------------------------------------
 

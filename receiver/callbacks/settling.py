@@ -50,10 +50,7 @@ class Settler:
             asks: What the holder says of each queue.
             wait: Whether to wait for queues that another transaction has locked, or to defer them.
         """
-        ids = {ask.id for ask in asks}
-        queues = yield from INBOX.lock(ids, wait=wait)
-        missing = [] if wait else ids.difference(queues)
-        deferred = (yield from INBOX.existing(list(missing))) if missing else ()
+        queues, deferred = yield from INBOX.hold([ask.id for ask in asks], wait=wait)
         now = yield from self.database.now()
         settled = {id(ask): Settled() for ask in asks if ask.id not in deferred}
         ours: list[tuple[Queue, Ask]] = []

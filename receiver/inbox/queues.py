@@ -11,11 +11,7 @@ from pushkit.queue.rules import GroupKey, Queue
 from pushkit.queue.tables import QueueTables
 
 INBOX: Final = QueueTables(
-    queues="pushkit_inbox_queues",
-    jobs="pushkit_inbox",
-    queue_id="queue_id",
-    place="place",
-    counts=False,
+    queues="pushkit_inbox_queues", jobs="pushkit_inbox", queue_id="queue_id", place="place"
 )
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from pushkit.queue import leases
 from pushkit.queue.held import HeldQueue
-from pushkit.queue.rules import Queue, released
+from pushkit.queue.rules import Queue
 from pushkit.queue.runner import seconds
 from pushkit.queue.tables import QueueTables
 from pushkit.storage.script import Script, Statement
@@ -158,16 +158,6 @@ def _same_epoch(function: Any) -> Any:
     )
 
 
-def _of_the_same_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = _same_epoch(released)
-    monkeypatch.setattr(leases, "released", end)
-    monkeypatch.setattr(
-        QueueTables,
-        "release",
-        lambda tables, queues: tables.write([end(queue, None) for queue in queues]),
-    )
-
-
 def _handing_to_anyone(appended: Any) -> Any:
     def changed(queue: Queue, *args: Any, **options: Any) -> Any:
         return appended(queue._replace(lease_worker=None), *args, **options)
@@ -267,7 +257,9 @@ GUARDS: dict[str, tuple[str, Patch]] = {
         "queues that are deleted",
         _replace(_also("DELETE FROM pushkit_forgotten"), "delete_finished", retention),
     ),
-    "every end of a lease moves the epoch": ("everything once", _of_the_same_epoch),
+    "every end of a lease moves the epoch": (
+        "everything once", _replace(_same_epoch, "released", leases)
+    ),
     "only the holder is handed notifications": (
         "an operator beside failures", _replace(_handing_to_anyone, "appended", accepting)
     ),

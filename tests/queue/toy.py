@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pushkit.errors import StorageError
 from pushkit.queue.held import Answer, Ask, Reply
 from pushkit.queue.rules import QUANTUM, GroupKey, Handed
-from pushkit.queue.runner import Claims, Due, Leased, Renewed, Room, Runner, Seen, seconds
+from pushkit.queue.runner import Due, Leased, LeasedQueues, Renewed, Room, Runner, Seen, seconds
 
 FAULT = StorageError("the database refused")
 
@@ -101,7 +101,7 @@ class Toy:
         if fault is not None:
             raise fault
 
-    async def claim(self, room: Room, held: Collection[str]) -> Claims[Job]:  # noqa: ARG002
+    async def claim(self, room: Room, held: Collection[str]) -> LeasedQueues[Job]:  # noqa: ARG002
         chosen, taken, waiting = list[Leased[Job]](), Counter[str](), set[GroupKey]()
         await self._called("claim")
         for queue, jobs in self.pending.items():
@@ -116,7 +116,7 @@ class Toy:
             self.epochs[queue] += 1
             some = jobs[:QUANTUM]
             chosen.append(Leased(queue, group, self.epochs[queue], some, some[-1].seq))
-        return Claims(chosen, frozenset(waiting), is_cut=False)
+        return LeasedQueues(chosen, frozenset(waiting), is_cut=False)
 
     async def attempt(self, job: Job) -> Answer:
         self.begun.append(job)

@@ -15,7 +15,7 @@ from pushkit.clock import utc_now
 from pushkit.delivery.job import Job
 from pushkit.delivery.worker import Worker
 from pushkit.queue.rules import QUANTUM
-from pushkit.queue.runner import Claims, Room
+from pushkit.queue.runner import LeasedQueues, Room
 from tests.clock import Clock
 from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
@@ -33,7 +33,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counted: list[int] = []
     claim = Worker.claim
 
-    async def counting(worker: Worker, room: Room, held: Collection[str]) -> Claims[Job]:
+    async def counting(worker: Worker, room: Room, held: Collection[str]) -> LeasedQueues[Job]:
         found = await claim(worker, room, held)
         counted.append(len(found.leased))
         return found
