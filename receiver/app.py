@@ -10,10 +10,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pushkit.webhook import Headers
-from receiver.answers import Answer
-from receiver.edge import BrokenBodyError, Edge, read_bounded
-from receiver.service_state import ConsumedBodyError
-from receiver.verification import Head
+from receiver.request import (
+    Answer,
+    BrokenBodyError,
+    ConsumedBodyError,
+    Handle,
+    Request,
+    read_bounded,
+)
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -37,12 +41,12 @@ class HideMalformedRequests(logging.Filter):
         return True
 
 
-def application(edge: Edge, running: AbstractAsyncContextManager[object]) -> web.Application:
+def application(handle: Handle, running: AbstractAsyncContextManager[object]) -> web.Application:
     """Return an application that enters `running`, the receiver, when it starts."""
 
     async def answer(request: web.Request) -> web.Response:
         path = f"/{request.match_info['path']}"
-        return await _answer(edge, request, path)
+        return await _answer(handle, request, path)
 
     async def lifespan(_app: web.Application) -> AsyncIterator[None]:
         async with running:
@@ -65,20 +69,7 @@ def _response(answer: Answer) -> web.Response:
     return found
 
 
-async def _answer(edge: Edge, request: web.Request, path: str) -> web.Response:
-    head = Head(
-        method=request.method,
-        path=path,
-        target=request.raw_path,
-        headers=Headers(
-            [
-                (name.decode("latin-1"), value.decode("latin-1"))
-                for name, value in request.raw_headers
-            ]
-        ),
-        socket_peer=request.remote or "",
-    )
-
+async def _answer(handle: Handle, request: web.Request, path: str) -> web.Response:
     async def read(limit: int) -> bytes | None:
         content = request.content
         body: bytes | None
@@ -94,7 +85,20 @@ async def _answer(edge: Edge, request: web.Request, path: str) -> web.Response:
             raise ConsumedBodyError.of(len(body), content.total_bytes)
         return body
 
-    return _response(await edge.answer(head, read))
+    asked = Request(
+        method=request.method,
+        path=path,
+        target=request.raw_path,
+        headers=Headers(
+            [
+                (name.decode("latin-1"), value.decode("latin-1"))
+                for name, value in request.raw_headers
+            ]
+        ),
+        peer=request.remote or "",
+        read=read,
+    )
+    return _response(await handle(asked))
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:

@@ -13,16 +13,16 @@ from datetime import datetime
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.answers import Answer
-from receiver.edge import BrokenBodyError, ReadBody, Reply, Turns
 from receiver.listening.steps import ShownStep, steps_of
 from receiver.listening.trusting import Trusting
+from receiver.notification import VerifiedNotification
 from receiver.peers import rate_key
 from receiver.receiver import Receiver
 from receiver.refusals import REFUSALS
-from receiver.selection import Endpoint, keys_to_ask_for
+from receiver.request import Answer, BrokenBodyError, ReadBody, Request
+from receiver.selection import Endpoint, read_signatures
 from receiver.steps import Trail
-from receiver.verification import Head, VerifiedNotification, verify_notification
+from receiver.verification import verify_notification
 
 # Bodies of unproven requests that are read at once, for the screen alone.
 _MOST_UNPROVEN = 8
@@ -60,43 +60,40 @@ class ListeningEdge:
         self._arrived = 0
         self._reading: Counter[str] = Counter()  # unproven bodies, by the address of their peer
 
-    def begin(self, head: Head, read: ReadBody, reply: Reply) -> Turns:
+    async def handle(self, asked: Request) -> Answer:
         """Answer one request as the receiver does, and show it."""
-        if head.method != "POST":
-            return (yield from self._receiver.edge.begin(head, read, reply))
-        return self._listen(head, read, reply)
-
-    async def _listen(self, head: Head, read: ReadBody, reply: Reply) -> None:
+        if asked.method != "POST":
+            return await self._receiver.handler.handle(asked)
         self._arrived += 1
         number, now = self._arrived, utc_now()
         trail = Trail()
-        headers = await self._trusting.prepare(head.headers)
-        seen = replace(head, headers=headers, body=None, trail=trail)
+        headers = await self._trusting.prepare(asked.headers)
         body: bytes | None = None
         is_read = False
 
         async def proven(limit: int) -> bytes | None:
             nonlocal body, is_read
             is_read = True
-            body = await read(limit)
+            body = await asked.read(limit)
             return body
 
-        answer = await self._receiver.edge.answer(seen, proven)
+        seen = replace(asked, headers=headers, body=None, read=proven, trail=trail)
+        answer = await self._receiver.handler.handle(seen)
         if not is_read:  # its head is refused; it is shown all the same
-            body = await self._unproven(rate_key(head.socket_peer), read)
+            body = await self._unproven(rate_key(asked.peer), asked.read)
         request = WebhookRequest(
-            method=head.method, target=head.target, headers=head.headers, body=body or b""
+            method=asked.method, target=asked.target, headers=asked.headers, body=body or b""
         )
         trust = self._receiver.trust
         # By its path as it is configured: that of a head is decoded.
-        endpoint = trust.endpoints.get(head.path) or trust.at(head.path)
+        endpoint = trust.endpoints.get(asked.path) or trust.at(asked.path)
         found = await self._verified(replace(request, headers=seen.headers), endpoint.path, now)
         code = _code_of(answer)
         await self._show(
             Arrival(
                 number=number,
                 at=now,
-                peer=head.socket_peer,
+                peer=asked.peer,
                 request=request,
                 status=answer.status,
                 code=code,
@@ -115,11 +112,11 @@ class ListeningEdge:
                 verified=found if isinstance(found, VerifiedNotification) else None,
             )
         )
-        reply(answer)
+        return answer
 
     async def _unproven(self, peer: str, read: ReadBody) -> bytes | None:
         """Return the body of anybody; None if it is incomplete, or too many are read already."""
-        reading, limits = self._reading, self._receiver.edge.limits
+        reading, limits = self._reading, self._receiver.handler.limits
         if reading.total() >= _MOST_UNPROVEN or reading[peer] >= _MOST_UNPROVEN_PER_PEER:
             return None
         reading[peer] += 1
@@ -148,7 +145,7 @@ def _possible(endpoint: Endpoint, headers: Headers) -> list[str]:
     """Return the names of the senders that a request may be from, by its headers."""
     entries = endpoint.entries
     with contextlib.suppress(InboundError):
-        entries = keys_to_ask_for(endpoint, headers).entries
+        entries = read_signatures(endpoint, headers, Trail()).entries
     return [entry.sender.name for entry in entries]
 
 

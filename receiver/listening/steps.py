@@ -20,10 +20,10 @@ from pushkit.signing.notification_jwt import (
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.listening.trusting import KeySource
+from receiver.notification import VerifiedNotification
 from receiver.refusals import REFUSALS
 from receiver.senders import SenderProfile
 from receiver.steps import Result, Step, Trail, results_of
-from receiver.verification import VerifiedNotification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -298,10 +298,11 @@ class Transactions:
             sender=SENDER, delivery_id=f"n{number}", body_sha256="x", task_id=TASK, config_id=None,
             seq=None, kid=None, issued_at=None,
         )  # fmt: skip
-        sender = SimpleNamespace(tasks=TaskPolicy.ANY)
-        verified = SimpleNamespace(notification=said, secret=None, body=b"j", sender=sender)
-        candidate = Candidate(cast("Any", verified), None, Trail())
-        [stored] = yield from acceptance.accept([candidate], wait=True)
+        sender = SimpleNamespace(name=SENDER, tasks=TaskPolicy.ANY)
+        candidate = Candidate(
+            *(cast("Any", said), cast("Any", sender), None, b"j"), trail=Trail(), traceparent=None
+        )
+        [stored] = yield from acceptance.store([candidate], wait=True)
         assert isinstance(stored, int)
         return stored, candidate.handed
 

@@ -468,10 +468,8 @@ def _accept(chance: random.Random, _number: int) -> Make:
         acceptance = Acceptance(database, Limits(), dispatcher, lambda *_: None)
         for task, seq, body in drawn:
             delivery_id = f"id{seq}" if of_any_task else f"{task}#{seq}"
-            verified.append(
-                Candidate(_verified(task, seq, delivery_id, body.encode()), None, Trail())
-            )
-        yield from acceptance.accept(verified, wait=wait)
+            verified.append(_candidate(task, seq, delivery_id, body.encode()))
+        yield from acceptance.store(verified, wait=wait)
 
         def done() -> None:
             for each in verified:
@@ -506,7 +504,7 @@ def _holder(worker: str | None) -> Any:
     )
 
 
-def _verified(task: str | None, seq: int, delivery_id: str, body: bytes) -> Any:
+def _candidate(task: str | None, seq: int, delivery_id: str, body: bytes) -> Candidate:
     notification = SimpleNamespace(
         sender="agent",
         delivery_id=delivery_id,
@@ -517,8 +515,12 @@ def _verified(task: str | None, seq: int, delivery_id: str, body: bytes) -> Any:
         issued_at=_START,
         body_sha256=body.hex(),
     )
-    trusted = SimpleNamespace(tasks=TaskPolicy.ANY)
-    return SimpleNamespace(notification=notification, secret=None, body=body, sender=trusted)
+    trusted = SimpleNamespace(name="agent", tasks=TaskPolicy.ANY)
+    return Candidate(
+        *(cast("Any", notification), cast("Any", trusted), None, body),
+        trail=Trail(),
+        traceparent=None,
+    )
 
 
 def _stored(new: inbox_model.NewNotification, number: int) -> inbox_model.StoredNotification:
