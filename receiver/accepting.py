@@ -30,11 +30,11 @@ from receiver.inbox.store import Sequences, accepted_before
 from receiver.inbox.store import store as store_rows
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
-from receiver.notification import VerifiedNotification
+from receiver.notification import Accepted, Verified, VerifiedNotification
 from receiver.registrations import RegistrationStore, Standings
 from receiver.senders import TaskPolicy, TrustedSender
 from receiver.steps import Step, Trail
-from receiver.tokens import HandedOut, Presented, ProvenSecret
+from receiver.tokens import HandedOut, Presented
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
@@ -59,16 +59,8 @@ class Candidate:
         "trail",
     )
 
-    def __init__(
-        self,
-        notification: VerifiedNotification,
-        sender: TrustedSender,
-        secret: ProvenSecret | None,
-        body: bytes,
-        *,
-        trail: Trail,
-        traceparent: str | None,
-    ) -> None:
+    def __init__(self, verified: Verified, trail: Trail, traceparent: str | None) -> None:
+        sender, secret, notification, body = verified
         self.notification = notification
         self.sender: str = sender.name
         self.tasks = sender.tasks
@@ -128,52 +120,32 @@ class Acceptance:
         """Return the sender's registrations that fit the secrets of a request, for step 5."""
         return await self._database.read(self._registrations.handed_out(sender.name, secrets))
 
-    async def accept(
-        self,
-        notification: VerifiedNotification,
-        sender: TrustedSender,
-        secret: ProvenSecret | None,  # the token or the credentials that authorise it, if any
-        body: bytes,
-        *,
-        trail: Trail,
-        traceparent: str | None,
-    ) -> int | None:
-        """Do steps 7 to 9: store a notification; return its id, None for a duplicate.
+    async def accept(self, verified: Verified, trail: Trail, traceparent: str | None) -> Accepted:
+        """Do steps 7 to 9: store a notification, unless it was before.
 
-        It is stored even if the caller is cancelled. The traced ones get a span of their sender's
-        trace.
+        It is stored even if the caller is cancelled. With tracing it gets a span, in the trace that
+        its sender states.
 
         Raises:
             InboundError: It is refused.
             StorageError: It could not be stored.
         """
+        sender, _, said, _ = verified
         if self._tracing is None:
-            return await self._stored(
-                Candidate(notification, sender, secret, body, trail=trail, traceparent=traceparent)
-            )
+            number = await self._stored(Candidate(verified, trail, traceparent))
+            return Accepted(sender, said.delivery_id, said.remembered(), number)
         with self._tracing.accepting(
-            traceparent,
-            sender=sender.name,
-            task=notification.task_id,
-            delivery_id=notification.delivery_id,
+            traceparent, sender=sender.name, task=said.task_id, delivery_id=said.delivery_id
         ) as span:
             try:
-                number = await self._stored(
-                    Candidate(
-                        notification,
-                        sender,
-                        secret,
-                        body,
-                        trail=trail,
-                        traceparent=span.traceparent,
-                    )
-                )
+                number = await self._stored(Candidate(verified, trail, span.traceparent))
             except InboundError as exc:
                 span.note(code=exc.code)
                 refusal = exc
             else:
-                span.note(code="duplicate" if number is None else "accepted")
-                return number
+                accepted = Accepted(sender, said.delivery_id, said.remembered(), number)
+                span.note(code=accepted.code)
+                return accepted
         raise refusal  # outside of the span: a refusal is no failure of ours
 
     def _stored(self, candidate: Candidate) -> asyncio.Future[int | None]:

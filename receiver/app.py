@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pushkit.webhook import Headers
+from receiver.decoding import LARGE_BODY
 from receiver.request import (
     Answer,
     BrokenBodyError,
@@ -70,13 +71,22 @@ def _response(answer: Answer) -> web.Response:
 
 
 async def _answer(handle: Handle, request: web.Request, path: str) -> web.Response:
+    content = request.content
+    at_hand: bytes | None = None  # what arrived with the head, and is small
+    if (
+        content.is_eof()
+        and not content.at_eof()
+        and content.exception() is None
+        and content.total_bytes <= LARGE_BODY
+    ):
+        at_hand = content.read_nowait()
+
     async def read(limit: int) -> bytes | None:
-        content = request.content
         body: bytes | None
-        if content.at_eof():  # it has none, or a middleware has read it: `read` returns it again
+        if at_hand is not None:
+            body = at_hand
+        elif content.at_eof():  # it has none, or a middleware has read it: `read` returns it again
             body = await request.read()
-        elif content.is_eof() and content.exception() is None:  # it arrived with the head
-            body = content.read_nowait()
         else:
             body = await read_bounded(_chunks(request), limit)
         if body is None or len(body) > limit:
@@ -96,6 +106,7 @@ async def _answer(handle: Handle, request: web.Request, path: str) -> web.Respon
             ]
         ),
         peer=request.remote or "",
+        body=at_hand if at_hand is not None and len(at_hand) == content.total_bytes else None,
         read=read,
     )
     return _response(await handle(asked))

@@ -13,6 +13,7 @@ from pushkit.record import record
 from receiver.senders import TrustedSender
 from receiver.signatures import Claims, bounded_id, check_ids
 from receiver.steps import Step, Trail
+from receiver.tokens import ProvenSecret
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")  # RFC 6901 §4
 
@@ -121,6 +122,15 @@ def _member(value: JsonValue, pointer: str) -> JsonValue:
         else:
             return None
     return value
+
+
+class Verified(NamedTuple):
+    """What steps 1 to 6 have proven, for the steps after them."""
+
+    sender: TrustedSender
+    secret: ProvenSecret | None  # the token or the credentials that authorise it, if any
+    notification: VerifiedNotification
+    body: bytes
 
 
 class Accepted(NamedTuple):

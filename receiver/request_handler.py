@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,7 @@ from pushkit.webhook import Headers
 from receiver.accepting import Acceptance
 from receiver.answers import PROBES, Probes, echo, problem
 from receiver.limits import Limits
-from receiver.notification import Accepted
+from receiver.notification import Accepted, Verified
 from receiver.peers import Peers
 from receiver.refusals import Refusals, Verdict
 from receiver.request import Answer, Request
@@ -75,7 +75,8 @@ class RequestHandler:
         self._clock = clock
         self._events = events
         self._state = ServiceState(limits, clock, ids_kept=ids_kept)
-        self._verification = Verification(acceptance, self._state, clock)
+        self._acceptance = acceptance
+        self._verification = Verification(self._state, acceptance.handed_out, clock)
 
     async def handle(self, request: Request) -> Answer:
         """Answer one request; its body is read only once the head is proven."""
@@ -90,8 +91,11 @@ class RequestHandler:
                 return self._neither(request, endpoint, peer)
             if not self._runtime.is_open:
                 return problem(self.refusals.fault("not_started", _HOW_TO_START, peer=peer))
-            trail = request.trail
-            return await self._notification(request, endpoint, peer)
+            trail, traceparent = request.trail, _traceparent_of(request.headers)
+            verifying = self._verification.verify(request, endpoint, peer=peer)
+            # What is verified is freed before it is stored: a full house of requests stays small.
+            del request
+            return await self._notification(verifying, peer, trail, traceparent)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
             return self._fault(peer, trail, exc)
 
@@ -101,21 +105,28 @@ class RequestHandler:
         self.refusals.note(verdict, peer=peer, reason=reason)
         return problem(verdict)
 
-    async def _notification(self, request: Request, endpoint: Endpoint, peer: str) -> Answer:
+    async def _notification(
+        self,
+        verifying: Coroutine[None, None, Verified | Accepted],
+        peer: str,
+        trail: Trail,
+        traceparent: str | None,  # the trace that it states to belong to
+    ) -> Answer:
         """Verify and store one notification."""
-        traceparent = _traceparent_of(request.headers)
         try:
-            accepted = await self._verification.handle(
-                request, endpoint, peer=peer, traceparent=traceparent
-            )
+            result = await verifying  # steps 1 to 6
+            if isinstance(result, Verified):
+                verified, now = result, self._clock()
+                result = await self._acceptance.accept(verified, trail, traceparent)  # 7, 8, 9
+                if result.id is not None:
+                    self._state.remember_accepted(result, now)
         except (InboundError, StorageError) as exc:
-            trail = request.trail
             trail.trace_id = trace_id_of(traceparent)
             if isinstance(exc, InboundError):
                 return problem(self.refusals.verdict(exc, peer=peer, trail=trail))
             return problem(self.refusals.fault("storage", peer=peer, error=exc, trail=trail))
-        self._report(accepted, trace_id_of(traceparent))
-        return _DUPLICATE if accepted.id is None else _ACCEPTED
+        self._report(result, trace_id_of(traceparent))
+        return _DUPLICATE if result.id is None else _ACCEPTED
 
     def _fault(self, peer: str, trail: Trail | None, error: Exception) -> Answer:
         with contextlib.suppress(Exception):  # a log filter of the application may raise

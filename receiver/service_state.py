@@ -11,7 +11,7 @@ from typing import Any
 from pushkit.errors import InboundError
 from pushkit.webhook import Headers
 from receiver.limits import Limits, RateLimit
-from receiver.notification import Remembered, VerifiedNotification
+from receiver.notification import Accepted, Remembered
 from receiver.peers import rate_key
 from receiver.request import HeadersTooLargeError, Request
 from receiver.senders import TrustedSender
@@ -172,10 +172,10 @@ class ServiceState:
         is_same = jwt is None or not said.task_in_body or jwt.task_id in (None, said.task_in_body)
         return said if is_same else None
 
-    def remember_accepted(self, said: VerifiedNotification, now: datetime) -> None:
+    def remember_accepted(self, accepted: Accepted, now: datetime) -> None:
         """Cache a notification that was stored, by its sender and id, if it has one."""
-        if said.delivery_id is not None:
-            _put(self._recent, (said.sender, said.delivery_id), (now, said.remembered()))
+        if accepted.delivery_id is not None:
+            _put(self._recent, (accepted.sender.name, accepted.delivery_id), (now, accepted.said))
 
 
 class RateLimiter:

@@ -15,19 +15,18 @@
 | 9 | capacity; id, binding and notification are stored in one transaction | the store | 429 503 |
 | 10 | callbacks, in the order of the task | the inbox | |
 
-The body of an unproven request is never read. `Verification.handle` does steps 1 to 9 for the
+The body of an unproven request is never read. `Verification.verify` does steps 1 to 6 for the
 service; `verify_notification`, for applications with a store of their own, does 2 to 6 by the same
 functions in the same order. Each function notes its step in the request's trail (`receiver.steps`).
-Steps 7 to 9 are `receiver.accepting`, step 10 is `receiver.callbacks`. Every refusal has its row in
-`receiver.refusals`.
+Steps 7 to 9 are one transaction, `Acceptance.store` in `receiver.accepting`; step 10 is
+`receiver.callbacks`. Every refusal has its row in `receiver.refusals`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from pushkit.arguments import check_list, check_type
 from pushkit.errors import ConfigError, InboundError
@@ -36,7 +35,7 @@ from pushkit.scheduling.locks import LoopLock
 from pushkit.signing.token import hash_token
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.decoding import LARGE_BODY, turn_to_decode
-from receiver.notification import Accepted, VerifiedNotification, read_notification
+from receiver.notification import Accepted, Verified, VerifiedNotification, read_notification
 from receiver.request import BrokenBodyError, Request
 from receiver.selection import Endpoint, keys_at_hand, read_signatures, select_sender
 from receiver.senders import TrustedSender
@@ -51,9 +50,6 @@ from receiver.steps import Step, Trail
 from receiver.tokens import HandedOut, Presented, check_secrets, read_secrets
 from receiver.trust import TrustSnapshot, fetch_keys
 
-if TYPE_CHECKING:
-    from receiver.accepting import Acceptance
-
 # A pass over a larger body takes longer than a thread costs: 0.6 ms for 1 MiB, and there is one
 # for its hash, one for each secret, and up to four for each `whpk_` key.
 _HASHED_AT_ONCE = 256 * 1024
@@ -64,34 +60,37 @@ class MethodNotAllowedError(InboundError, code="method_not_allowed", status=405)
 
 
 class Verification:
-    """Verifies and stores the notifications of a service."""
+    """Verifies the notifications of a service."""
 
     def __init__(
         self,
-        acceptance: Acceptance,
         state: ServiceState,  # limits, rates and caches
+        # Returns the sender's registrations that fit the secrets of a request, from the database.
+        registered: Callable[[TrustedSender, Presented], Awaitable[Sequence[HandedOut]]],
         clock: Callable[[], datetime],
     ) -> None:
-        self._acceptance = acceptance
         self._state = state
+        self._registered_in_database = registered
         self._clock = clock
         self._decoding = LoopLock()
 
-    async def handle(
-        self, request: Request, endpoint: Endpoint, *, peer: str, traceparent: str | None
-    ) -> Accepted:
-        """Do steps 1 to 9 on a POST to the path of trusted senders.
+    async def verify(
+        self, request: Request, endpoint: Endpoint, *, peer: str
+    ) -> Verified | Accepted:
+        """Do steps 1 to 6 on a POST to the path of trusted senders.
 
         Args:
             request: The request.
             endpoint: The senders at its path, and the sources of their keys.
             peer: The address that it came from, behind trusted proxies.
-            traceparent: The trace that it states to belong to.
+
+        Returns:
+            What is to be accepted; or what this process accepted before under the same id.
 
         Raises:
             InboundError: Refused: `status` is the answer, `code` the row in `receiver.refusals`,
                 the message is for the log alone.
-            StorageError: The inbox could not store it.
+            StorageError: The registrations could not be read.
         """
         state, trail, now = self._state, request.trail, self._clock()
         state.count_peer(peer, now)  # 1
@@ -116,12 +115,7 @@ class Verification:
             trail.begun.append(Step.REPLAY)  # 7, without a query
             return Accepted(sender, delivery_id, before, None)
         notification = read_notification(claims, delivery_id, body, sha256, trail)  # 6
-        number = await self._acceptance.accept(  # 7, 8, 9
-            notification, sender, secret, body, trail=trail, traceparent=traceparent
-        )
-        if number is not None:
-            state.remember_accepted(notification, now)
-        return Accepted(sender, notification.delivery_id, notification.remembered(), number)
+        return Verified(sender, secret, notification, body)
 
     async def _registered(self, sender: TrustedSender, secrets: Presented) -> Sequence[HandedOut]:
         """Return the sender's registrations that fit the secrets of a request."""
@@ -129,7 +123,7 @@ class Verification:
             return ()
         registered = self._state.handed_out(sender, secrets)
         if registered is None:
-            registered = await self._acceptance.handed_out(sender, secrets)
+            registered = await self._registered_in_database(sender, secrets)
             self._state.remember_handed_out(sender, secrets, registered)
         return registered
 

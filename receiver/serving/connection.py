@@ -11,7 +11,7 @@ import functools
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from email.utils import formatdate
 from http import HTTPStatus
@@ -192,12 +192,12 @@ class HttpConnection(asyncio.Protocol):
     def _answer(self, head: RequestHead) -> None:
         self._is_busy = True
         self._server.in_progress.add(self)
-        request = _request_of(head, self._parser, self._peer, self._read)
-        self.work = asyncio.get_running_loop().create_task(self._respond(request))
+        handling = self._server.handle(_request_of(head, self._parser, self._peer, self._read))
+        self.work = asyncio.get_running_loop().create_task(self._respond(handling))
 
-    async def _respond(self, request: Request) -> None:
+    async def _respond(self, handling: Awaitable[Answer]) -> None:
         try:
-            answer = await self._server.handle(request)
+            answer = await handling
         except BaseException:  # it was cancelled, or has a fault: there is no answer
             self._is_busy, self.work = False, None
             self._server.answered(self)

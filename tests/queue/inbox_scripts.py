@@ -34,6 +34,7 @@ from receiver.inbox.queues import group_of, queue_id_of
 from receiver.inbox.schema import SCHEMA
 from receiver.inbox.store import accepted_before
 from receiver.limits import Limits
+from receiver.notification import Verified
 from receiver.senders import TaskPolicy
 from receiver.steps import Trail
 
@@ -299,9 +300,8 @@ class Transactions:
             seq=None, kid=None, issued_at=None,
         )  # fmt: skip
         sender = SimpleNamespace(name=SENDER, tasks=TaskPolicy.ANY)
-        candidate = Candidate(
-            *(cast("Any", said), cast("Any", sender), None, b"j"), trail=Trail(), traceparent=None
-        )
+        verified = Verified(cast("Any", sender), None, cast("Any", said), b"j")
+        candidate = Candidate(verified, Trail(), None)
         [stored] = yield from acceptance.store([candidate], wait=True)
         assert isinstance(stored, int)
         return stored, candidate.handed

@@ -45,6 +45,7 @@ from receiver.inbox import store as inbox
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.queues import INBOX, group_of
 from receiver.limits import Limits
+from receiver.notification import Verified
 from receiver.senders import TaskPolicy
 from receiver.steps import Trail
 
@@ -516,11 +517,8 @@ def _candidate(task: str | None, seq: int, delivery_id: str, body: bytes) -> Can
         body_sha256=body.hex(),
     )
     trusted = SimpleNamespace(name="agent", tasks=TaskPolicy.ANY)
-    return Candidate(
-        *(cast("Any", notification), cast("Any", trusted), None, body),
-        trail=Trail(),
-        traceparent=None,
-    )
+    verified = Verified(cast("Any", trusted), None, cast("Any", notification), body)
+    return Candidate(verified, Trail(), None)
 
 
 def _stored(new: inbox_model.NewNotification, number: int) -> inbox_model.StoredNotification:
