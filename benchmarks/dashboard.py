@@ -48,20 +48,19 @@ from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.events.receiver import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
 from pushkit.net.timing import Timing
-from pushkit.outbox.attempts import AttemptLog, is_folded
-from pushkit.outbox.destinations import DestinationStore
+from pushkit.outbox import attempts, destinations
+from pushkit.outbox import store as outbox
+from pushkit.outbox.attempts import is_folded
 from pushkit.outbox.model import NewDelivery, Result, new_delivery_id
 from pushkit.outbox.results import store_results
 from pushkit.outbox.states import Outcome
-from pushkit.outbox.store import OutboxStore
 from pushkit.queue.rules import Queue, appended
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
 from pushkit.storage.script import Script, Statement, to_micros
-from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, Profile, Subscription, SubscriptionKey
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
 from receiver import Receiver, TrustedSender
@@ -108,7 +107,7 @@ def _result(number: int, made_at: datetime, again_at: datetime) -> Result:
 def _subscribe(number: int, now: datetime) -> Script[Subscription]:
     origin = f"https://client-{number % ORIGINS}.example.com"
     return (
-        yield from SubscriptionStore().put(
+        yield from subscriptions.put(
             SubscriptionKey(
                 tenant="", task_id=f"task-{number}", owner=f"owner-{number % 997}", config_id="1"
             ),
@@ -149,13 +148,13 @@ def _batch(first: int, rows: int) -> Script[None]:
                 )
             )
         queues.append(queue)
-    yield from OutboxStore().add(new)
+    yield from outbox.add(new)
     settled = [
         (each, _result(first + n, now, NOW + timedelta(minutes=n))) for n, each in enumerate(new)
     ]
     finished = to_micros(now + timedelta(milliseconds=60))
     yield from store_results(settled, now=finished, ahead=timedelta(0))
-    yield from AttemptLog().record([(each.id, made) for each, made in settled if _logs(each, made)])
+    yield from attempts.add([(each.id, made) for each, made in settled if _logs(each, made)])
     left = {
         each.subscription_id: (each.seq, to_micros(made.retry_at))
         for each, made in settled
@@ -166,7 +165,7 @@ def _batch(first: int, rows: int) -> Script[None]:
         queues[number] = queue._replace(settled_to=seq - 1, due_at=due)
     yield from OUTBOX.write(queues)
     if first % (BATCH * 20) == 0:
-        yield from DestinationStore().postpone(settled[0][0], NOW + timedelta(hours=1), NOW)
+        yield from destinations.postpone(settled[0][0], NOW + timedelta(hours=1), NOW)
 
 
 def _logs(delivery: NewDelivery, result: Result) -> bool:

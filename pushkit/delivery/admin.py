@@ -18,6 +18,8 @@ from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged
+from pushkit.outbox import dead_letters, inspection, retention
+from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.browsing import (
     DestinationStanding,
@@ -28,26 +30,23 @@ from pushkit.outbox.browsing import (
     finished_since,
     outbox_figures,
 )
-from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import (
     DeliveryFilter,
     DeliveryReport,
     DeliverySummary,
-    Inspection,
     OutboxStats,
     QueueStanding,
 )
-from pushkit.outbox.retention import Purge, Retention
+from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import CancelledBy, DeliveryState
-from pushkit.outbox.store import OutboxStore
 from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script, chunks
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX
 
 D = TypeVar("D", Redriven, Retried)
 
@@ -96,12 +95,8 @@ class OutboxAdmin:
         self._database = database
         self.location: str = database.location  # of the outbox, as commands name it
         self._wake = wake
-        self._inspection = Inspection(vault)
-        self._dead_letters = DeadLetters()
+        self._vault = vault or Vault()
         self._again = Again(database=database, probes_from=breaker.failures)
-        self._purge = Purge()
-        self._outbox = OutboxStore()
-        self._subscriptions = SubscriptionStore()
 
     # --- inspecting ----------------------------------------------------------------------------
 
@@ -112,7 +107,7 @@ class OutboxAdmin:
 
         `after` is the last id of the previous page.
         """
-        script = self._inspection.find(wanted or DeliveryFilter(), after=after, limit=limit)
+        script = inspection.find(wanted or DeliveryFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -149,20 +144,20 @@ class OutboxAdmin:
         Those of paused subscriptions only while they are leased. `after` is the last id of the
         previous page.
         """
-        look = functools.partial(self._inspection.queues, after=after, limit=limit)
+        look = functools.partial(inspection.queues, after=after, limit=limit)
         return await read_now(self._database, look)
 
     async def attempts_of(self, ids: Sequence[str]) -> dict[str, list[LoggedAttempt]]:
         """Return the attempts of some deliveries, by id."""
-        return await self._database.read(self._inspection.attempts_of(ids))
+        return await self._database.read(inspection.attempts_of(ids, self._vault))
 
     async def show(self, delivery_id: str) -> DeliveryReport | None:
         """Return one delivery with its body and every attempt; None if there is none."""
-        return await self._database.read(self._inspection.show(delivery_id))
+        return await self._database.read(inspection.show(delivery_id, self._vault))
 
     async def stats(self) -> OutboxStats:
         """Return the outbox in numbers."""
-        return await self._database.read(self._inspection.stats())
+        return await self._database.read(inspection.stats())
 
     # --- sending again -------------------------------------------------------------------------
 
@@ -249,7 +244,7 @@ class OutboxAdmin:
     async def states(self, ids: Sequence[str]) -> dict[str, DeliveryState]:
         """Return the states of deliveries by id; unknown ids are left out."""
         check_list("ids", ids)
-        found = await self._database.read(self._dead_letters.standings(ids))
+        found = await self._database.read(dead_letters.standings(ids))
         return {delivery_id: each.state for delivery_id, each in found.items()}
 
     # --- cleaning up ---------------------------------------------------------------------------
@@ -284,23 +279,23 @@ class OutboxAdmin:
                 purged += await self._purge_tasks(per_task, count)
         return purged
 
-    async def retain(self, retention: Retention) -> int:
+    async def retain(self, policy: Retention) -> int:
         """Delete deliveries whose retention is over; return how many.
 
         Subscriptions that were withdrawn at their task's end are deleted after their last delivery;
         so are those that have been disabled for as long as dead letters are kept.
         """
         purged, disabled_before = 0, None
-        if retention.delivered is not None or retention.per_task is not None:
-            purged += await self.purge(older_than=retention.delivered, per_task=retention.per_task)
-        if retention.dead is not None:
-            purged += await self.purge(older_than=retention.dead, states=(DeliveryState.DEAD,))
-            disabled_before = await self._database.read(self._database.now()) - retention.dead
+        if policy.delivered is not None or policy.per_task is not None:
+            purged += await self.purge(older_than=policy.delivered, per_task=policy.per_task)
+        if policy.dead is not None:
+            purged += await self.purge(older_than=policy.dead, states=(DeliveryState.DEAD,))
+            disabled_before = await self._database.read(self._database.now()) - policy.dead
         forgettable = functools.partial(
-            self._subscriptions.forgettable, disabled_before=disabled_before, limit=_BATCH
+            subscriptions.forgettable, disabled_before=disabled_before, limit=_BATCH
         )
         while ids := await self._database.read(forgettable()):
-            await self._database.write(self._subscriptions.forget(ids))
+            await self._database.write(subscriptions.forget(ids))
             await asyncio.sleep(_PAUSE.total_seconds())
         return purged
 
@@ -310,18 +305,16 @@ class OutboxAdmin:
         First its subscriptions are removed and its unfinished deliveries cancelled, then deliveries
         and attempts are deleted. A running attempt ends, and stores nothing.
         """
-        known = await self._database.read(
-            self._subscriptions.of_task(tenant=tenant, task_id=task_id)
-        )
-        subscriptions = await self._database.write(self._remove_script(tenant, task_id, known))
-        excess = await self._database.read(self._purge.excess_of_task(tenant, task_id, keep=0))
+        known = await self._database.read(subscriptions.of_task(tenant=tenant, task_id=task_id))
+        removed = await self._database.write(self._remove_script(tenant, task_id, known))
+        excess = await self._database.read(retention.excess_of_task(tenant, task_id, keep=0))
         if excess is None:
-            return Erased(subscriptions, 0)
+            return Erased(removed, 0)
         deliveries = 0
         with self._counting(OutboxChange.ERASED) as count:
-            while ids := await self._database.read(self._purge.ids_of(excess, limit=_BATCH)):
+            while ids := await self._database.read(retention.ids_of(excess, limit=_BATCH)):
                 deliveries += await self._delete(ids, count)
-        return Erased(subscriptions, deliveries)
+        return Erased(removed, deliveries)
 
     # --- in batches ----------------------------------------------------------------------------
 
@@ -378,7 +371,7 @@ class OutboxAdmin:
     ) -> int:
         purged, since = 0, 0
         while found := await self._database.read(
-            self._purge.finished_between(states, since, moment, limit=_BATCH)
+            retention.finished_between(states, since, moment, limit=_BATCH)
         ):
             purged += await self._delete([delivery_id for _, delivery_id in found], count)
             since = found[-1][0]  # those of other states, which stay, are read once
@@ -387,13 +380,13 @@ class OutboxAdmin:
     async def _purge_tasks(self, per_task: int, count: Callable[[int], None]) -> int:
         purged, last, few = 0, ("", ""), list[str]()
         while crowded := await self._database.read(
-            self._purge.crowded_tasks(per_task, after=last, limit=_BATCH)
+            retention.crowded_tasks(per_task, after=last, limit=_BATCH)
         ):
             for last in crowded:
-                excess = await self._database.read(self._purge.excess_of_task(*last, keep=per_task))
+                excess = await self._database.read(retention.excess_of_task(*last, keep=per_task))
                 if excess is None:
                     continue  # redriven or deleted meanwhile
-                find = functools.partial(self._purge.ids_of, excess, limit=_BATCH)
+                find = functools.partial(retention.ids_of, excess, limit=_BATCH)
                 while len(ids := await self._database.read(find())) == _BATCH:
                     purged += await self._delete(ids, count)
                 few += ids  # of several tasks in one transaction
@@ -403,7 +396,7 @@ class OutboxAdmin:
         return purged + await self._delete(few, count)
 
     async def _delete(self, ids: Sequence[str], count: Callable[[int], None]) -> int:
-        found = await self._database.write(self._purge.delete(ids))
+        found = await self._database.write(retention.delete(ids))
         count(found)
         advance(len(ids))
         await asyncio.sleep(_PAUSE.total_seconds())
@@ -412,27 +405,27 @@ class OutboxAdmin:
     # --- scripts -------------------------------------------------------------------------------
 
     def _cancel_script(self, ids: Sequence[str]) -> Script[list[str]]:
-        by_subscription = yield from self._dead_letters.subscriptions_of(ids)
+        by_subscription = yield from dead_letters.subscriptions_of(ids)
         cancelled: list[str] = []
         for subscription_id, found in by_subscription.items():
-            subscription = yield from self._subscriptions.lock(subscription_id)
+            subscription = yield from subscriptions.lock(subscription_id)
             now = yield from self._database.now()
             if subscription is None:
                 continue
             queues = yield from OUTBOX.lock([subscription_id])
-            cancelled += yield from self._dead_letters.cancel(queues[subscription_id], found, now)
-            unfinished = yield from self._outbox.has_unfinished(subscription_id)
+            cancelled += yield from dead_letters.cancel(queues[subscription_id], found, now)
+            unfinished = yield from outbox.has_unfinished(subscription_id)
             if subscription.ended and not unfinished:
-                yield from self._subscriptions.withdraw([subscription_id], now)
+                yield from subscriptions.withdraw([subscription_id], now)
         yield from self._database.wake()
         return cancelled
 
     def _remove_script(self, tenant: str, task_id: str, known: Sequence[str]) -> Script[int]:
         """Remove a task's subscriptions, and cancel their deliveries; return their number."""
         now = yield from self._database.now()
-        ids = yield from self._subscriptions.erase_task(tenant=tenant, task_id=task_id, known=known)
+        ids = yield from subscriptions.erase_task(tenant=tenant, task_id=task_id, known=known)
         for subscription_id in ids:
-            yield from self._outbox.cancel_subscription(subscription_id, now, CancelledBy.REMOVED)
+            yield from outbox.cancel_subscription(subscription_id, now, CancelledBy.REMOVED)
         return len(ids)
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Self
 
-from pushkit.outbox.dead_letters import DeadLetters, Standing
-from pushkit.outbox.destinations import DestinationStore
+from pushkit.outbox import dead_letters, destinations
+from pushkit.outbox.dead_letters import Standing
 from pushkit.outbox.states import DeliveryState
 from pushkit.queue.leases import reschedule
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, to_micros
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX
 
 
 class WhyNot(StrEnum):
@@ -78,15 +78,12 @@ class Again:
     database: Database  # supplies the time, and wakes its workers
     # How many failures in a row of a destination make it get one delivery at a time.
     probes_from: int
-    dead_letters: DeadLetters = field(default_factory=DeadLetters)
-    destinations: DestinationStore = field(default_factory=DestinationStore)
-    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
     def would_redrive(
         self, ids: Sequence[str], states: Sequence[DeliveryState]
     ) -> Script[Redriven]:
         """Return the result that `redrive` would have."""
-        standings = yield from self.dead_letters.standings(ids)
+        standings = yield from dead_letters.standings(ids)
         found = {each: _why_not(standings.get(each), states) for each in ids}
         return Redriven(
             ids=tuple(each for each, why in found.items() if why is None),
@@ -95,7 +92,7 @@ class Again:
 
     def redrive(self, ids: Sequence[str], states: Sequence[DeliveryState]) -> Script[Redriven]:
         """Make deliveries in these states pending again, if their subscriptions are active."""
-        by_subscription = yield from self.dead_letters.subscriptions_of(ids)
+        by_subscription = yield from dead_letters.subscriptions_of(ids)
         queues = yield from OUTBOX.lock(list(by_subscription))
         asked = yield from self.would_redrive(ids, states)
         now = yield from self.database.now()
@@ -104,8 +101,8 @@ class Again:
             chosen = [each for each in theirs if each in wanted]
             if chosen:
                 # The operator assumes that the webhook works again: old failures no longer count.
-                yield from self.subscriptions.set_failing_since(subscription_id, None)
-                redriven += yield from self.dead_letters.redrive(
+                yield from subscriptions.set_failing_since(subscription_id, None)
+                redriven += yield from dead_letters.redrive(
                     queues[subscription_id], chosen, states=states, now=now
                 )
         yield from self.database.wake()
@@ -113,21 +110,21 @@ class Again:
 
     def would_retry(self, ids: Sequence[str]) -> Script[Retried]:
         """Return the result that `retry` would have."""
-        standings = yield from self.dead_letters.standings(ids)
+        standings = yield from dead_letters.standings(ids)
         return _retried(ids, standings)
 
     def retry(self, ids: Sequence[str]) -> Script[Retried]:
         """End the wait of pending deliveries, and of the destinations of those that are next."""
-        by_subscription = yield from self.dead_letters.subscriptions_of(ids)
+        by_subscription = yield from dead_letters.subscriptions_of(ids)
         now = yield from self.database.now()
-        standings = yield from self.dead_letters.standings(ids)
+        standings = yield from dead_letters.standings(ids)
         tried = {each.destination for each in standings.values() if each.is_next}
         # All at once, in id order: two transactions must not wait for each other.
         others = yield from OUTBOX.due_later(tried, to_micros(now))
         queues = yield from OUTBOX.lock([*by_subscription, *others])
-        standings = yield from self.dead_letters.standings(ids)
+        standings = yield from dead_letters.standings(ids)
         waiting = [each for each, at in standings.items() if at.state is DeliveryState.PENDING]
-        due = yield from self.dead_letters.make_due(waiting, now)
+        due = yield from dead_letters.make_due(waiting, now)
         tried.intersection_update(
             standings[each].destination for each in due if standings[each].is_next
         )
@@ -137,7 +134,7 @@ class Again:
             [each for each in queues.values() if each not in theirs and each.group in tried],
             to_micros(now),
         )
-        yield from self.destinations.half_open([*tried], failures=self.probes_from, now=now)
+        yield from destinations.half_open([*tried], failures=self.probes_from, now=now)
         yield from self.database.wake()
         return _retried(ids, standings)
 

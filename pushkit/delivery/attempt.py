@@ -54,7 +54,7 @@ from pushkit.scheduling.retry import (
     wait_schedule,
 )
 from pushkit.secrets.vault import Vault
-from pushkit.subscriptions.secrets import StoredSubscription
+from pushkit.subscriptions.model import StoredSubscription
 from pushkit.traceparent import TRACEPARENT
 from pushkit.url import Url
 

@@ -6,8 +6,8 @@ from pushkit.delivery.route import Route
 from pushkit.outbox.model import Delivery, Result
 from pushkit.record import record
 from pushkit.storage.script import Script
-from pushkit.subscriptions.secrets import StoredSubscription
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import StoredSubscription
 
 
 @record(frozen=False, slots=True, eq=False)
@@ -33,6 +33,6 @@ def job_of(delivery: Delivery, to: StoredSubscription | Route | None, refusals: 
 def read_subscriptions(jobs: list[Job]) -> Script[None]:
     """Read the subscriptions of jobs whose routes are not remembered."""
     ids = [job.delivery.subscription_id for job in jobs]
-    found = yield from SubscriptionStore().by_ids(ids)
+    found = yield from subscriptions.by_ids(ids)
     for job in jobs:
         job.to = found.get(job.delivery.subscription_id)

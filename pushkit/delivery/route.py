@@ -13,9 +13,8 @@ from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.signing.notification_jwt import static_claims
 from pushkit.signing.token import token_headers
-from pushkit.subscriptions.model import Profile, Subscription
-from pushkit.subscriptions.owners import Owner
-from pushkit.subscriptions.secrets import StoredSubscription, open_subscription
+from pushkit.subscriptions.model import Owner, Profile, StoredSubscription, Subscription
+from pushkit.subscriptions.store import open_subscription
 from pushkit.version import USER_AGENT
 
 

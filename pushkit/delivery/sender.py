@@ -69,18 +69,18 @@ from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport
+from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
-from pushkit.outbox.store import OutboxStore
 from pushkit.scheduling.ending import cancelled, check_may_close
 from pushkit.scheduling.housekeeping import housekeep
 from pushkit.scheduling.locks import LoopLock
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly, read_now
+from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
-from pushkit.subscriptions.secrets import open_subscription
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions.store import open_subscription
 from pushkit.url import unchecked_host
 
 if TYPE_CHECKING:
@@ -205,8 +205,6 @@ class PushSender:
         self._registrar = Registrar(self._database, self.options, self._vault)
         self._changes = SubscriptionChanges(database=self._database, vault=self._vault)
         self._reports = Reports(self.events)
-        self._outbox = OutboxStore()
-        self._subscriptions = SubscriptionStore()
         self._opening = LoopLock()
         self._closing: asyncio.Task[None] | None = None
         self._closed = False  # and not opened again since
@@ -710,14 +708,14 @@ class PushSender:
         They are without tokens and credentials (A2A#1681).
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        return await self._database.read(self._subscriptions.of_owner(**choice._asdict()))
+        return await self._database.read(subscriptions.of_owner(**choice._asdict()))
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
         """Return all owners' active subscriptions to a task: for the agent, not for clients."""
         check_each(str, task_id=task_id, tenant=tenant)
         await self._ready()
         found = await self._database.read(
-            self._subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
+            subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
         )
         return [each.subscription for each in found]
 
@@ -732,7 +730,7 @@ class PushSender:
         check_each(str, task_id=task_id, tenant=tenant)
         await self._ready()
         found = await self._database.read(
-            self._subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
+            subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
         )
         return [
             replace(open_subscription(self._vault, each).config, task_id=task_id) for each in found
@@ -846,7 +844,7 @@ class PushSender:
         """
         check_each(str, task_id=task_id, tenant=tenant)
         await self._ready()
-        found = await self._database.read(self._outbox.of_task(tenant=tenant, task_id=task_id))
+        found = await self._database.read(outbox.of_task(tenant=tenant, task_id=task_id))
         return [replace(each, body=self._vault.open_body(each.id, each.body)) for each in found]
 
     def jwks(self, if_none_match: str | None = None) -> DocumentResponse:

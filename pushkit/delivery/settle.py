@@ -28,21 +28,21 @@ from pushkit.events.sender import (
     LocalFault,
     SubscriptionDisabled,
 )
-from pushkit.outbox.attempts import AttemptLog, is_folded
-from pushkit.outbox.destinations import DestinationStore, destination_of
+from pushkit.outbox import attempts, destinations
+from pushkit.outbox import store as outbox
+from pushkit.outbox.attempts import is_folded
+from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.results import leased_deliveries, store_results
 from pushkit.outbox.states import CancelledBy, Outcome
-from pushkit.outbox.store import OutboxStore
 from pushkit.queue.held import Ask, Reply
 from pushkit.queue.leases import Advanced, advance
 from pushkit.queue.rules import GroupKey, Queue, released
 from pushkit.record import record
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script, to_micros
-from pushkit.subscriptions.model import Current, DisabledBy
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, Current, DisabledBy
 from pushkit.traceparent import trace_id_of
 
 
@@ -77,10 +77,6 @@ class Settler:
     clock: Callable[[], datetime]  # the worker's, aware, in UTC
     options: SenderOptions  # the sender's
     routes: Routes  # the worker's
-    attempts: AttemptLog = field(default_factory=AttemptLog)
-    outbox: OutboxStore = field(default_factory=OutboxStore)
-    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
-    destinations: DestinationStore = field(default_factory=DestinationStore)
 
     def script(
         self, asks: Sequence[Ask], /, *, wait: bool = True
@@ -96,7 +92,7 @@ class Settler:
                 defer their queues.
         """
         ids = {ask.id for ask in asks}
-        current = yield from self.subscriptions.lock_current(list(ids), wait=wait)
+        current = yield from subscriptions.lock_current(list(ids), wait=wait)
         missing = [] if wait else ids.difference(current)
         deferred = (yield from OUTBOX.existing(list(missing))) if missing else ()
         now = yield from self.database.now()
@@ -141,7 +137,7 @@ class Settler:
             and result.started_at is not None
             and not is_folded(delivery, result)
         ]
-        yield from self.attempts.record(made)
+        yield from attempts.add(made)
         late = [
             (job.delivery, _result_of(job, current, now, ahead))
             for of_ask in settled.values()
@@ -150,8 +146,8 @@ class Settler:
         ]
         for delivery, result in late:
             if result.started_at is not None:
-                yield from self.attempts.record_late(delivery, result)
-        failing = yield from self.destinations.failing([delivery for delivery, _ in pairs])
+                yield from attempts.add_late(delivery, result)
+        failing = yield from destinations.failing([delivery for delivery, _ in pairs])
         ours = sorted(ours, key=lambda each: each.queue.group)
         for each in ours:
             for job, is_ours in zip(each.ask.results, each.settled.are_ours, strict=True):
@@ -161,7 +157,7 @@ class Settler:
         for delivery, result in late:
             if result.wait_until is not None:
                 # It was cancelled or removed meanwhile; its destination waits all the same.
-                yield from self.destinations.postpone(delivery, result.wait_until, now)
+                yield from destinations.postpone(delivery, result.wait_until, now)
 
     def _settle_one(
         self,
@@ -213,8 +209,8 @@ class Settler:
         if unrouted:
             yield from read_subscriptions(unrouted)
         for each in left:
-            if each.current.ended and not (yield from self.outbox.has_unfinished(each.ask.id)):
-                yield from self.subscriptions.withdraw([each.ask.id], now)
+            if each.current.ended and not (yield from outbox.has_unfinished(each.ask.id)):
+                yield from subscriptions.withdraw([each.ask.id], now)
 
     # --- side effects --------------------------------------------------------------------------
 
@@ -244,12 +240,12 @@ class Settler:
         current = each.current
         reason = yield from self._reason_to_disable(current, result, now)
         if reason is not None:
-            yield from self.subscriptions.disable(current.queue.id, now, reason)
-            yield from self.outbox.cancel_subscription(current.queue.id, now, CancelledBy.DISABLED)
+            yield from subscriptions.disable(current.queue.id, now, reason)
+            yield from outbox.cancel_subscription(current.queue.id, now, CancelledBy.DISABLED)
             events.append(SubscriptionDisabled(at=now, error=reason.value, **about))
             each.is_taken_away = True
             if current.ended:
-                yield from self.subscriptions.withdraw([current.queue.id], now)
+                yield from subscriptions.withdraw([current.queue.id], now)
         return events
 
     def _reason_to_disable(
@@ -260,11 +256,11 @@ class Settler:
             return DisabledBy.GONE
         if result.outcome is Outcome.DELIVERED:
             if since is not None:
-                yield from self.subscriptions.set_failing_since(current.queue.id, None)
+                yield from subscriptions.set_failing_since(current.queue.id, None)
         elif works(result) is not None or result.error == AddressRefusedError.code:
             # The webhook did not accept it, or its name leads to a forbidden address.
             if since is None:
-                yield from self.subscriptions.set_failing_since(current.queue.id, now)
+                yield from subscriptions.set_failing_since(current.queue.id, now)
             elif current.active and now - since >= self.options.disable_after:
                 return DisabledBy.FAILING
         return None
@@ -278,7 +274,6 @@ class Settler:
         now: datetime,
         failures: int,
     ) -> Script[list[DeliveryEvent]]:
-        destinations = self.destinations
         working = works(result)
         events: list[DeliveryEvent] = []
         if working is True:
@@ -300,7 +295,7 @@ class Settler:
     def _postpone(
         self, each: _Settling, delivery: Delivery, until: datetime, now: datetime
     ) -> Script[None]:
-        yield from self.destinations.postpone(delivery, until, now)
+        yield from destinations.postpone(delivery, until, now)
         if delivery.origin == each.queue.origin:
             waits_until = max(each.queue.waits_until, to_micros(until))
             each.queue = each.queue._replace(waits_until=waits_until)

@@ -16,14 +16,15 @@ from pushkit.delivery.registrar import Found, SubscriptionChanges
 from pushkit.delivery.reporting import report_changed
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import SubscriptionChange
-from pushkit.outbox.inspection import Inspection
+from pushkit.outbox.inspection import states_of
 from pushkit.outbox.states import DeliveryState
 from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script
-from pushkit.subscriptions.inspection import SubscriptionFilter, SubscriptionInspection
+from pushkit.subscriptions import inspection
+from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Subscription
 
 Wanted: TypeAlias = Sequence[str] | SubscriptionFilter
@@ -88,8 +89,6 @@ class SubscriptionAdmin:
         self._clock = clock
         self._database = database
         self._wake = wake
-        self._inspection = SubscriptionInspection()
-        self._deliveries = Inspection()
         self._vault = vault or Vault()
         self._changes = SubscriptionChanges(database=database, vault=self._vault)
 
@@ -104,7 +103,7 @@ class SubscriptionAdmin:
 
         Withdrawn ones only if the filter names them. `after` is the last id of the previous page.
         """
-        script = self._inspection.find(wanted or SubscriptionFilter(), after=after, limit=limit)
+        script = inspection.find(wanted or SubscriptionFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -119,7 +118,7 @@ class SubscriptionAdmin:
         Withdrawn ones only if the filter names them. A filter with a task and no tenant means the
         tenant without a name. `before` is `Page.before` of the previous page.
         """
-        script = self._inspection.browse(wanted or SubscriptionFilter(), before=before, limit=limit)
+        script = inspection.browse(wanted or SubscriptionFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def show(self, subscription_id: str) -> SubscriptionReport | None:
@@ -127,10 +126,10 @@ class SubscriptionAdmin:
         return await self._database.read(self._show(subscription_id))
 
     def _show(self, subscription_id: str) -> Script[SubscriptionReport | None]:
-        subscription = yield from self._inspection.show(subscription_id)
+        subscription = yield from inspection.show(subscription_id)
         if subscription is None:
             return None
-        deliveries = yield from self._deliveries.states_of(subscription_id)
+        deliveries = yield from states_of(subscription_id)
         return SubscriptionReport(subscription=subscription, deliveries=deliveries)
 
     async def pause(self, wanted: Wanted) -> Changed:

@@ -12,7 +12,7 @@ from pushkit.delivery.job import Job, job_of, read_subscriptions
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.settle import Settled, Settler, emit_settled
 from pushkit.events.listeners import Listeners
-from pushkit.outbox.attempts import AttemptLog
+from pushkit.outbox import attempts
 from pushkit.outbox.results import leased_deliveries, lose
 from pushkit.outbox.states import Outcome
 from pushkit.queue.held import Answer
@@ -24,9 +24,8 @@ from pushkit.scheduling.ending import cancelled
 from pushkit.scheduling.retry import after_faults, next_attempt
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, from_micros, to_micros
-from pushkit.subscriptions.model import Recipient
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, Recipient
 
 _LAST_WRITES = 1.0  # seconds for the transactions that run when the worker ends
 _ANSWERS = {
@@ -61,8 +60,6 @@ class Worker(QueueWorker[Job]):
         self._options = options
         self._attempt = attempt
         self._events = events
-        self._attempts = AttemptLog()
-        self._subscriptions = SubscriptionStore()
         self._settler = Settler(
             database=database, clock=clock, options=options, routes=attempt.routes
         )
@@ -143,7 +140,7 @@ class Worker(QueueWorker[Job]):
             for each in deliveries.values()
             if each.attempts and each.last_error in REFUSED.union(LEFT_BEHIND)
         ]
-        refusals = yield from self._attempts.count(refused, REFUSED)
+        refusals = yield from attempts.count(refused, REFUSED)
         jobs = {each.id: job_of(each, None, refusals[each.id]) for each in deliveries.values()}
         yield from read_subscriptions(list(jobs.values()))
         return jobs
@@ -186,7 +183,7 @@ class Worker(QueueWorker[Job]):
 
     def _look(self, ids: Sequence[str]) -> Script[dict[str, Seen]]:
         now = to_micros((yield from self._database.now()))
-        found = yield from self._subscriptions.read_current(ids)
+        found = yield from subscriptions.read_current(ids)
         failures = self._options.breaker.failures
         return {
             name: Seen(

@@ -97,69 +97,66 @@ def _unfold(folded: str) -> LoggedAttempt:
     return _logged_attempt({**row, **others, "address": address or None})
 
 
-class AttemptLog:
-    """Scripts over `pushkit_attempts`, and the attempts that are folded into deliveries."""
-
-    def record(self, made: Sequence[tuple[str, Result]]) -> Script[None]:
-        """Record attempts of deliveries, by id, whose rows are held."""
-        for attempts in slices(made):
-            yield Statement(
-                f"INSERT INTO pushkit_attempts ({_COLUMNS}) VALUES {_rows(len(attempts))}",
-                tuple(itertools.chain.from_iterable(_values(*each) for each in attempts)),
-            )
-
-    def record_late(self, delivery: Delivery, result: Result) -> Script[None]:
-        """Record an attempt of a delivery that is not this worker's any more, unless it was erased.
-
-        It is recorded once, even if the worker repeats the call because the first commit's outcome
-        is unknown.
-        """
-        # A statement of its own: the next one sees what was written while this one waited.
-        held = yield Statement(
-            "SELECT 1 FROM pushkit_deliveries WHERE id = $1 FOR UPDATE", (delivery.id,)
-        )
-        logged = yield from self.of_deliveries([delivery.id])
-        is_there = any(
-            (each.duration, each.outcome, each.status)
-            == (result.duration, result.outcome.value, result.status)
-            and abs(each.started_at - _began(result)) < _CLOCKS_APART
-            for each in logged[delivery.id]
-        )
-        if held and not is_there:
-            yield from self.record([(delivery.id, result)])
-
-    def count(
-        self, deliveries: Sequence[Delivery], errors: Collection[str]
-    ) -> Script[Counter[str]]:
-        """Count the attempts of each delivery, since its age began, with one of these errors."""
-        since = {each.id: to_micros(each.age_from) for each in deliveries}
-        rows = yield from run_for_ids(
-            "SELECT delivery_id, started_at, error FROM pushkit_attempts"
-            " WHERE delivery_id IN ($ids)",
-            list(since),
-        )
-        return Counter(
-            row["delivery_id"]
-            for row in rows
-            if row["error"] in errors and row["started_at"] >= since[row["delivery_id"]]
+def add(made: Sequence[tuple[str, Result]]) -> Script[None]:
+    """Record attempts of deliveries, by id, whose rows are held."""
+    for attempts in slices(made):
+        yield Statement(
+            f"INSERT INTO pushkit_attempts ({_COLUMNS}) VALUES {_rows(len(attempts))}",
+            tuple(itertools.chain.from_iterable(_values(*each) for each in attempts)),
         )
 
-    def of_deliveries(self, ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
-        """Return the attempts of each of some deliveries, first to last."""
-        found: dict[str, list[LoggedAttempt]] = {each: [] for each in ids}
-        folded = yield from run_for_ids(
-            "SELECT id, first_attempt FROM pushkit_deliveries"
-            " WHERE first_attempt IS NOT NULL AND id IN ($ids)",
-            ids,
-        )
-        for row in folded:
-            found[row["id"]].append(_unfold(row["first_attempt"]))
-        rows = yield from run_for_ids(
-            "SELECT * FROM pushkit_attempts WHERE delivery_id IN ($ids) ORDER BY number", ids
-        )
-        for row in rows:
-            found[row["delivery_id"]].append(_logged_attempt(row))
-        return found
+
+def add_late(delivery: Delivery, result: Result) -> Script[None]:
+    """Record an attempt of a delivery that is not this worker's any more, unless it was erased.
+
+    It is recorded once, even if the worker repeats the call because the first commit's outcome
+    is unknown.
+    """
+    # A statement of its own: the next one sees what was written while this one waited.
+    held = yield Statement(
+        "SELECT 1 FROM pushkit_deliveries WHERE id = $1 FOR UPDATE", (delivery.id,)
+    )
+    logged = yield from of_deliveries([delivery.id])
+    is_there = any(
+        (each.duration, each.outcome, each.status)
+        == (result.duration, result.outcome.value, result.status)
+        and abs(each.started_at - _began(result)) < _CLOCKS_APART
+        for each in logged[delivery.id]
+    )
+    if held and not is_there:
+        yield from add([(delivery.id, result)])
+
+
+def count(deliveries: Sequence[Delivery], errors: Collection[str]) -> Script[Counter[str]]:
+    """Count the attempts of each delivery, since its age began, with one of these errors."""
+    since = {each.id: to_micros(each.age_from) for each in deliveries}
+    rows = yield from run_for_ids(
+        "SELECT delivery_id, started_at, error FROM pushkit_attempts WHERE delivery_id IN ($ids)",
+        list(since),
+    )
+    return Counter(
+        row["delivery_id"]
+        for row in rows
+        if row["error"] in errors and row["started_at"] >= since[row["delivery_id"]]
+    )
+
+
+def of_deliveries(ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
+    """Return the attempts of each of some deliveries, first to last."""
+    found: dict[str, list[LoggedAttempt]] = {each: [] for each in ids}
+    folded = yield from run_for_ids(
+        "SELECT id, first_attempt FROM pushkit_deliveries"
+        " WHERE first_attempt IS NOT NULL AND id IN ($ids)",
+        ids,
+    )
+    for row in folded:
+        found[row["id"]].append(_unfold(row["first_attempt"]))
+    rows = yield from run_for_ids(
+        "SELECT * FROM pushkit_attempts WHERE delivery_id IN ($ids) ORDER BY number", ids
+    )
+    for row in rows:
+        found[row["delivery_id"]].append(_logged_attempt(row))
+    return found
 
 
 _COLUMNS = (

@@ -6,12 +6,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pushkit.a2a import AnyUpdate, PushConfig, TaskState, UpdateKind, WireVersion
 from pushkit.arguments import check_list, check_type, read_member
 from pushkit.queue.rules import Queue
-from pushkit.record import record
+from pushkit.queue.tables import QueueTables
+from pushkit.record import field, record
+
+OUTBOX: Final = QueueTables(
+    queues="pushkit_subscriptions",
+    jobs="pushkit_deliveries",
+    queue_id="subscription_id",
+    groups="pushkit_destinations",
+)
+"""The queues of the outbox: a subscription's row is its queue, its deliveries are the jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +100,13 @@ class DisabledBy(StrEnum):
     """`pushkit subscriptions disable`, or `PushSender.disable()`."""
 
 
+class Owner(NamedTuple):
+    """An owner; the same name in another tenant is another owner."""
+
+    tenant: str
+    name: str
+
+
 class SubscriptionKey(NamedTuple):
     """The key of a subscription: setting the same key again changes it, and keeps its `seq`."""
 
@@ -136,6 +152,15 @@ class Subscription:
         if not self.active:
             return SubscriptionState.DISABLED
         return SubscriptionState.PAUSED if self.paused else SubscriptionState.ACTIVE
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class StoredSubscription:
+    """A subscription with its secrets as its row holds them, sealed or plain, for an attempt."""
+
+    subscription: Subscription
+    token: str | None = field(repr=False)
+    credentials: str | None = field(repr=False)
 
 
 class Current(NamedTuple):

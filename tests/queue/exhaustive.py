@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple
 
-from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox import dead_letters
+from pushkit.outbox import store as outbox
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.results import store_results
 from pushkit.outbox.schema import SCHEMA
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
-from pushkit.outbox.store import OutboxStore
 from pushkit.queue.held import Answer, Ask, HeldQueue, Reply
 from pushkit.queue.leases import ClaimLimits, Claims, advance, reschedule
 from pushkit.queue.rules import Handed, appended, released
 from pushkit.storage.script import EPOCH, Script, Statement, from_micros, to_micros
 from pushkit.storage.sqlite import run_script
-from pushkit.subscriptions.queues import OUTBOX
+from pushkit.subscriptions.model import OUTBOX
 from tests.queue.search import Wrong, search
 
 __all__ = ["Budget", "Found", "explore"]
@@ -234,7 +234,7 @@ def _settle(ask: Ask) -> Script[Reply | None]:
         queue = queue._replace(abandoned=0)
         gone |= result.outcome is Outcome.GONE
     if gone:
-        yield from OutboxStore().cancel_subscription(QUEUE, NOW, CancelledBy.DISABLED)
+        yield from outbox.cancel_subscription(QUEUE, NOW, CancelledBy.DISABLED)
         yield Statement("UPDATE pushkit_subscriptions SET active = 0")
         yield from OUTBOX.write([released(queue, None)])
         return Reply(kept=False)
@@ -271,7 +271,7 @@ def _renew(epoch: int) -> Script[bool]:
 
 def _cancel(seq: int) -> Script[bool]:
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
-    return bool((yield from DeadLetters().cancel(queue, [f"d{seq}"], NOW)))
+    return bool((yield from dead_letters.cancel(queue, [f"d{seq}"], NOW)))
 
 
 def _redrive(seq: int) -> Script[bool]:
@@ -279,13 +279,13 @@ def _redrive(seq: int) -> Script[bool]:
     states = [each for each in DeliveryState if each not in ("pending", "in_flight")]
     done: list[str] = []
     for state in states:
-        done += yield from DeadLetters().redrive(queue, [f"d{seq}"], states=[state], now=NOW)
+        done += yield from dead_letters.redrive(queue, [f"d{seq}"], states=[state], now=NOW)
     return bool(done)
 
 
 def _retry_now() -> Script[None]:
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
-    yield from DeadLetters().make_due([f"d{seq}" for seq in range(1, queue.last_seq + 1)], NOW)
+    yield from dead_letters.make_due([f"d{seq}" for seq in range(1, queue.last_seq + 1)], NOW)
     yield from reschedule(OUTBOX, [queue], to_micros(NOW))
     others = yield from OUTBOX.lock((yield from OUTBOX.due_later([GROUP], 0)))
     yield from OUTBOX.look_again([*others.values()], 0)
@@ -299,7 +299,7 @@ def _pause(paused: int) -> Script[None]:
 
 
 def _disable() -> Script[None]:
-    yield from OutboxStore().cancel_subscription(QUEUE, NOW, CancelledBy.DISABLED)
+    yield from outbox.cancel_subscription(QUEUE, NOW, CancelledBy.DISABLED)
     yield Statement("UPDATE pushkit_subscriptions SET active = 0")
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
     yield from OUTBOX.write([released(queue, None)])
@@ -320,7 +320,7 @@ def _wait() -> Script[None]:
 def _supersede() -> Script[bool]:
     yield Statement("UPDATE pushkit_deliveries SET status = 'bare'")
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
-    done = yield from OutboxStore().supersede(queue, by_new_status=False, now=NOW)
+    done = yield from outbox.supersede(queue, by_new_status=False, now=NOW)
     if done and queue.lease_worker is None:
         yield from reschedule(OUTBOX, [queue], to_micros(NOW))
     return bool(done)

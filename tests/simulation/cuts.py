@@ -50,7 +50,7 @@ _RESULTS = "pushkit.outbox.results"
 _TRANSACTION = "pushkit.delivery.enqueue:_Transaction"
 _ATTEMPT = "pushkit.delivery.attempt:Attempt"
 _SETTLER = "pushkit.delivery.settle:Settler"
-_OUTBOX = "pushkit.outbox.store:OutboxStore"
+_OUTBOX = "pushkit.outbox.store"
 _SET_CONFIG = "pushkit.delivery.registrar:Registrar.put"
 _SUBSCRIPTIONS = "pushkit.subscriptions.store"
 _TRANSPORT = "pushkit.net.transport"
@@ -220,13 +220,13 @@ CUTS = (
         "waits",
         "What is brought back under a lease is not in flight before its worker has it.",
         _NO_CHANGE,
-        calls("pushkit.outbox.dead_letters:DeadLetters.redrive", "int", "0"),
+        calls("pushkit.outbox.dead_letters:redrive", "int", "0"),
     ),
     _cut(
         "held queue",
         "Settling locks the row of the queue, so that nothing on it is overwritten.",
         ("not drained", "leased or due", *_NO_CHANGE),
-        sql(f"{_SUBSCRIPTIONS}:SubscriptionStore.lock_current", "FOR UPDATE.*", ""),
+        sql(f"{_SUBSCRIPTIONS}:lock_current", "FOR UPDATE.*", ""),
     ),
     _cut(
         "lock order",
@@ -378,7 +378,7 @@ CUTS = (
         "superseded statuses",
         "Only statuses that say nothing else are replaced by newer ones.",
         "cancelled without an instruction",
-        ignores(f"{_OUTBOX}.supersede", "status"),
+        ignores(f"{_OUTBOX}:supersede", "status"),
     ),
     # --- what is stored -------------------------------------------------------------------------
     _cut(
@@ -438,7 +438,7 @@ CUTS = (
         "late once",
         "A late attempt is recorded once, however often recording it is tried.",
         "an attempt is in the log twice",
-        calls("pushkit.outbox.attempts:AttemptLog.record_late", "any", "False"),
+        calls("pushkit.outbox.attempts:add_late", "any", "False"),
     ),
     _cut(
         "drain",

@@ -12,7 +12,7 @@ import pytest
 
 from pushkit import NotifyResult
 from pushkit.delivery.reporting import RefusedRecipient
-from pushkit.outbox.migrations import SENDER_MIGRATIONS
+from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.storage.migrations import migrate
 from pushkit.storage.sqlite import run_script
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS

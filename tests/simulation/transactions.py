@@ -23,20 +23,19 @@ from pushkit.delivery.registrar import SubscriptionChanges
 from pushkit.delivery.route import Routes
 from pushkit.delivery.settle import Settled, Settler
 from pushkit.net.destination import DestinationPolicy
-from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox import dead_letters
+from pushkit.outbox import retention as outbox_retention
+from pushkit.outbox import store as outbox
 from pushkit.outbox.model import Result, StatusMark
 from pushkit.outbox.results import leased_deliveries, lose
-from pushkit.outbox.retention import Purge
 from pushkit.outbox.states import DeliveryState, Outcome
-from pushkit.outbox.store import OutboxStore
 from pushkit.queue import held
 from pushkit.queue.leases import ClaimLimits, Claims
 from pushkit.queue.rules import Handed, PendingJob
 from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Deferred, Script, Statement, to_micros
-from pushkit.subscriptions.model import Recipient
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, Recipient
 from receiver.accepting import Acceptance, Candidate
 from receiver.callbacks.settling import Settler as InboxSettler
 from receiver.inbox import inspection, retention
@@ -143,7 +142,7 @@ def prepare() -> Script[None]:
             ),
         )
     for task in _TASKS:
-        recipients = yield from SubscriptionStore().lock_recipients([("", task)])
+        recipients = yield from subscriptions.lock_recipients([("", task)])
         yield from _store(recipients, task, _START, "", updates=2)
 
 
@@ -161,8 +160,7 @@ def _store(
     drops: bool = False,
 ) -> Script[list[tuple[Recipient, Handed, Job]]]:
     """Store some updates of a task; return those that were handed to a worker."""
-    outbox = OutboxStore()
-    queues = Queues(recipients, outbox, SubscriptionStore())
+    queues = Queues(recipients)
     handed = []
     for number, queue in enumerate(queues.of_task(("", task))):
         for _ in range(updates):
@@ -209,7 +207,7 @@ def _enqueue(chance: random.Random, number: int) -> Make:
     updates = chance.choice((1, 1, 3))
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        recipients = yield from SubscriptionStore().lock_recipients([("", task)], wait=wait)
+        recipients = yield from subscriptions.lock_recipients([("", task)], wait=wait)
         handed = yield from _store(
             recipients,
             task,
@@ -395,7 +393,7 @@ def _cancel(chance: random.Random, _number: int) -> Make:
     def script(memory: Memory) -> Script[Callable[[], object]]:
         queues = yield from OUTBOX.lock([chosen])
         ids = [f"dlv_{chosen}_1", f"dlv_{chosen}_2"]
-        yield from DeadLetters().cancel(queues[chosen], ids, memory.database.moment)
+        yield from dead_letters.cancel(queues[chosen], ids, memory.database.moment)
         return _nothing
 
     return script
@@ -405,7 +403,7 @@ def _purge(chance: random.Random, _number: int) -> Make:
     ids = _ids(chance)
 
     def script(_memory: Memory) -> Script[Callable[[], object]]:
-        yield from Purge().delete(ids)
+        yield from outbox_retention.delete(ids)
         return _nothing
 
     return script

@@ -16,7 +16,7 @@ from pushkit.delivery.settle import Settled
 from pushkit.events.model import EventKind
 from pushkit.events.sender import DeliveryEvent
 from pushkit.net.timing import Timing
-from pushkit.outbox.attempts import AttemptLog
+from pushkit.outbox import attempts
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
 from pushkit.queue.held import Ask
@@ -263,10 +263,10 @@ async def test_concurrent_late_attempts_are_both_logged(on_postgres: Senders, cl
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")
-    log, late = AttemptLog(), Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
+    late = Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
     made = [replace(late, duration=timedelta(seconds=n)) for n in (1, 2)]
     await asyncio.gather(
-        *(sender._database.write(holding_locks(log.record_late(delivery, each))) for each in made)
+        *(sender._database.write(holding_locks(attempts.add_late(delivery, each))) for each in made)
     )
     report = await sender.outbox.show(delivery_id)
     assert report is not None
@@ -286,7 +286,7 @@ async def test_a_late_attempt_recorded_twice_is_logged_once(
             started_at=clock.now + timedelta(milliseconds=ahead),
             duration=timedelta(seconds=10),
         )
-        await sender._database.write(AttemptLog().record_late(delivery, result))
+        await sender._database.write(attempts.add_late(delivery, result))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert [each.number for each in report.attempts] == [1]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pushkit.delivery.job import Job, job_of
-from pushkit.outbox.attempts import AttemptLog, is_folded
-from pushkit.outbox.destinations import DestinationStore
+from pushkit.outbox import attempts, destinations
+from pushkit.outbox.attempts import is_folded
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.results import leased_deliveries, lose, store_results
 from pushkit.outbox.states import Outcome
@@ -18,8 +18,7 @@ from pushkit.queue.held import Answer, Ask, HeldQueue, Memory, Reply
 from pushkit.queue.leases import ClaimLimits, Claims, advance
 from pushkit.queue.rules import PendingJob
 from pushkit.storage.script import Script, to_micros
-from pushkit.subscriptions.model import Subscription
-from pushkit.subscriptions.queues import OUTBOX
+from pushkit.subscriptions.model import OUTBOX, Subscription
 from tests.pushkit.deliveries import append_delivery
 
 LEASE = timedelta(seconds=30)
@@ -170,12 +169,12 @@ class Leasing:
             if delivery.id not in stored:
                 continue
             if result.started_at is not None and not is_folded(delivery, result):
-                yield from AttemptLog().record([(delivery.id, result)])
+                yield from attempts.add([(delivery.id, result)])
             queue = queue._replace(abandoned=0)
             if result.retry_at is None:
                 queue = queue._replace(settled_to=max(queue.settled_to, delivery.seq))
             if result.wait_until is not None:
-                yield from DestinationStore().postpone(delivery, result.wait_until, now)
+                yield from destinations.postpone(delivery, result.wait_until, now)
                 until = max(queue.waits_until, to_micros(result.wait_until))
                 queue = queue._replace(waits_until=until)
         moment = to_micros(now)
