@@ -11,9 +11,9 @@ from pushkit.bounded_json import JsonObject
 from pushkit.dashboard.openapi import openapi_document
 from pushkit.dashboard.pages import Pages, delivery_filter
 from pushkit.dashboard.refused import RefusedConfigs
-from pushkit.delivery.again import Redriven, Retried
 from pushkit.delivery.subscription_admin import Changed
 from pushkit.keys.source import KeySource
+from pushkit.outbox.changes import Redriven, Retried
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.exchange import PageRequest
 from pushkit.webui.site import Acted, Site, fields_of, id_of

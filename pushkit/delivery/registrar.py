@@ -25,7 +25,8 @@ from pushkit.a2a import (
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
-from pushkit.outbox import dead_letters
+from pushkit.events.sender import SubscriptionChange
+from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
 from pushkit.outbox.model import new_delivery_id
 from pushkit.outbox.states import CancelledBy, DeliveryState
@@ -107,7 +108,8 @@ class Registrar:
         else:
             if before is None or before.origin != origin:  # None: another client has just set it
                 yield from outbox.move(subscription.id, origin)
-            yield from _reschedule([subscription.id], now)
+            queues = yield from OUTBOX.lock([subscription.id])
+            yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
             yield from self._database.wake()
         return replace(subscription, replaced=before is not None), before
 
@@ -155,57 +157,35 @@ class SubscriptionChanges:
     database: Database  # supplies the time, and wakes its workers
     vault: Vault = field(default_factory=Vault)  # seals bodies, if that is configured
 
-    def pause(self, chosen: Chosen) -> Script[Found]:
-        """Pause the chosen subscriptions: what their workers have not begun waits."""
-        found, now = yield from self._lock(chosen)
-        for subscription in found:
-            yield from subscriptions.set_paused(subscription.id, now, paused=True)
-        yield from _reschedule([each.id for each in found], now)
-        return Found(found)
+    def apply(
+        self, change: SubscriptionChange, chosen: Chosen, *, resend: bool = False
+    ) -> Script[Found]:
+        """Change the chosen subscriptions.
 
-    def resume(self, chosen: Chosen) -> Script[Found]:
-        """Resume the chosen subscriptions, each from the first delivery of its queue."""
-        found, now = yield from self._lock(chosen)
-        for subscription in found:
-            yield from subscriptions.set_paused(subscription.id, now, paused=False)
-        yield from _reschedule([each.id for each in found], now)
-        yield from self.database.wake()
-        return Found(found)
-
-    def disable(self, chosen: Chosen) -> Script[Found]:
-        """Disable the chosen subscriptions, and cancel their unfinished deliveries."""
-        found, now = yield from self._lock(chosen)
-        for subscription in found:
-            if subscription.active:
-                yield from subscriptions.disable(subscription.id, now, DisabledBy.OPERATOR)
-                yield from outbox.cancel_subscription(subscription.id, now, CancelledBy.DISABLED)
-                yield from _take_away(subscription.id)
-            if subscription.ended:
-                yield from subscriptions.withdraw([subscription.id], now)
-        return Found(found)
-
-    def enable(self, chosen: Chosen, *, resend: bool) -> Script[Found]:
-        """Enable the chosen subscriptions that are disabled.
-
-        Args:
-            chosen: The subscriptions.
-            resend: Bring back the deliveries that were cancelled when they were disabled.
+        - `PAUSED`: what their workers have not begun waits.
+        - `RESUMED`: each goes on with the first delivery of its queue.
+        - `DISABLED`: their unfinished deliveries are cancelled.
+        - `ENABLED`: with `resend`, the deliveries that were cancelled with them come back.
+        - `REMOVED`: their unfinished deliveries are cancelled (A2A 1.0 §3.1.10).
         """
         found, now = yield from self._lock(chosen)
         again: list[str] = []
-        for subscription in found:
-            if subscription.active:
-                continue
-            yield from subscriptions.enable(subscription.id, now)
-            if resend and subscription.disabled_at is not None:
-                cancelled = yield from dead_letters.cancelled_with(
-                    subscription.id, subscription.disabled_at
-                )
-                queues = yield from OUTBOX.lock([subscription.id])
-                again += yield from dead_letters.redrive(
-                    queues[subscription.id], cancelled, states=(DeliveryState.CANCELLED,), now=now
-                )
-        yield from self.database.wake()
+        for each in found:
+            match change:
+                case SubscriptionChange.PAUSED | SubscriptionChange.RESUMED:
+                    paused = change is SubscriptionChange.PAUSED
+                    yield from subscriptions.set_paused(each.id, now, paused=paused)
+                case SubscriptionChange.DISABLED:
+                    yield from _disable(each, now)
+                case SubscriptionChange.ENABLED if not each.active:
+                    again += yield from _enable(each, now, resend=resend)
+                case SubscriptionChange.REMOVED:
+                    yield from _remove(each, now)
+        if change in _OF_PAUSES:
+            queues = yield from OUTBOX.lock([each.id for each in found])
+            yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
+        if change in _WAKING:
+            yield from self.database.wake()
         return Found(found, again)
 
     def test(self, chosen: Chosen, snapshot: Task | None = None) -> Script[Found]:
@@ -227,17 +207,6 @@ class SubscriptionChanges:
         yield from self.database.wake()
         return Found(found, ids)
 
-    def remove(self, chosen: Chosen) -> Script[Found]:
-        """Remove the chosen subscriptions, cancel their unfinished deliveries (A2A 1.0 §3.1.10)."""
-        found, now = yield from self._lock(chosen)
-        for subscription in found:
-            if subscription.withdrawn:
-                yield from subscriptions.forget([subscription.id])
-            else:
-                yield from subscriptions.remove(subscription.key)
-            yield from outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)
-        return Found(found)
-
     def _lock(self, chosen: Chosen) -> Script[tuple[list[Subscription], datetime]]:
         """Lock the chosen subscriptions in id order; return them, and the time."""
         if isinstance(chosen, Choice):
@@ -245,6 +214,38 @@ class SubscriptionChanges:
             chosen = [each.id for each in found]
         locked = yield from subscriptions.lock_all(chosen)
         return list(locked.values()), (yield from self.database.now())
+
+
+_OF_PAUSES = {SubscriptionChange.PAUSED, SubscriptionChange.RESUMED}
+_WAKING = {SubscriptionChange.RESUMED, SubscriptionChange.ENABLED}
+
+
+def _disable(subscription: Subscription, now: datetime) -> Script[None]:
+    if subscription.active:
+        yield from subscriptions.disable(subscription.id, now, DisabledBy.OPERATOR)
+        yield from outbox.cancel_subscription(subscription.id, now, CancelledBy.DISABLED)
+        queues = yield from OUTBOX.lock([subscription.id])
+        yield from OUTBOX.write([released(queue, None) for queue in queues.values()])
+    if subscription.ended:
+        yield from subscriptions.withdraw([subscription.id], now)
+
+
+def _enable(subscription: Subscription, now: datetime, *, resend: bool) -> Script[list[str]]:
+    yield from subscriptions.enable(subscription.id, now)
+    if not resend or subscription.disabled_at is None:
+        return []
+    cancelled = yield from changes.cancelled_with(subscription.id, subscription.disabled_at)
+    queue = (yield from OUTBOX.lock([subscription.id]))[subscription.id]
+    states = (DeliveryState.CANCELLED,)
+    return (yield from changes.redrive(queue, cancelled, states=states, now=now))
+
+
+def _remove(subscription: Subscription, now: datetime) -> Script[None]:
+    if subscription.withdrawn:
+        yield from subscriptions.forget([subscription.id])
+    else:
+        yield from subscriptions.remove(subscription.key)
+    yield from outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)
 
 
 def _recipient(subscription: Subscription, queue: Queue) -> Recipient:
@@ -257,18 +258,6 @@ def _recipient(subscription: Subscription, queue: Queue) -> Recipient:
         ended=subscription.ended,
         revision=subscription.revision,
     )
-
-
-def _reschedule(ids: Sequence[str], now: datetime) -> Script[None]:
-    """Schedule queues anew whose subscriptions were changed; their holders look at them."""
-    queues = yield from OUTBOX.lock(ids)
-    yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
-
-
-def _take_away(subscription_id: str) -> Script[None]:
-    """End the lease of a queue whose deliveries were cancelled."""
-    queues = yield from OUTBOX.lock([subscription_id])
-    yield from OUTBOX.write([released(queue, None) for queue in queues.values()])
 
 
 def _test_update(task_id: str, version: WireVersion, snapshot: Task | None) -> TaskUpdate:

@@ -596,9 +596,7 @@ class PushSender:
             How many subscriptions were removed.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        removed, _ = await self._database.write_patiently(lambda: self._changes.remove(choice))
-        self.worker.changed()
-        return report_changed(self.events, SubscriptionChange.REMOVED, removed, self._clock())
+        return await self._change(SubscriptionChange.REMOVED, choice)
 
     async def pause(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -609,9 +607,7 @@ class PushSender:
             How many subscriptions were found: the given one, or all of the owner's to the task.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        paused, _ = await self._database.write_patiently(lambda: self._changes.pause(choice))
-        self.worker.changed()
-        return report_changed(self.events, SubscriptionChange.PAUSED, paused, self._clock())
+        return await self._change(SubscriptionChange.PAUSED, choice)
 
     async def resume(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -622,9 +618,7 @@ class PushSender:
             How many subscriptions were found, as `pause`.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        resumed, _ = await self._database.write_patiently(lambda: self._changes.resume(choice))
-        self.worker.changed()
-        return report_changed(self.events, SubscriptionChange.RESUMED, resumed, self._clock())
+        return await self._change(SubscriptionChange.RESUMED, choice)
 
     async def disable(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -637,9 +631,7 @@ class PushSender:
             How many subscriptions were found, as `pause`.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        disabled, _ = await self._database.write_patiently(lambda: self._changes.disable(choice))
-        self.worker.changed()
-        return report_changed(self.events, SubscriptionChange.DISABLED, disabled, self._clock())
+        return await self._change(SubscriptionChange.DISABLED, choice)
 
     async def enable(
         self,
@@ -663,13 +655,7 @@ class PushSender:
             How many subscriptions were found, as `pause`.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        enabled = await self._database.write_patiently(
-            lambda: self._changes.enable(choice, resend=resend)
-        )
-        self.worker.changed()
-        return report_changed(
-            self.events, SubscriptionChange.ENABLED, enabled.subscriptions, self._clock()
-        )
+        return await self._change(SubscriptionChange.ENABLED, choice, resend=resend)
 
     async def send_test(
         self,
@@ -692,6 +678,15 @@ class PushSender:
         sent = await self._database.write_patiently(lambda: self._changes.test(choice, snapshot))
         self.worker.changed()
         return list(sent.deliveries)
+
+    async def _change(
+        self, change: SubscriptionChange, choice: Choice, *, resend: bool = False
+    ) -> int:
+        found = await self._database.write_patiently(
+            lambda: self._changes.apply(change, choice, resend=resend)
+        )
+        self.worker.changed()
+        return report_changed(self.events, change, found.subscriptions, self._clock())
 
     async def _choice(self, tenant: str, task_id: str, owner: str, config_id: str | None) -> Choice:
         check_each(str, tenant=tenant, task_id=task_id, owner=owner)

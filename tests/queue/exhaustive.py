@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple
 
-from pushkit.outbox import dead_letters
+from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.results import store_results
@@ -271,7 +271,7 @@ def _renew(epoch: int) -> Script[bool]:
 
 def _cancel(seq: int) -> Script[bool]:
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
-    return bool((yield from dead_letters.cancel(queue, [f"d{seq}"], NOW)))
+    return bool((yield from changes.cancel(queue, [f"d{seq}"], NOW)))
 
 
 def _redrive(seq: int) -> Script[bool]:
@@ -279,13 +279,13 @@ def _redrive(seq: int) -> Script[bool]:
     states = [each for each in DeliveryState if each not in ("pending", "in_flight")]
     done: list[str] = []
     for state in states:
-        done += yield from dead_letters.redrive(queue, [f"d{seq}"], states=[state], now=NOW)
+        done += yield from changes.redrive(queue, [f"d{seq}"], states=[state], now=NOW)
     return bool(done)
 
 
 def _retry_now() -> Script[None]:
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
-    yield from dead_letters.make_due([f"d{seq}" for seq in range(1, queue.last_seq + 1)], NOW)
+    yield from changes._make_due([f"d{seq}" for seq in range(1, queue.last_seq + 1)], NOW)
     yield from reschedule(OUTBOX, [queue], to_micros(NOW))
     others = yield from OUTBOX.lock((yield from OUTBOX.due_later([GROUP], 0)))
     yield from OUTBOX.look_again([*others.values()], 0)

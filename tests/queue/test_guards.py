@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pushkit.outbox import dead_letters
+from pushkit.outbox import changes
 from pushkit.queue import leases
 from pushkit.queue.held import HeldQueue
 from pushkit.queue.rules import Queue
@@ -119,7 +119,7 @@ GUARDS: dict[str, Patch] = {
         ),
     ),
     "what is in flight is not cancelled": _replace(
-        dead_letters, "cancel",
+        changes, "cancel",
         lambda cancel: lambda queue, *args: cancel(
             queue._replace(lease_worker=None, sending_to=0), *args
         ),

@@ -220,7 +220,7 @@ CUTS = (
         "waits",
         "What is brought back under a lease is not in flight before its worker has it.",
         _NO_CHANGE,
-        calls("pushkit.outbox.dead_letters:redrive", "int", "0"),
+        calls("pushkit.outbox.changes:redrive", "int", "0"),
     ),
     _cut(
         "held queue",
@@ -372,7 +372,7 @@ CUTS = (
         "removed",
         "Removing a subscription cancels its unfinished deliveries.",
         ("not drained", "dead without a reason", "sent after it was paused, disabled or removed"),
-        skips("pushkit.delivery.registrar:SubscriptionChanges.remove", "cancel_subscription"),
+        skips("pushkit.delivery.registrar:_remove", "cancel_subscription"),
     ),
     _cut(
         "superseded statuses",

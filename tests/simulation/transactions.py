@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, cast
 from tenacity import stop_after_attempt, wait_fixed
 
 from pushkit import RetryPolicy
-from pushkit.delivery.again import Again
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.job import Job, job_of
 from pushkit.delivery.options import SenderOptions
@@ -22,8 +21,9 @@ from pushkit.delivery.queues import Queues
 from pushkit.delivery.registrar import SubscriptionChanges
 from pushkit.delivery.route import Routes
 from pushkit.delivery.settle import Settled, Settler
+from pushkit.events.sender import SubscriptionChange
 from pushkit.net.destination import DestinationPolicy
-from pushkit.outbox import dead_letters
+from pushkit.outbox import changes
 from pushkit.outbox import retention as outbox_retention
 from pushkit.outbox import store as outbox
 from pushkit.outbox.model import Result, StatusMark
@@ -355,33 +355,33 @@ def _ids(chance: random.Random) -> list[str]:
 
 def _retry(chance: random.Random, _number: int) -> Make:
     ids = _ids(chance)
-    return lambda memory: _again(memory, lambda again: again.retry(ids))
+    return lambda memory: _sent(changes.send_now(memory.database, ids, probes_from=2))  # type: ignore[arg-type]  # a stub
 
 
 def _redrive(chance: random.Random, _number: int) -> Make:
     ids = _ids(chance)
     states = (DeliveryState.DEAD, DeliveryState.CANCELLED)
-    return lambda memory: _again(memory, lambda again: again.redrive(ids, states))
+    return lambda memory: _sent(changes.send_again(memory.database, ids, states))  # type: ignore[arg-type]  # a stub
 
 
-def _again(memory: Memory, what: Callable[[Again], Script[Any]]) -> Script[Callable[[], object]]:
-    database: Any = memory.database
-    yield from what(Again(database=database, probes_from=2))
+def _sent(script: Script[Any]) -> Script[Callable[[], object]]:
+    yield from script
     return _nothing
 
 
 def _change(chance: random.Random, _number: int) -> Make:
     """Pause, resume, disable or enable a subscription."""
     chosen = [chance.choice(_SUBSCRIPTIONS)]
-    verb = chance.choice(("pause", "pause", "resume", "resume", "disable", "enable", "enable"))
+    change = chance.choice(
+        [
+            SubscriptionChange(each)
+            for each in (*["paused", "resumed"] * 2, "disabled", *["enabled"] * 2)
+        ]
+    )
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         database: Any = memory.database
-        changes = SubscriptionChanges(database=database)
-        if verb == "enable":
-            yield from changes.enable(chosen, resend=True)
-        else:
-            yield from getattr(changes, verb)(chosen)
+        yield from SubscriptionChanges(database=database).apply(change, chosen, resend=True)
         return _nothing
 
     return script
@@ -393,7 +393,7 @@ def _cancel(chance: random.Random, _number: int) -> Make:
     def script(memory: Memory) -> Script[Callable[[], object]]:
         queues = yield from OUTBOX.lock([chosen])
         ids = [f"dlv_{chosen}_1", f"dlv_{chosen}_2"]
-        yield from dead_letters.cancel(queues[chosen], ids, memory.database.moment)
+        yield from changes.cancel(queues[chosen], ids, memory.database.moment)
         return _nothing
 
     return script

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.delivery.job import Job
-from pushkit.outbox import dead_letters
+from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
 from pushkit.outbox.model import Delivery, Result
@@ -149,7 +149,7 @@ class Ledger:
 
     def _redrive(self, queue_id: str, delivery_id: str, state: DeliveryState) -> Script[list[str]]:
         queue = (yield from OUTBOX.lock([queue_id]))[queue_id]
-        redrive = dead_letters.redrive
+        redrive = changes.redrive
         return (yield from redrive(queue, [delivery_id], states=[state], now=self.now))
 
     def cancel_one(self, queue_id: str, delivery_id: str) -> bool:
@@ -158,7 +158,7 @@ class Ledger:
 
     def _cancel_one(self, queue_id: str, delivery_id: str) -> Script[list[str]]:
         queue = (yield from OUTBOX.lock([queue_id]))[queue_id]
-        return (yield from dead_letters.cancel(queue, [delivery_id], self.now))
+        return (yield from changes.cancel(queue, [delivery_id], self.now))
 
     def cancel(self, subscription: Subscription) -> int:
         """Cancel a subscription's deliveries, those in flight too, and take its lease."""
