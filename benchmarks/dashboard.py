@@ -50,9 +50,8 @@ from pushkit.keys.jwk import VerificationKey
 from pushkit.net.timing import Timing
 from pushkit.outbox import attempts, destinations
 from pushkit.outbox import store as outbox
-from pushkit.outbox.attempts import is_folded
+from pushkit.outbox.attempts import is_folded, store_results
 from pushkit.outbox.model import NewDelivery, Result, new_delivery_id
-from pushkit.outbox.results import store_results
 from pushkit.outbox.states import Outcome
 from pushkit.queue.rules import Queue, appended
 from pushkit.secrets.vault import Vault

@@ -12,11 +12,10 @@ from typing import TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
-from pushkit.delivery.job import Job, job_of, read_subscriptions
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import OpenQueue, Queues
 from pushkit.delivery.reporting import NotifiedDelivery, NotifyResult, RefusedRecipient
-from pushkit.delivery.route import Routes
+from pushkit.delivery.route import Job, Routes, job_of, read_subscriptions
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import store as outbox
@@ -64,7 +63,16 @@ class Notice:
         if self.worker is None or isinstance(stored, BaseException):
             return
         for queue, handed, job in self.handed:
-            self.worker.hand(queue.recipient, handed, job, since=self.since, seen_at=self.seen_at)
+            row = queue.recipient.queue
+            self.worker.runner.hand(
+                row.id,
+                row.group,
+                handed,
+                job,
+                version=queue.recipient.revision,
+                since=self.since,
+                seen_at=self.seen_at,
+            )
         if self.some_wait:
             self.worker.wake()
 

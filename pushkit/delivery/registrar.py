@@ -31,7 +31,7 @@ from pushkit.outbox import store as outbox
 from pushkit.outbox.model import new_delivery_id
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.queue.leases import reschedule
-from pushkit.queue.rules import Queue, released
+from pushkit.queue.rules import released
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
@@ -43,7 +43,6 @@ from pushkit.subscriptions.model import (
     DisabledBy,
     Filter,
     Profile,
-    Recipient,
     Subscription,
     SubscriptionKey,
     SubscriptionState,
@@ -191,12 +190,10 @@ class SubscriptionChanges:
     def test(self, chosen: Chosen, snapshot: Task | None = None) -> Script[Found]:
         """Enqueue a test notification for each that is neither disabled nor withdrawn."""
         found, now = yield from self._lock(chosen)
-        rows = yield from OUTBOX.lock([each.id for each in found])
+        wanting = [each.id for each in found if each.state not in _GETS_NOTHING]
+        recipients = yield from subscriptions.lock_current(wanting)
         ids = []
-        for subscription in found:
-            if subscription.state in _GETS_NOTHING:
-                continue
-            recipient = _recipient(subscription, rows[subscription.id])
+        for recipient in recipients.values():
             update = _test_update(recipient.task_id, recipient.version, snapshot)
             body = push_body(update, recipient.version, now=now)
             queues = Queues([recipient])
@@ -246,18 +243,6 @@ def _remove(subscription: Subscription, now: datetime) -> Script[None]:
     else:
         yield from subscriptions.remove(subscription.key)
     yield from outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)
-
-
-def _recipient(subscription: Subscription, queue: Queue) -> Recipient:
-    return Recipient(
-        queue=queue,
-        task_id=subscription.key.task_id,
-        config_id=subscription.key.config_id,
-        version=subscription.version,
-        wanted=subscription.wanted,
-        ended=subscription.ended,
-        revision=subscription.revision,
-    )
 
 
 def _test_update(task_id: str, version: WireVersion, snapshot: Task | None) -> TaskUpdate:

@@ -378,7 +378,8 @@ class PushSender:
         return self._metrics
 
     async def _read(self) -> Readings:
-        from pushkit.delivery.readings import key_readings, outbox_readings
+        from pushkit.outbox.browsing import outbox_readings
+        from pushkit.telemetry.sides import key_readings
 
         readings = dict(key_readings(self._keys.ring(), self._clock()))
         look = functools.partial(outbox_readings, breaker_opens_at=self.options.breaker.failures)
@@ -491,20 +492,32 @@ class PushSender:
             if not isinstance(config, PushConfig):
                 config = parse_push_config(config, wire_version)
             host = unchecked_host(config.url)
-            return await self._subscribe(
-                task_id,
+            origin = self._policy.check(config.url).origin
+            signed_as = read_member("profile", profile, Profile)
+            key = _checked_key(tenant, task_id, owner, config.id or task_id)
+            await self._ready()
+            put = functools.partial(
+                self._registrar.put,
+                key,
                 config,
-                wire_version,
-                owner=owner,
-                tenant=tenant,
-                profile=read_member("profile", profile, Profile),
+                version=wire_version,
+                origin=origin,
+                profile=signed_as,
                 wanted=filter,
             )
+            subscription, before = await self._database.write_patiently(put)
         except (InvalidPushConfigError, UnsupportedVersionError) as exc:
             self.report_refusal(exc, owner=owner, tenant=tenant, task_id=task_id, host=host)
             if advice := local_advice(exc):  # a note is in tracebacks, not in answers to clients
                 exc.add_note(advice.removeprefix("; "))
             raise
+        change = SubscriptionChange.REGISTERED
+        if before is not None:
+            self.worker.changed()
+            change = SubscriptionChange.REPLACED
+            self._reports.report_replaced(before, subscription)
+        report_changed(self.events, change, [subscription], self._clock())
+        return subscription
 
     def report_refusal(
         self,
@@ -544,46 +557,6 @@ class PushSender:
             ),
             local_advice(error),
         )
-
-    async def _subscribe(
-        self,
-        task_id: str,
-        config: PushConfig,
-        version: WireVersion,
-        *,
-        owner: str,
-        tenant: str,
-        profile: Profile,
-        wanted: Filter,
-    ) -> Subscription:
-        destination = self._policy.check(config.url)
-        key = SubscriptionKey(
-            tenant=tenant,
-            task_id=_checked_id("task_id", task_id),
-            owner=owner,
-            config_id=_checked_id("id", config.id or task_id),
-        )
-        if (task_id == ALERTS_TASK) != (owner == ALERTS_OWNER):
-            reason = f"{ALERTS_TASK} and {ALERTS_OWNER} are reserved for the operator's alerts"
-            raise InvalidPushConfigError(f"task_id, owner: {reason}")
-        await self._ready()
-        subscription, before = await self._database.write_patiently(
-            lambda: self._registrar.put(
-                key,
-                config,
-                version=version,
-                origin=destination.origin,
-                profile=profile,
-                wanted=wanted,
-            )
-        )
-        change = SubscriptionChange.REGISTERED
-        if before is not None:
-            self.worker.changed()
-            change = SubscriptionChange.REPLACED
-            self._reports.report_replaced(before, subscription)
-        report_changed(self.events, change, [subscription], self._clock())
-        return subscription
 
     async def unsubscribe(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -865,6 +838,19 @@ def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
         return SecretKeys.from_environment()
     check_type("secrets", secrets, SecretKeys | str | Path)
     return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
+
+
+def _checked_key(tenant: str, task_id: str, owner: str, config_id: str) -> SubscriptionKey:
+    """Return the key of a subscription. Raises InvalidPushConfigError."""
+    if (task_id == ALERTS_TASK) != (owner == ALERTS_OWNER):
+        reason = f"{ALERTS_TASK} and {ALERTS_OWNER} are reserved for the operator's alerts"
+        raise InvalidPushConfigError(f"task_id, owner: {reason}")
+    return SubscriptionKey(
+        tenant=tenant,
+        task_id=_checked_id("task_id", task_id),
+        owner=owner,
+        config_id=_checked_id("id", config_id),
+    )
 
 
 def _checked_id(name: str, value: str) -> str:

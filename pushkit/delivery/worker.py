@@ -8,16 +8,16 @@ from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import REFUSED
 from pushkit.delivery.attempt import Attempt
-from pushkit.delivery.job import Job, job_of, read_subscriptions
 from pushkit.delivery.options import SenderOptions
+from pushkit.delivery.route import Job, job_of, read_subscriptions
 from pushkit.delivery.settle import Settled, Settler, emit_settled
 from pushkit.events.listeners import Listeners
 from pushkit.outbox import attempts
-from pushkit.outbox.results import leased_deliveries, lose
 from pushkit.outbox.states import Outcome
+from pushkit.outbox.store import leased_deliveries, lose
 from pushkit.queue.held import Answer
 from pushkit.queue.leases import LEFT_BEHIND, Claimed
-from pushkit.queue.rules import Handed, PendingJob
+from pushkit.queue.rules import PendingJob
 from pushkit.queue.runner import Runner, Seen
 from pushkit.queue.worker import QueueWorker
 from pushkit.scheduling.ending import cancelled
@@ -25,7 +25,7 @@ from pushkit.scheduling.retry import after_faults, next_attempt
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, from_micros, to_micros
 from pushkit.subscriptions import store as subscriptions
-from pushkit.subscriptions.model import OUTBOX, Recipient
+from pushkit.subscriptions.model import OUTBOX
 
 _LAST_WRITES = 1.0  # seconds for the transactions that run when the worker ends
 _ANSWERS = {
@@ -108,26 +108,6 @@ class Worker(QueueWorker[Job]):
     async def run_once(self) -> int:
         """Claim once, and work off what is due of the claimed queues; return how many attempts."""
         return await self.runner.run_once()
-
-    # --- deliveries that are stored ----------------------------------------------------------
-
-    def hand(
-        self, recipient: Recipient, handed: Handed, job: Job, *, since: float, seen_at: float
-    ) -> None:
-        """Take a stored delivery, after its commit (see `Runner.hand`).
-
-        After the worker was retired, it is left in flight until the lease ends.
-        """
-        queue = recipient.queue
-        self.runner.hand(
-            queue.id,
-            queue.group,
-            handed,
-            job,
-            version=recipient.revision,
-            since=since,
-            seen_at=seen_at,
-        )
 
     # --- `QueueWorker` -----------------------------------------------------------------------
 

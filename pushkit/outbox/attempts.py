@@ -1,4 +1,4 @@
-"""The log of attempts, as scripts (see `pushkit.storage.script`).
+"""Results of attempts, and their log, as scripts (see `pushkit.storage.script`).
 
 An attempt is recorded in the transaction that settles its delivery, even if the delivery was
 cancelled meanwhile: the request reached the webhook all the same. An attempt whose process died is
@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from pushkit.net.timing import Timing
 from pushkit.outbox.model import Delivery, Result
-from pushkit.outbox.states import Outcome
+from pushkit.outbox.states import SETTLED, SETTLING, DeliveryState, Outcome
 from pushkit.record import field, record
 from pushkit.storage.script import (
     EPOCH,
@@ -24,7 +24,9 @@ from pushkit.storage.script import (
     Script,
     SqlValue,
     Statement,
+    chunks,
     from_micros,
+    padded,
     run_for_ids,
     slices,
     to_micros,
@@ -95,6 +97,64 @@ def _unfold(folded: str) -> LoggedAttempt:
     row = {name: int(each) if each else None for name, each in zip(names, numbers, strict=True)}
     others = {"number": 1, "outcome": Outcome.DELIVERED.value, "error": None, "answer": None}
     return _logged_attempt({**row, **others, "address": address or None})
+
+
+def store_results(
+    settled: Sequence[tuple[Delivery, Result]], *, now: int, ahead: timedelta
+) -> Script[set[str]]:
+    """Store results; return the ids of the deliveries that were still those of this lease.
+
+    A delivery that was cancelled or redriven meanwhile is left as it is: `redrives` tells the
+    delivery before and after apart. The caller holds the rows of the queues, has compared their
+    epochs, and records the attempts that are not folded into rows (`is_folded`).
+
+    Args:
+        settled: Deliveries as they were leased, with their results.
+        now: The time, by the database's clock.
+        ahead: How far that clock is ahead of the worker's, which timed the attempts.
+    """
+    alike: dict[tuple[SqlValue, ...], list[tuple[SqlValue, ...]]] = {}
+    for delivery, result in settled:
+        folds, state = is_folded(delivery, result), SETTLED[result.outcome]
+        shared = (
+            str(state),  # a subclass of str is slow to bind
+            result.status,
+            result.error,
+            to_micros(result.retry_at) if result.retry_at else None,
+            None if state is DeliveryState.PENDING else now,
+            int(result.started_at is not None),
+            delivery.redrives,
+        )
+        own: tuple[SqlValue, ...] = (delivery.id, fold(result, ahead)) if folds else (delivery.id,)
+        alike.setdefault((folds, *shared), []).append(own)
+    stored = set[str]()
+    for (is_folded_in, *values_of_all), rows_of in alike.items():
+        for some in chunks(rows_of):
+            values = padded(some)
+            rows = yield Statement(
+                _settling(len(values), folds=bool(is_folded_in)),
+                (*values_of_all, now, *itertools.chain.from_iterable(values)),
+            )
+            stored.update(row["id"] for row in rows)
+    return stored
+
+
+@functools.cache
+def _settling(number: int, *, folds: bool) -> str:
+    """Return the statement that settles so many deliveries with the same columns.
+
+    Parameters from `$9` on: the id of each, and the first attempt if that is folded into the row.
+    """
+    places = range(9, 9 + (2 if folds else 1) * number, 2 if folds else 1)
+    folded = ""
+    if folds:
+        attempts = " ".join(f"WHEN ${n} THEN ${n + 1}" for n in places)
+        folded = f", first_attempt = CASE id {attempts} END"
+    ids = ", ".join(f"${n}" for n in places)
+    return (
+        f"{SETTLING}{folded} WHERE state = 'pending' AND redrives = $7 AND id IN ({ids})"
+        " RETURNING id"
+    )
 
 
 def add(made: Sequence[tuple[str, Result]]) -> Script[None]:

@@ -222,7 +222,7 @@ def cancel_pending(database: Database, ids: Sequence[str]) -> Script[list[str]]:
     by_subscription = yield from _subscriptions_of(ids)
     cancelled: list[str] = []
     for subscription_id, theirs in by_subscription.items():
-        subscription = yield from subscriptions.lock(subscription_id)
+        subscription = (yield from subscriptions.lock_all([subscription_id])).get(subscription_id)
         now = yield from database.now()
         if subscription is None:
             continue

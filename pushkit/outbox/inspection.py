@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,7 +23,7 @@ from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
 from pushkit.storage.paging import WINDOW, AtMost, conditions, read_record, rows_after
-from pushkit.storage.script import Row, Rows, Script, Statement, moment_or_none, to_micros
+from pushkit.storage.script import Row, Script, Statement, moment_or_none, to_micros
 from pushkit.subscriptions.model import OUTBOX
 
 _FILTERED = ("tenant", "owner", "task_id", "subscription_id", "origin", "cancelled_by")
@@ -140,6 +141,7 @@ WHERE_STATE: Final = {
 }
 """The condition of each state, in SQL."""
 _MOST_WAITING: Final = 1000
+_OF_ORIGIN: Final = ("pending", "in_flight", "dead")
 _BUSY: Final = "SELECT id FROM pushkit_subscriptions WHERE lease_worker IS NOT NULL"
 _DUE: Final = (
     "SELECT id FROM pushkit_subscriptions WHERE due_at IS NOT NULL AND lease_worker IS NULL"
@@ -203,7 +205,8 @@ def states_of(subscription_id: str) -> Script[dict[DeliveryState, int]]:
         f" WHERE subscription_id = $1 ORDER BY seq DESC LIMIT {WINDOW}) n GROUP BY state",
         (subscription_id,),
     )
-    return _by_state(rows)
+    found = {row["state"]: row["found"] for row in rows}
+    return {state: found.get(state, 0) for state in DeliveryState}
 
 
 def _opened(vault: Vault, delivery_id: str, body: bytes) -> bytes | None:
@@ -239,41 +242,36 @@ def queues(now: datetime, *, after: str | None, limit: int) -> Script[list[Queue
 
 def stats() -> Script[OutboxStats]:
     """Return counts over the whole outbox."""
-    states = yield Statement(
-        f"SELECT state, COUNT(*) AS found FROM (SELECT {SHOWN_STATE} AS state"
-        " FROM pushkit_deliveries) d GROUP BY state"
+    rows = yield Statement(
+        "SELECT state, origin, error, is_local, COUNT(*) AS found, MIN(age_from) AS oldest FROM"
+        f" (SELECT {SHOWN_STATE} AS state, {AGE_FROM},"
+        # Of what is finished, only the number counts.
+        " CASE WHEN state IN ('pending', 'dead') THEN origin END AS origin,"
+        " CASE WHEN state IN ('pending', 'dead') THEN last_error END AS error,"
+        " CASE WHEN state = 'pending' AND faults > 0 THEN 1 ELSE 0 END AS is_local"
+        " FROM pushkit_deliveries) d GROUP BY state, origin, error, is_local"
     )
-    oldest = yield Statement(
-        f"SELECT MIN(age_from) AS moment FROM (SELECT {AGE_FROM} FROM pushkit_deliveries"
-        f" WHERE {WHERE_STATE[DeliveryState.PENDING]}) p"
-    )
-    origins = yield Statement(
-        "SELECT origin, COUNT(*) FILTER (WHERE state = 'pending') AS pending,"
-        " COUNT(*) FILTER (WHERE state = 'in_flight') AS in_flight,"
-        f" COUNT(*) FILTER (WHERE state = 'dead') AS dead FROM (SELECT origin, {SHOWN_STATE}"
-        " AS state FROM pushkit_deliveries WHERE state IN ('pending', 'dead')) d"
-        " GROUP BY origin"
-    )
-    by_origin = [read_record(OriginStats, row) for row in origins]
-    by_origin.sort(key=lambda each: (-each.pending, -each.dead, each.origin))
-    errors = yield Statement(
-        "SELECT last_error AS error, COUNT(*) AS found,"
-        " SUM(CASE WHEN state = 'pending' AND faults > 0 THEN 1 ELSE 0 END) AS local"
-        " FROM pushkit_deliveries WHERE state IN ('pending', 'dead')"
-        " AND last_error IS NOT NULL GROUP BY last_error ORDER BY last_error"
-    )
+    states, errors, local = Counter[str](), Counter[str](), Counter[str]()
+    of_origin: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        states[row["state"]] += row["found"]
+        if row["origin"] is not None:
+            of_origin[row["origin"]][row["state"]] += row["found"]
+        if row["error"] is not None:
+            errors[row["error"]] += row["found"]
+            local[row["error"]] += row["found"] * row["is_local"]
+    origins = [
+        OriginStats(origin=origin, **{name: found[name] for name in _OF_ORIGIN})
+        for origin, found in of_origin.items()
+    ]
+    oldest = (row["oldest"] for row in rows if row["state"] == DeliveryState.PENDING)
     return OutboxStats(
-        states=_by_state(states),
-        oldest_pending_at=moment_or_none(oldest[0]["moment"]),
-        origins=tuple(by_origin),
-        errors={row["error"]: row["found"] for row in errors},
-        local_faults={row["error"]: row["local"] for row in errors if row["local"]},
+        states={state: states[state] for state in DeliveryState},
+        oldest_pending_at=moment_or_none(min(oldest, default=None)),
+        origins=tuple(sorted(origins, key=lambda each: (-each.pending, -each.dead, each.origin))),
+        errors=dict(sorted(errors.items())),
+        local_faults=dict(sorted((+local).items())),
     )
-
-
-def _by_state(rows: Rows) -> dict[DeliveryState, int]:
-    found = {row["state"]: row["found"] for row in rows}
-    return {state: found.get(state, 0) for state in DeliveryState}
 
 
 def summary_of(row: Row) -> DeliverySummary:

@@ -10,13 +10,23 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from pushkit.outbox.model import DELIVERY, Delivery, NewDelivery, delivery_of
-from pushkit.outbox.states import CANCELLED, SHOWN_STATE, SUPERSEDED, UNFINISHED, CancelledBy
+from pushkit.outbox.states import (
+    CANCELLED,
+    LOST,
+    LOST_FOR_GOOD,
+    SHOWN_STATE,
+    SUPERSEDED,
+    UNFINISHED,
+    CancelledBy,
+    DeliveryState,
+)
 from pushkit.queue.rules import Queue
 from pushkit.storage.script import (
     Script,
     Statement,
     count,
     insert_rows,
+    run_for_ids,
     slices,
     to_micros,
 )
@@ -110,7 +120,35 @@ def supersede(queue: Queue, *, by_new_status: bool, now: datetime) -> Script[int
     return len(rows)
 
 
+def leased_deliveries(ids: Sequence[str]) -> Script[dict[str, Delivery]]:
+    """Return deliveries with their bodies, by id, which the caller leased."""
+    rows = yield from run_for_ids(
+        f"SELECT {_LEASED} FROM pushkit_deliveries WHERE id IN ($ids)",
+        ids,
+    )
+    return {row["id"]: delivery_of(row) for row in rows}
+
+
+def lose(
+    delivery_id: str, error: str, *, counts: bool, retry_at: int | None, now: int
+) -> Script[None]:
+    """Note the death of a worker with the delivery that it may have died of.
+
+    Args:
+        delivery_id: The first delivery of its queue, which is held.
+        error: The code to store.
+        counts: Whether it counts as an attempt.
+        retry_at: When to try again; None to give it up.
+        now: The time.
+    """
+    if retry_at is None:
+        yield Statement(LOST_FOR_GOOD.where("id = $1"), (delivery_id, error, now))
+    else:
+        yield Statement(LOST.where("id = $1"), (delivery_id, error, retry_at, int(counts), now))
+
+
 _DELIVERY = DELIVERY.format(state=SHOWN_STATE)
+_LEASED = DELIVERY.format(state=f"'{DeliveryState.IN_FLIGHT}'")
 
 
 def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:

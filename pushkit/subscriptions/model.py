@@ -163,27 +163,19 @@ class StoredSubscription:
     credentials: str | None = field(repr=False)
 
 
-class Current(NamedTuple):
-    """The fields of a subscription that are needed to settle an attempt (see `Subscription`)."""
-
-    queue: Queue
-    url: str
-    revision: int
-    active: bool
-    ended: bool
-    failing_since: datetime | None
-
-
 class Recipient(NamedTuple):
-    """The fields of a subscription that are needed to store an update (see `Subscription`)."""
+    """What storing an update, and settling an attempt, need of a subscription (see there)."""
 
     queue: Queue
     task_id: str
     config_id: str
     version: WireVersion
     wanted: Filter
-    ended: bool
+    url: str
     revision: int
+    active: bool
+    ended: bool
+    failing_since: datetime | None
 
     @property
     def id(self) -> str:

@@ -32,7 +32,6 @@ from pushkit.storage.script import (
 from pushkit.subscriptions.model import (
     EVERYTHING,
     OUTBOX,
-    Current,
     DisabledBy,
     Filter,
     Profile,
@@ -234,14 +233,6 @@ def lock_recipients(
     return list({row["id"]: _recipient(row) for row in rows}.values())
 
 
-def lock(subscription_id: str) -> Script[Subscription | None]:
-    """Return one subscription, its row held until the transaction ends; None if it is gone."""
-    rows = yield Statement(
-        "SELECT * FROM pushkit_subscriptions WHERE id = $1 FOR UPDATE", (subscription_id,)
-    )
-    return read_subscription(rows[0]) if rows else None
-
-
 def count_recipients(tasks: Sequence[tuple[str, str]]) -> Script[dict[tuple[str, str], int]]:
     """Return how many active subscriptions each task has, also those whose rows are held."""
     filled = padded(tasks)
@@ -258,8 +249,8 @@ def lock_all(ids: Sequence[str]) -> Script[dict[str, Subscription]]:
     return (yield from _by_ids("*", ids, read_subscription, "FOR UPDATE"))
 
 
-def lock_current(ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, Current]]:
-    """Return the `Current` fields of some subscriptions, as `lock_all` does.
+def lock_current(ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, Recipient]]:
+    """Return some subscriptions as recipients, by id, as `lock_all` does.
 
     Args:
         wait: Whether to wait for rows that other transactions hold, or to leave them out too.
@@ -268,13 +259,13 @@ def lock_current(ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, C
         f"{_CURRENT} ORDER BY q.id FOR UPDATE OF q{_skip_locked_unless(wait)}",
         sorted(set(ids)),
     )
-    return {row["id"]: _current(row) for row in rows}
+    return {row["id"]: _recipient(row) for row in rows}
 
 
-def read_current(ids: Sequence[str]) -> Script[dict[str, Current]]:
-    """Return the `Current` fields of some subscriptions, without holding their rows."""
+def read_current(ids: Sequence[str]) -> Script[dict[str, Recipient]]:
+    """Return some subscriptions as recipients, by id, without holding their rows."""
     rows = yield from run_for_ids(_CURRENT, sorted(set(ids)))
-    return {row["id"]: _current(row) for row in rows}
+    return {row["id"]: _recipient(row) for row in rows}
 
 
 def stored_of_task(*, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
@@ -394,18 +385,18 @@ def _new_id(now: datetime) -> str:
     return f"sub_{int(now.timestamp() * 1000):012x}{os.urandom(10).hex()}"
 
 
-_CURRENT = (
-    f"SELECT {QUEUE}, q.url, q.revision, q.active, q.ended, q.failing_since"
-    f" FROM {OUTBOX.joined} WHERE q.id IN ($ids)"
+_RECIPIENT = (
+    f"SELECT {QUEUE}, q.task_id, q.config_id, q.version, q.filter, q.url, q.revision, q.active,"
+    " q.ended, q.failing_since"
 )
+_CURRENT = f"{_RECIPIENT} FROM {OUTBOX.joined} WHERE q.id IN ($ids)"
 
 
 @functools.cache
 def _recipients(tasks: int, *, wait: bool) -> str:
     """Return the statement that locks the recipients of so many tasks."""
     return (
-        f"SELECT {QUEUE}, q.task_id, q.config_id, q.version, q.filter, q.ended, q.revision"
-        f" {_from_tasks(tasks, OUTBOX.joined)}"
+        f"{_RECIPIENT} {_from_tasks(tasks, OUTBOX.joined)}"
         f" ORDER BY q.id FOR UPDATE OF q{_skip_locked_unless(wait)}"
     )
 
@@ -461,19 +452,14 @@ def _stored_subscription(row: Row) -> StoredSubscription:
     )
 
 
-def _current(row: Row) -> Current:
-    *queue, url, revision, active, ended, since = row
-    failing = moment_or_none(since)
-    return Current(queue_of(queue), url, revision, bool(active), bool(ended), failing)
-
-
 _VERSIONS = {version.value: version for version in WireVersion}
 
 
 def _recipient(row: Row) -> Recipient:
-    *queue, task_id, config_id, version, wanted, ended, revision = row
-    sent = (task_id, config_id, _VERSIONS[version], _filter(wanted))
-    return Recipient._make((queue_of(queue), *sent, bool(ended), revision))
+    *queue, task_id, config_id, version, wanted, url, revision, active, ended, since = row
+    sent = (task_id, config_id, _VERSIONS[version], _filter(wanted), url, revision)
+    state = (bool(active), bool(ended), moment_or_none(since))
+    return Recipient._make((queue_of(queue), *sent, *state))
 
 
 def read_subscription(row: Row) -> Subscription:

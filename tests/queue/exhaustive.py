@@ -20,12 +20,13 @@ from typing import Any, Final, NamedTuple
 
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
+from pushkit.outbox.attempts import store_results
 from pushkit.outbox.model import Delivery, Result
-from pushkit.outbox.results import store_results
 from pushkit.outbox.schema import SCHEMA
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
+from pushkit.queue import rules
 from pushkit.queue.held import Answer, Ask, HeldQueue, Reply
-from pushkit.queue.leases import ClaimLimits, Claims, advance, reschedule
+from pushkit.queue.leases import Claims, advance, reschedule
 from pushkit.queue.rules import Handed, appended, released
 from pushkit.storage.script import EPOCH, Script, Statement, from_micros, to_micros
 from pushkit.storage.sqlite import run_script
@@ -201,13 +202,12 @@ def _lose(lost: Any, now: int) -> Script[None]:  # noqa: ARG001  # the policy is
 
 
 def _claim(worker: str, is_held: bool, is_after_setback: bool) -> Script[Leased | None]:
-    claims = Claims(tables=OUTBOX, lose=_lose)
+    claims = Claims(tables=OUTBOX, lose=_lose, probation_from=PROBATION)
     if is_after_setback:
         yield from OUTBOX.after_setback(0, LEASE)
     held = [QUEUE] if is_held else []
     yield from claims.take_over(worker, held=held, dead=lambda _: (), now=0)
-    limits = ClaimLimits(queues=8, of_origin=lambda _: 8, probation_from=PROBATION)
-    result = yield from claims.claim(worker, limits, now=0, until=LEASE)
+    result = yield from claims.claim(worker, rules.Room(8, lambda _: 8), now=0, until=LEASE)
     if not result.claimed:
         return None
     [claimed] = result.claimed
@@ -391,9 +391,10 @@ class State(NamedTuple):
 
 def _thawed(held: Held) -> HeldQueue[Job]:
     queue = HeldQueue[Job](
-        QUEUE, GROUP, held.epoch, version=0, until=float(held.until), seen_at=0.0, tail=held.tail
+        rules.Leased(QUEUE, GROUP, held.epoch, held.waiting, held.tail),
+        until=float(held.until),
+        seen_at=0.0,
     )
-    queue.waiting = list(held.waiting)
     queue.current = held.current
     queue.answered = list(held.answered)
     queue.settling = held.settling
@@ -545,8 +546,8 @@ class Explorer:
             if not handed.took:
                 return state
             queue = HeldQueue[Job](
-                QUEUE, GROUP, handed.epoch, version=0, until=float(store.until), seen_at=0.0,
-                tail=handed.seq - 1,
+                rules.Leased(QUEUE, GROUP, handed.epoch, (), handed.seq - 1),
+                until=float(store.until), seen_at=0.0,
             )  # fmt: skip
             worker = worker._replace(settled="")
         elif held.epoch > handed.epoch:
@@ -610,9 +611,10 @@ class Explorer:
         if worker.held is not None and worker.held.epoch >= leased.epoch:
             return state
         queue = HeldQueue[Job](
-            QUEUE, GROUP, leased.epoch, version=0, until=float(until), seen_at=0.0, tail=leased.upto
+            rules.Leased(QUEUE, GROUP, leased.epoch, leased.jobs, leased.upto),
+            until=float(until),
+            seen_at=0.0,
         )
-        queue.waiting.extend(leased.jobs)
         return with_worker(state, number, worker._replace(held=_frozen(queue), settled=""))
 
     def _holder(self, state: State, number: int, held: Held) -> Iterator[Move]:

@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from pushkit.errors import MalformedBodyError
 from pushkit.queue.held import Ask, Reply
-from pushkit.queue.rules import Handed
-from pushkit.queue.runner import Room
+from pushkit.queue.rules import Handed, Room
 from pushkit.scheduling import stop_after_attempt
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.script import Script, from_micros
@@ -314,9 +313,9 @@ class Transactions:
         self.dispatcher._seen_at = NOW + TICK if is_after_setback else NOW
         room = Room(8, lambda _: 8)
         claims = yield from self.dispatcher._claim(room, [QUEUE] if is_held else [])
-        if not claims.leased:
+        if not claims.claimed:
             return None
-        [leased] = claims.leased
+        [leased] = claims.claimed
         return Leased(leased.epoch, cast("Any", leased.jobs), leased.upto)
 
     def settle(self, ask: Ask) -> Script[Reply]:

@@ -46,7 +46,7 @@ _CLAIMS = "pushkit.queue.leases:Claims"
 _HELD = "pushkit.queue.held"
 _SCHEDULER = "pushkit.queue.scheduler"
 _RUNNER = "pushkit.queue.runner:Runner"
-_RESULTS = "pushkit.outbox.results"
+_RESULTS = "pushkit.outbox.attempts"
 _TRANSACTION = "pushkit.delivery.enqueue:_Transaction"
 _ATTEMPT = "pushkit.delivery.attempt:Attempt"
 _SETTLER = "pushkit.delivery.settle:Settler"
@@ -353,7 +353,7 @@ CUTS = (
         "probation",
         "After that, it gets one attempt at a time until it works.",
         "came beside another on probation",
-        passes("pushkit.queue.worker:QueueWorker._claim", "ClaimLimits", "probation_from", "10**9"),
+        passes("pushkit.queue.worker:QueueWorker.__init__", "Claims", "probation_from", "10**9"),
     ),
     _cut(
         "probation without a lease",

@@ -15,11 +15,10 @@ from tenacity import stop_after_attempt, wait_fixed
 
 from pushkit import RetryPolicy
 from pushkit.delivery.answers import BreakerPolicy
-from pushkit.delivery.job import Job, job_of
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.delivery.registrar import SubscriptionChanges
-from pushkit.delivery.route import Routes
+from pushkit.delivery.route import Job, Routes, job_of
 from pushkit.delivery.settle import Settled, Settler
 from pushkit.events.sender import SubscriptionChange
 from pushkit.net.destination import DestinationPolicy
@@ -27,11 +26,11 @@ from pushkit.outbox import changes
 from pushkit.outbox import retention as outbox_retention
 from pushkit.outbox import store as outbox
 from pushkit.outbox.model import Result, StatusMark
-from pushkit.outbox.results import leased_deliveries, lose
 from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.outbox.store import leased_deliveries, lose
 from pushkit.queue import held
-from pushkit.queue.leases import ClaimLimits, Claims
-from pushkit.queue.rules import Handed, PendingJob
+from pushkit.queue.leases import Claims
+from pushkit.queue.rules import Handed, Leased, PendingJob, Room
 from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Deferred, Script, Statement, to_micros
 from pushkit.subscriptions import store as subscriptions
@@ -242,11 +241,17 @@ def _claim(chance: random.Random, _number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         now, mine = to_micros(memory.database.moment), memory.leased[worker]
-        claims = Claims(tables=OUTBOX, lose=_lose, window=window, steps=steps)
+        claims = Claims(
+            tables=OUTBOX,
+            lose=_lose,
+            window=window,
+            steps=steps,
+            probation_from=_PROBATION_FROM,
+        )
         yield from claims.take_over(worker, held=mine.queues, dead=lambda _: (), now=now)
         result = yield from claims.claim(
             worker,
-            ClaimLimits(queues=limit, of_origin=lambda _: 2, probation_from=_PROBATION_FROM),
+            Room(limit, lambda _: 2),
             now=now,
             until=now + _LEASE // timedelta(microseconds=1),
         )
@@ -256,12 +261,8 @@ def _claim(chance: random.Random, _number: int) -> Make:
         def done() -> None:
             for queue, jobs, upto in result.claimed:
                 theirs = [job_of(deliveries[job.id], None) for job in jobs]
-                mine.claimed(
-                    *(queue.id, queue.group, queue.epoch, theirs, upto),
-                    version=0,
-                    until=inf,
-                    seen_at=inf,
-                )
+                leased = Leased(queue.id, queue.group, queue.epoch, theirs, upto)
+                mine.claimed(leased, until=inf, seen_at=inf)
 
         return done
 
@@ -543,20 +544,16 @@ def _claim_notifications(chance: random.Random, _number: int) -> Make:
         now, mine = to_micros(memory.database.moment), memory.inboxes[worker]
         claims = Claims(tables=INBOX, lose=_lose_notifications)
         yield from claims.take_over(worker, held=mine.queues, dead=lambda _: (), now=now)
-        limits = ClaimLimits(queues=limit, of_origin=lambda _: limit, probation_from=1)
+        room = Room(limit, lambda _: limit)
         until = now + _LEASE // timedelta(microseconds=1)
-        result = yield from claims.claim(worker, limits, now=now, until=until)
+        result = yield from claims.claim(worker, room, now=now, until=until)
         jobs = yield from inbox.jobs_of([(each.queue, each.jobs) for each in result.claimed])
 
         def done() -> None:
             for queue, found, upto in result.claimed:
                 theirs = [jobs[job.id] for job in found]
-                mine.claimed(
-                    *(queue.id, queue.group, queue.epoch, theirs, upto),
-                    version=0,
-                    until=inf,
-                    seen_at=inf,
-                )
+                leased = Leased(queue.id, queue.group, queue.epoch, theirs, upto)
+                mine.claimed(leased, until=inf, seen_at=inf)
 
         return done
 

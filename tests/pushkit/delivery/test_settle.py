@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pushkit import Filter, PushSender, TaskState
-from pushkit.delivery.job import Job
+from pushkit.delivery.route import Job
 from pushkit.delivery.settle import Settled
 from pushkit.events.model import EventKind
 from pushkit.events.sender import DeliveryEvent
@@ -20,8 +20,7 @@ from pushkit.outbox import attempts
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
 from pushkit.queue.held import Ask
-from pushkit.queue.rules import QUANTUM
-from pushkit.queue.runner import Leased
+from pushkit.queue.rules import QUANTUM, Leased
 from pushkit.storage.script import Script, Statement, alone
 from tests.clock import Clock
 from tests.long_runs import examples
@@ -127,7 +126,7 @@ def delivered(job: Job, clock: Clock) -> Result:
     )
 
 
-def ask_of(leased: Leased[Job], *results: Result, releases: bool = False) -> Ask:
+def ask_of(leased: Leased, *results: Result, releases: bool = False) -> Ask:
     """Return what settles the first deliveries of a leased queue with these results."""
     done, left = leased.jobs[: len(results)], leased.jobs[len(results) :]
     for job, result in zip(done, results, strict=True):

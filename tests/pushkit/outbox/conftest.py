@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pushkit.delivery.job import Job
+from pushkit.delivery.route import Job
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pushkit.delivery.job import Job
+from pushkit.delivery.route import Job
 from pushkit.errors import IdempotencyConflictError
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.queue.held import HeldQueue
