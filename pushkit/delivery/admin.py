@@ -274,6 +274,7 @@ class OutboxAdmin(Admin):
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:
         """Cancel pending deliveries, and return them; running attempts continue."""
+        check_list("ids", ids)
         cancel = functools.partial(changes.cancel_pending, self._database)
         cancelled: list[str] = []
         with self._counting(OutboxChange.CANCELLED) as count:

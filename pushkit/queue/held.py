@@ -248,11 +248,12 @@ class Memory(Generic[J]):
         known = self.queues.get(leased.id)
         if known is not None and known.epoch >= leased.epoch:
             return None
+        if known is not None:  # it may have moved to another origin since
+            self.forget(known)
         queue = self.queues[leased.id] = HeldQueue[J](
             leased, until=until, seen_at=seen_at, most_unsettled=self._most_unsettled
         )
-        if known is None:
-            self.at_origin[queue.group[2]] += 1
+        self.at_origin[queue.group[2]] += 1
         return queue
 
     def forget(self, queue: HeldQueue[J]) -> None:
