@@ -15,7 +15,7 @@ from pushkit.delivery.subscription_admin import Changed
 from pushkit.keys.source import KeySource
 from pushkit.outbox.changes import Redriven, Retried
 from pushkit.webui.access import DashboardAccess
-from pushkit.webui.exchange import PageRequest
+from pushkit.webui.asgi import PageRequest
 from pushkit.webui.site import Acted, Site, fields_of, id_of
 
 if TYPE_CHECKING:

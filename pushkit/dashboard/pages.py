@@ -40,6 +40,7 @@ from pushkit.subscriptions.model import Profile, Subscription, SubscriptionState
 from pushkit.terminal.output import document
 from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
+from pushkit.webui.asgi import PageRequest, Refused
 from pushkit.webui.documents import (
     buckets,
     choice_of,
@@ -51,7 +52,6 @@ from pushkit.webui.documents import (
     text_of,
     verdict_document,
 )
-from pushkit.webui.exchange import PageRequest, Refused
 from pushkit.webui.site import id_of
 
 _MASK: Final = "***"

@@ -1,7 +1,7 @@
 """The frame of a dashboard: access checks before every handler, headers after it, templates.
 
-No page loads anything from another origin, and none has an inline script or style. The module is
-independent of the server: `pushkit.webui.aiohttp` and `pushkit.webui.asgi` pass requests to it.
+No page loads anything from another origin, and none has an inline script or style. A site is an
+ASGI application; `pushkit.webui.aiohttp` passes aiohttp's requests to it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,20 @@ from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.storage.location import with_database
 from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
-from pushkit.webui.exchange import Answer, PageRequest, ReadForm, Refused, values_of
+from pushkit.webui.asgi import (
+    Answer,
+    Message,
+    PageRequest,
+    Receive,
+    Refused,
+    Send,
+    read_body,
+    refuse_websocket,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from aiohttp import web
-
-    from pushkit.webui.asgi import AsgiSite
 
 
 class Acted(NamedTuple):
@@ -245,20 +253,29 @@ class Site:
 
         return application(self)
 
-    def asgi(self) -> AsgiSite:
+    def asgi(self) -> Site:
         """Return the site as an ASGI application, to run, or to mount in Starlette or FastAPI."""
-        from pushkit.webui.asgi import AsgiSite
+        return self
 
-        return AsgiSite(self)
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one request; acknowledge a server's lifespan events, for which nothing is done."""
+        if scope["type"] == "lifespan":
+            for done in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{done}.complete"})
+        elif scope["type"] == "websocket":
+            await refuse_websocket(receive, send)
+        elif scope["type"] == "http":
+            answer = await self._answer(PageRequest.of(scope), receive)
+            await answer.send(receive, send)
 
     # --- around every handler ------------------------------------------------------------------
 
-    async def answer(self, request: PageRequest, read: ReadForm) -> Answer:
-        """Answer a request."""
+    async def _answer(self, request: PageRequest, receive: Receive) -> Answer:
         try:
             query = {name: values[0] for name, values in values_of(request.query_string).items()}
             request = replace(request, query=query)
-            answer = await self._handle(request, read)
+            answer = await self._handle(request, receive)
         except Refused as exc:
             answer = self._refusal(request, exc)
         except ConfigError as exc:
@@ -271,7 +288,7 @@ class Site:
             answer = self._refusal(request, Refused(500, "the dashboard failed: see its log"))
         return replace(answer, headers=tuple((_HEADERS | dict(answer.headers)).items()))
 
-    async def _handle(self, request: PageRequest, read: ReadForm) -> Answer:
+    async def _handle(self, request: PageRequest, receive: Receive) -> Answer:
         if not self.access.knows_host(request.headers.get("host"), request.local_address):
             raise Refused(421, "Host names another server: give this name by --host or `hosts`")
         if not request.path.startswith(("/static/", "/login")) and not self._may_read(request):
@@ -279,7 +296,7 @@ class Site:
         handler, values = self._find(request)
         request = replace(request, values=values)
         if request.method == "POST":
-            body = await read(_MAX_FORM_BYTES)
+            body = await read_body(receive, _MAX_FORM_BYTES)
             if body is None:
                 raise Refused(413, f"expected a whole form, of at most {_MAX_FORM_BYTES} bytes")
             request = replace(request, form=values_of(body.decode("utf-8", "replace")))

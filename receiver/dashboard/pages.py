@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError
 from pushkit.terminal.output import document
+from pushkit.webui.asgi import PageRequest, Refused
 from pushkit.webui.documents import (
     buckets,
     choice_of,
@@ -22,7 +23,6 @@ from pushkit.webui.documents import (
     text_of,
     verdict_document,
 )
-from pushkit.webui.exchange import PageRequest, Refused
 from receiver.admin import InboxAdmin
 from receiver.dashboard.health import findings, headline, is_of_a_sender
 from receiver.dashboard.memory import Calls, KeptRefusal, Memory
