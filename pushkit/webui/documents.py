@@ -1,148 +1,143 @@
-"""The parts of documents that both dashboards share: pages, figures, query values, findings."""
+"""Documents of the API: records as JSON, and the JSON Schema of each, both by its annotated fields.
+
+So a schema cannot disagree with an answer. A record's fields may be records, lists, mappings by
+text, times and plain values. `Annotated` chooses members of a record, or describes a field:
+
+    figures: Annotated[OutboxFigures, Members("now pending", inline=True)]
+    says: Annotated[str, "The verdict in a sentence."]
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from enum import IntEnum, StrEnum
-from typing import Final, NamedTuple, TypeVar
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.errors import ConfigError
-from pushkit.storage.paging import Page
-
-T = TypeVar("T")
-E = TypeVar("E", bound=StrEnum)
-
-MAX_CHARS: Final = 512
-# A sender's ids may have control characters, but no NUL, which PostgreSQL cannot store.
-TEXT_PATTERN: Final = r"^[^\x00]*$"
-_TEXT: Final = re.compile(TEXT_PATTERN)
-_BUCKETS: Final = 60
-# Deep JSON is mostly indentation: a megabyte of it becomes 70 MB, and takes seconds.
-_MAX_INDENTED_BYTES: Final = 64 * 1024
 
 
-def page_document(name: str, page: Page[T], document: Callable[[T], JsonObject]) -> JsonObject:
-    """Return a page of a list that is read from its newest item."""
-    items = [document(each) for each in page.items]
-    return {name: [*items], "before": page.before, "is_cut": page.is_cut}
+class Members(NamedTuple):
+    """Which members of a record a document has; in a list, those of each record."""
+
+    names: str = ""  # separated by blanks; all if it is empty
+    inline: bool = False  # whether they are members of the document that has the record
 
 
-def percentile(ordered: Sequence[float], part: float) -> float | None:
-    """Return the percentile of sorted values, for a part of 0 to 1; None without values."""
-    return ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else None
+_ALL: Final = Members()
+_PLAIN: Final[dict[object, JsonObject]] = {
+    bool: {"type": "boolean"},
+    datetime: {"type": "string", "format": "date-time"},
+    float: {"type": "number"},
+    int: {"type": "integer"},
+    object: {},
+    str: {"type": "string"},
+    NoneType: {"type": "null"},
+}
 
 
-def percentiles(values: Iterable[float]) -> JsonObject:
-    """Return the 50th, 95th and 99th percentile of some values."""
-    ordered = sorted(values)
-    return {f"p{part}": percentile(ordered, part / 100) for part in (50, 95, 99)}
+def json_of(found: object, members: Members = _ALL) -> JsonValue:
+    """Return a document, or a part of one, as JSON."""
+    match found:
+        case None | bool() | int() | float() | str():
+            return found
+        case datetime():
+            return found.isoformat()
+        case Mapping():
+            return {str(name): json_of(value) for name, value in found.items()}
+        case Sequence() if not hasattr(found, "_fields"):
+            return [json_of(each, members) for each in found]
+    kind: Any = type(found)
+    made: JsonObject = {}
+    for name, hint in _hints(kind, members.names).items():
+        chosen = _chosen(hint)
+        value = json_of(getattr(found, name), chosen)
+        made |= value if chosen.inline and isinstance(value, dict) else {name: value}
+    return made
 
 
-def buckets(
-    found: Iterable[tuple[datetime, str]], names: Sequence[str], since: datetime, now: datetime
-) -> list[JsonValue]:
-    """Count the items of each name in each sixtieth of a period."""
-    whole = max(now - since, timedelta(seconds=1))
-    width = whole / _BUCKETS
-    counted: list[dict[str, int]] = [dict.fromkeys(names, 0) for _ in range(_BUCKETS)]
-    for at, name in found:
-        index = (at - since) // width
-        counted[min(max(index, 0), _BUCKETS - 1)][name] += 1
-    return [
-        {"at": (since + whole * n / _BUCKETS).isoformat(), **each} for n, each in enumerate(counted)
-    ]
+class Schemas:
+    """The schemas of documents, each by the name of its type."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, JsonValue] = {}
+
+    def of(self, hint: object, members: Members = _ALL) -> JsonObject:
+        """Return the schema of a type: a reference if it has a name."""
+        if get_origin(hint) is not None:
+            return self._generic(hint, members)
+        if hint in _PLAIN:
+            return _PLAIN[hint]
+        assert isinstance(hint, type)  # noqa: S101  # an enumeration or a record
+        if members.names:
+            return self._object(hint, members)
+        if hint.__name__ not in self.by_name:
+            self.by_name[hint.__name__] = {}  # while it is made: it may have itself as a part
+            self.by_name[hint.__name__] = (
+                {"type": "string", "enum": [each.value for each in hint]}
+                if issubclass(hint, Enum)
+                else self._object(hint, members)
+            )
+        return {"$ref": f"#/components/schemas/{hint.__name__}"}
+
+    def _generic(self, hint: object, members: Members) -> JsonObject:
+        origin: Any = get_origin(hint)
+        args = get_args(hint)
+        if origin is Annotated:
+            says = [each for each in args[1:] if isinstance(each, str)]
+            described: JsonObject = {"description": says[0]} if says else {}
+            return self.of(args[0], _chosen(hint)) | described
+        if origin in (Union, UnionType):
+            return {"anyOf": [self.of(each, members) for each in args]}
+        if origin is Literal:
+            return {"enum": [*args]}
+        if issubclass(origin, Mapping):
+            return {"type": "object", "additionalProperties": self.of(args[1])}
+        return {"type": "array", "items": self.of(args[0], members)}
+
+    def _object(self, kind: type, members: Members) -> JsonObject:
+        """Return the schema of an object that has these members, and no others."""
+        found: dict[str, JsonValue] = {}
+        for name, hint in _hints(kind, members.names).items():
+            if (chosen := _chosen(hint)).inline:
+                part = self._object(get_args(hint)[0], chosen)["properties"]
+                found |= part if isinstance(part, dict) else {}
+            else:
+                found[name] = self.of(hint)
+        required: list[JsonValue] = [*found]
+        return {
+            "type": "object",
+            "properties": found,
+            "required": required,
+            "additionalProperties": False,
+        }
 
 
-def shown_body(body: bytes | None) -> str | None:
-    """Return a body for reading: JSON indented; anything else, or a long body, as it is."""
-    if body is None:
-        return None
-    text = body.decode("utf-8", "backslashreplace")
-    if len(body) > _MAX_INDENTED_BYTES:
-        return text
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
+def _chosen(hint: object) -> Members:
+    return next((each for each in get_args(hint)[1:] if isinstance(each, Members)), _ALL)
 
 
-def text_of(query: Mapping[str, str], name: str) -> str | None:
-    """Return a value of a query, None if empty. Raises ConfigError: too long, or with a NUL."""
-    found = query.get(name) or None
-    if found is not None and (len(found) > MAX_CHARS or not _TEXT.fullmatch(found)):
-        raise ConfigError(f"{name}: expected at most {MAX_CHARS} characters, without a NUL")
-    return found
-
-
-def choice_of(query: Mapping[str, str], name: str, known: type[E]) -> E | None:
-    """Return a value of a query as a member of an enumeration. Raises ConfigError: it is none."""
-    found = query.get(name) or None
-    if found is not None and found not in {*known}:
-        raise ConfigError(f"{name}: expected one of {', '.join(known)}")
-    return known(found) if found else None
-
-
-def limit_of(query: Mapping[str, str]) -> int:
-    """Return the most items of a page. Raises ConfigError: it is not a number from 1 to 200."""
-    text = query.get("limit", "50")
-    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= 200):
-        raise ConfigError("limit: expected a number from 1 to 200")
-    return int(text)
-
-
-class Severity(IntEnum):
-    """The severity of a finding."""
-
-    NOTE = 0
-    WARNING = 1
-    FAILURE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that an operator should know."""
-
-    severity: Severity  # how bad it is
-    says: str  # what was found
-    mend: str  # what to do about it
-    link: str = "/"  # the page that shows it
-
-
-class Verdict(StrEnum):
-    """What an overview says in one word."""
-
-    IDLE = "idle"
-    """Nothing happened that could be judged."""
-    HEALTHY = "healthy"
-    ATTENTION = "attention"
-    FAILING = "failing"
-
-
-class Headline(NamedTuple):
-    """What an overview says in one sentence."""
-
-    verdict: Verdict
-    says: str
-
-
-def worst_of(findings: Iterable[Finding]) -> Severity:
-    """Return the severity of the worst finding."""
-    return max((each.severity for each in findings), default=Severity.NOTE)
-
-
-def verdict_document(headline: Headline, findings: Iterable[Finding]) -> JsonObject:
-    """Return the verdict, its sentence, and the findings, the worst first."""
-    ordered = sorted(findings, key=lambda each: -each.severity)
+@functools.cache
+def _hints(kind: Any, names: str) -> dict[str, Any]:
+    """Return the types of a record's members; of properties only if they are named."""
+    hints = get_type_hints(kind, include_extras=True)
+    if not names:
+        known = [each.name for each in fields(kind)] if is_dataclass(kind) else [*hints]
+        return {name: hints[name] for name in known}
     return {
-        "verdict": headline.verdict.value,
-        "says": headline.says,
-        "findings": [
-            {**dataclasses.asdict(each), "severity": each.severity.name.lower()} for each in ordered
-        ],
+        name: hints[name] if name in hints else get_type_hints(getattr(kind, name).fget)["return"]
+        for name in names.split()
     }

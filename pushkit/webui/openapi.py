@@ -1,113 +1,92 @@
-"""Helpers with which both dashboards describe their APIs (OpenAPI 3.1)."""
+"""The description of a dashboard's API (OpenAPI 3.1), and the parameters of its requests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.version import __version__
-from pushkit.webui.documents import MAX_CHARS, TEXT_PATTERN, Verdict
+from pushkit.webui.asgi import Refused
+from pushkit.webui.documents import Schemas
 
-_WORDS: Final[dict[str, JsonObject]] = {
-    "text": {"type": "string"},
-    "number": {"type": "number"},
-    "integer": {"type": "integer"},
-    "flag": {"type": "boolean"},
-    "moment": {"type": "string", "format": "date-time"},
-    "name": {"type": "string", "maxLength": MAX_CHARS, "pattern": TEXT_PATTERN},
-    "shown": {"type": "string", "enum": ["0", "1"]},
-    "object": {"type": "object"},
-    "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
-}
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+# A sender's ids may have control characters, but no NUL, which PostgreSQL cannot store.
+TEXT: Final = r"[^\x00]{1,512}"
+TEXT_IN_WORDS: Final = "at most 512 characters, without a NUL"
 
 
-def schema_of(written: str) -> JsonObject:
-    """Return the schema of a word, or a reference to the schema of that name.
+@dataclass(frozen=True, slots=True)
+class Parameter(Generic[T]):
+    """A parameter of a query, a path or a form."""
 
-    A trailing `[]` means a list of it, a trailing `?` that or null.
-    """
-    if written.endswith("?"):
-        return {"anyOf": [schema_of(written[:-1]), {"type": "null"}]}
-    if written.endswith("[]"):
-        return {"type": "array", "items": schema_of(written[:-2])}
-    return _WORDS.get(written) or {"$ref": f"#/components/schemas/{written}"}
+    name: str
+    says: str  # what it does
+    pattern: str  # what a value matches as a whole
+    expected: str  # the same in words
+    read: Callable[[str], T]  # returns the value of a text that matches
+    default: T  # the value if there is none
+    schema: object = None  # its type, or its JSON Schema if that is not a text by the pattern
+    is_filter: bool = False  # whether it selects what is listed, on every page of a list
+    is_required: bool = False
+    is_in_path: bool = False
 
-
-def record(*lines: str) -> JsonObject:
-    """Return a schema of an object that has these members, and no others.
-
-    Each line is `names: schema # description`: names separated by spaces, the description optional.
-    """
-    members: dict[str, JsonValue] = {}
-    for line in lines:
-        names, _, rest = line.partition(": ")
-        written, _, says = rest.partition(" # ")
-        description: JsonObject = {"description": says} if says else {}
-        members |= {name: schema_of(written) | description for name in names.split()}
-    return {
-        "type": "object",
-        "properties": members,
-        "required": [*members],
-        "additionalProperties": False,
-    }
+    def of(self, values: Mapping[str, str]) -> T:
+        """Return its value. Raises Refused: it is not as expected, or required and not there."""
+        given = values.get(self.name, "")
+        if not given and not self.is_required:
+            return self.default
+        if not re.fullmatch(self.pattern, given):
+            status = 404 if self.is_in_path else 400
+            raise Refused(status, f"{self.name}: expected {self.expected}")
+        return self.read(given)
 
 
-def one_of(names: Iterable[str]) -> JsonObject:
-    """Return a schema of an enumeration."""
-    return {"type": "string", "enum": [*map(str, names)]}
+def text(name: str, says: str) -> Parameter[str | None]:
+    """Return a parameter that filters by a text."""
+    return Parameter(name, says, TEXT, TEXT_IN_WORDS, str, None, is_filter=True)
 
 
-def parameter(
-    name: str, schema: JsonObject | str, says: str, where: str = "query", *, required: bool = False
-) -> JsonObject:
-    """Describe a parameter; one in a path is always required."""
-    return {
-        "name": name,
-        "in": where,
-        "required": required or where == "path",
-        "description": says,
-        "schema": schema_of(schema) if isinstance(schema, str) else schema,
-    }
+def choice(name: str, says: str, of: type[E]) -> Parameter[E | None]:
+    """Return a parameter that filters by a member of an enumeration."""
+    expected = f"one of {', '.join(of)}"
+    return Parameter(name, says, "|".join(of), expected, of, None, of, is_filter=True)
 
 
-LIMIT: Final = parameter(
-    "limit", {"type": "integer", "minimum": 1, "maximum": 200}, "How many at most; 50 by default."
+def flag(name: str, says: str, *, is_filter: bool = False) -> Parameter[bool]:
+    """Return a parameter that is 0 or 1."""
+    return Parameter(name, says, "[01]", "0 or 1", "1".__eq__, False, is_filter=is_filter)
+
+
+def position(name: str, pattern: str, read: Callable[[str], T]) -> Parameter[T | None]:
+    """Return the parameter that leads to the next page of a list."""
+    of = f"`{name}` of the previous page"
+    return Parameter(name, f"{of[0].upper()}{of[1:]}.", pattern, f"the {of}", read, None)
+
+
+def id_in_path(pattern: str, read: Callable[[str], T], none: T) -> Parameter[T]:
+    """Return the `{id}` of a path."""
+    schema: JsonObject = {"type": "string", "minLength": 1, "maxLength": 128}
+    expected = "an id of what there is"
+    return Parameter(
+        "id", "Its id.", pattern, expected, read, none, schema, is_required=True, is_in_path=True
+    )
+
+
+LIMIT: Final = Parameter(
+    "limit",
+    "How many at most; 50 by default.",
+    "[1-9][0-9]?|1[0-9][0-9]|200",
+    "a number from 1 to 200",
+    int,
+    50,
+    {"type": "integer", "minimum": 1, "maximum": 200},
 )
-_SHARED: Final[dict[str, JsonValue]] = {
-    "AtMost": record("number: integer", "more: flag # Counting stopped at the number."),
-    "Verdict": one_of(Verdict),
-    "Severity": one_of(("note", "warning", "failure")),
-    "Finding": record("severity: Severity", "says mend link: text"),
-    "Percentiles": record("p50 p95 p99: number?"),
-    "Problem": record("type detail: text", "status: integer"),
-}
-
-
-def api_document(
-    server: str, *, title: str, says: str, paths: JsonObject, schemas: dict[str, JsonValue]
-) -> JsonObject:
-    """Return the description of an API whose paths are below `server`.
-
-    `schemas` are the API's own, by name; those that all dashboards share are added.
-    """
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": title, "version": __version__, "description": says},
-        "servers": [{"url": server}],
-        "security": [{"token": []}],
-        "paths": paths,
-        "components": {
-            "schemas": {**_SHARED, **schemas},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
-    }
-
-
-def get(schema: str, says: str, *parameters: JsonObject) -> JsonObject:
-    """Describe a path that answers GET."""
-    return {"get": operation(schema, says, *parameters)}
-
 
 _REFUSALS: Final = {
     "400": "A parameter is wrong.",
@@ -118,11 +97,69 @@ _REFUSALS: Final = {
 }
 
 
-def operation(schema: str, says: str, *parameters: JsonObject) -> JsonObject:
-    """Describe an operation by the schema of its answer."""
-    found: JsonObject = {"application/json": {"schema": schema_of(schema)}}
-    problem: JsonObject = {"application/problem+json": {"schema": schema_of("Problem")}}
-    answers: JsonObject = {"200": {"description": "Found.", "content": found}}
-    for status, why in _REFUSALS.items():
-        answers[status] = {"description": why, "content": problem}
-    return {"summary": says, "parameters": [*parameters], "responses": answers}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A refusal (RFC 9457)."""
+
+    type: str = "about:blank"
+    status: int
+    detail: str
+
+
+class Api:
+    """The operations of an API."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._schemas = Schemas()
+        self._paths: dict[str, JsonValue] = {}
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        says: str,
+        parameters: Sequence[Parameter[Any]],
+        answer: object,  # its type
+    ) -> None:
+        """Add an operation."""
+        found: JsonObject = {"application/json": {"schema": self._schemas.of(answer)}}
+        problem: JsonObject = {"application/problem+json": {"schema": self._schemas.of(Problem)}}
+        answers: JsonObject = {"200": {"description": "Found.", "content": found}}
+        for status, why in _REFUSALS.items():
+            answers[status] = {"description": why, "content": problem}
+        self._paths[path] = {
+            method.lower(): {
+                "summary": says,
+                "parameters": [self._described(each) for each in parameters],
+                "responses": answers,
+            }
+        }
+
+    def _described(self, parameter: Parameter[Any]) -> JsonObject:
+        schema = parameter.schema or {"type": "string", "pattern": f"^({parameter.pattern})$"}
+        return {
+            "name": parameter.name,
+            "in": "path" if parameter.is_in_path else "query",
+            "required": parameter.is_required,
+            "description": parameter.says,
+            "schema": schema if isinstance(schema, dict) else self._schemas.of(schema),
+        }
+
+    def document(self, server: str) -> JsonObject:
+        """Return the description of the API below `server`."""
+        return {
+            "openapi": "3.1.0",
+            "info": {
+                "title": f"{self._title} dashboard",
+                "version": __version__,
+                "description": "What the dashboard shows. Times are in UTC.",
+            },
+            "servers": [{"url": server}],
+            "security": [{"token": []}],
+            "paths": self._paths,
+            "components": {
+                "schemas": self._schemas.by_name,
+                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            },
+        }

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from pushkit.webui import aiohttp, asgi
-from pushkit.webui.documents import shown_body
+from pushkit.webui.overview import shown_body
 from tests.eventually import DEADLINE
 
 
