@@ -196,6 +196,7 @@ def sender_pages(ids: list[str], subscriptions: list[str], rows: int) -> Pages:
         "subscriptions": lambda: "/subscriptions",
         "subscriptions that fail": lambda: "/subscriptions?state=disabled",
         "one subscription": lambda: f"/subscriptions/{chance.choice(subscriptions)}",
+        "queues": lambda: "/queues",
         "destinations": lambda: "/destinations",
         "keys": lambda: "/keys",
         "overview, as JSON": lambda: "/api/v1/overview",

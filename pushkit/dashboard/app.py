@@ -15,8 +15,8 @@ from pushkit.dashboard.refused import Refusals
 from pushkit.keys.source import KeySource
 from pushkit.outbox.changes import Redriven, Retried
 from pushkit.webui.access import DashboardAccess
+from pushkit.webui.api import LIMIT
 from pushkit.webui.asgi import PageRequest
-from pushkit.webui.openapi import LIMIT
 from pushkit.webui.site import Changed, Link, Site, fields_of
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from typing import Annotated, TypedDict
 from pushkit.events.sender import PushConfigRefused
 from pushkit.outbox.browsing import DestinationStanding, OutboxFigures
 from pushkit.outbox.inspection import DeliverySummary, QueueStanding
-from pushkit.record import record
 from pushkit.storage.paging import AtMost
 from pushkit.subscriptions.model import SubscriptionState
-from pushkit.webui.documents import Members
+from pushkit.webui.api import Document, Members
 from pushkit.webui.overview import Finding, Headline, NewestFirst, Percentiles
 
 _REFUSED = "at code reason tenant owner task_id host"
@@ -36,16 +35,14 @@ class Key(TypedDict):
     revoked_at: datetime | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Keys:
+class Keys(Document):
     """The signing keys, if the dashboard was given them."""
 
     is_known: bool
     keys: Sequence[Key]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Document):
     """How many deliveries ended in a minute, or so."""
 
     at: datetime
@@ -53,8 +50,7 @@ class Ended:
     other: int
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class ErrorCount:
+class ErrorCount(Document):
     """How many deliveries have an error."""
 
     code: str
@@ -63,8 +59,7 @@ class ErrorCount:
     deliveries: int
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class RefusedConfigs:
+class RefusedConfigs(Document):
     """The push configs that this process refused."""
 
     since: datetime
@@ -72,8 +67,7 @@ class RefusedConfigs:
     newest: Annotated[Sequence[PushConfigRefused], Members(_REFUSED)]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Overview:
+class Overview(Document):
     """Whether the sender is healthy, and its main figures."""
 
     headline: Annotated[Headline, Members(inline=True)]
@@ -90,7 +84,6 @@ class Overview:
     signing_key: Key | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
 class Deliveries(NewestFirst):
     """A page of deliveries."""
 
@@ -122,24 +115,21 @@ class Attempt(TypedDict):
     error: str | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class WebhookAnswer:
+class WebhookAnswer(Document):
     """What a webhook answered to an attempt."""
 
     number: int
     answer: str | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(Document):
     """A header field."""
 
     name: str
     value: str
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Document):
     """The request of the last attempt, rebuilt, with masked secrets."""
 
     line: str
@@ -175,8 +165,7 @@ class Subscription(TypedDict):
     created_at: datetime
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Document):
     """A delivery with its attempts."""
 
     summary: Annotated[DeliverySummary, Members(inline=True)]
@@ -189,15 +178,13 @@ class Delivery:
     request: Request | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
 class Subscriptions(NewestFirst):
     """A page of subscriptions."""
 
     subscriptions: Sequence[Subscription]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class SubscriptionReport:
+class SubscriptionReport(Document):
     """A subscription with its deliveries."""
 
     subscription: Annotated[Subscription, Members(inline=True)]
@@ -218,8 +205,7 @@ class BreakerState(StrEnum):
     """All but one delivery at a time."""
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Destination:
+class Destination(Document):
     """A destination that failed last, or asked to wait."""
 
     standing: Annotated[DestinationStanding, Members("tenant owner origin failures", inline=True)]
@@ -228,8 +214,7 @@ class Destination:
     attempt_seconds: Sequence[float]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Speed:
+class Speed(Document):
     """How long the last attempts of a destination took."""
 
     origin: str
@@ -237,8 +222,7 @@ class Speed:
     p50: float | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Destinations:
+class Destinations(Document):
     """A page of destinations."""
 
     destinations: Sequence[Destination]
@@ -246,16 +230,14 @@ class Destinations:
     lately: Sequence[Speed]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Queues:
+class Queues(Document):
     """A page of queues."""
 
     queues: Sequence[QueueStanding]
     after: str | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Document):
     """The result of a change."""
 
     ids: Sequence[str]

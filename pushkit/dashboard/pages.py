@@ -11,27 +11,6 @@ from urllib.parse import quote, unquote
 
 from pushkit.clock import utc_now
 from pushkit.dashboard import documents
-from pushkit.dashboard.documents import (
-    Attempt,
-    BreakerState,
-    Deliveries,
-    Delivery,
-    Destination,
-    Destinations,
-    Ended,
-    ErrorCount,
-    Field,
-    Key,
-    Keys,
-    Overview,
-    Queues,
-    Request,
-    Speed,
-    SubscriptionReport,
-    Subscriptions,
-    WebhookAnswer,
-    Why,
-)
 from pushkit.dashboard.health import findings, headline
 from pushkit.dashboard.refused import Refusals
 from pushkit.delivery.admin import OutboxAdmin
@@ -59,8 +38,8 @@ from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionState
 from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
+from pushkit.webui.api import LIMIT, TEXT, choice, flag, id_in_path, position, text
 from pushkit.webui.asgi import PageRequest, Refused
-from pushkit.webui.openapi import LIMIT, TEXT, choice, flag, id_in_path, position, text
 from pushkit.webui.overview import (
     a_minute,
     buckets,
@@ -118,7 +97,7 @@ class Pages:
         self._issuer = issuer
         self._refused = refused
 
-    async def overview(self, _request: PageRequest) -> Overview:
+    async def overview(self, _request: PageRequest) -> documents.Overview:
         """Return whether the sender is healthy, and its main figures."""
         figures = await self._outbox.figures()
         found = worst_first(findings(figures, self._keys.ring() if self._keys else None))
@@ -126,7 +105,7 @@ class Pages:
         delivered = [each for each, is_delivered in ended if is_delivered]
         since, now = figures.finished_since, figures.now
         times = buckets(((each.finished_at, good) for each, good in ended), since, now)
-        return Overview(
+        return documents.Overview(
             headline=headline(figures, found),
             findings=found,
             figures=figures,
@@ -137,16 +116,20 @@ class Pages:
             latency_seconds=percentiles(
                 (each.finished_at - each.age_from).total_seconds() for each in delivered
             ),
-            ended=[Ended(at=at, delivered=good, other=other) for at, good, other in times],
+            ended=[
+                documents.Ended(at=at, delivered=good, other=other) for at, good, other in times
+            ],
             errors=[
-                ErrorCount(code=code, means=meaning(code), mend=mend(code), deliveries=number)
+                documents.ErrorCount(
+                    code=code, means=meaning(code), mend=mend(code), deliveries=number
+                )
                 for code, number in figures.errors.items()
             ],
             refused_configs=self._refused.document() if self._refused else None,
             signing_key=next((key for key in self._key_documents(now) if key["signs"]), None),
         )
 
-    async def deliveries(self, request: PageRequest) -> Deliveries:
+    async def deliveries(self, request: PageRequest) -> documents.Deliveries:
         """Return deliveries, newest first.
 
         A page may not be full: `before` leads to the next one.
@@ -155,9 +138,9 @@ class Pages:
         page = await self._outbox.browse(
             delivery_filter(query), before=BEFORE.of(query), limit=LIMIT.of(query)
         )
-        return Deliveries(deliveries=page.items, before=page.before, is_cut=page.is_cut)
+        return documents.Deliveries(deliveries=page.items, before=page.before, is_cut=page.is_cut)
 
-    async def delivery(self, request: PageRequest) -> Delivery:
+    async def delivery(self, request: PageRequest) -> documents.Delivery:
         """Return one delivery with its attempts, and its request rebuilt."""
         report = await self._outbox.show(ID.of(request.values))
         if report is None:
@@ -165,12 +148,13 @@ class Pages:
         of = await self._subscriptions.show(report.delivery.subscription_id)
         made = report_document(report, with_body=False, with_answers=False)
         answers = [
-            WebhookAnswer(number=each.number, answer=shown_answer(each)) for each in report.attempts
+            documents.WebhookAnswer(number=each.number, answer=shown_answer(each))
+            for each in report.attempts
         ]
-        return Delivery(
+        return documents.Delivery(
             summary=report.delivery,
-            why=cast("Why | None", made["why"]),
-            log=cast("list[Attempt]", made["log"]),
+            why=cast("documents.Why | None", made["why"]),
+            log=cast("list[documents.Attempt]", made["log"]),
             answers=answers if WITH_ANSWERS.of(request.query) else None,
             body=shown_body(report.body) if WITH_BODY.of(request.query) else None,
             is_sealed=report.body is None,
@@ -178,33 +162,33 @@ class Pages:
             request=self._request(report, of.subscription) if of else None,
         )
 
-    async def subscriptions(self, request: PageRequest) -> Subscriptions:
+    async def subscriptions(self, request: PageRequest) -> documents.Subscriptions:
         """Return subscriptions, newest first, without secrets."""
         query = request.query
         wanted = SubscriptionFilter(state=SUBSCRIPTION_STATE.of(query), **_shared_filter(query))
         page = await self._subscriptions.browse(
             wanted, before=BEFORE.of(query), limit=LIMIT.of(query)
         )
-        return Subscriptions(
+        return documents.Subscriptions(
             subscriptions=[_document_of(each) for each in page.items],
             before=page.before,
             is_cut=page.is_cut,
         )
 
-    async def subscription(self, request: PageRequest) -> SubscriptionReport:
+    async def subscription(self, request: PageRequest) -> documents.SubscriptionReport:
         """Return one subscription with its newest deliveries."""
         subscription_id = ID.of(request.values)
         report = await self._subscriptions.show(subscription_id)
         if report is None:
             raise Refused(404, "there is no subscription of this id")
         page = await self._outbox.browse(DeliveryFilter(subscription_id=subscription_id), limit=20)
-        return SubscriptionReport(
+        return documents.SubscriptionReport(
             subscription=_document_of(report.subscription),
             states_of_deliveries={state.value: n for state, n in report.deliveries.items()},
             newest=page.items,
         )
 
-    async def destinations(self, request: PageRequest) -> Destinations:
+    async def destinations(self, request: PageRequest) -> documents.Destinations:
         """Return destinations that failed last or asked to wait, with their breakers."""
         now, limit = utc_now(), LIMIT.of(request.query)
         page = await self._outbox.destinations(
@@ -212,35 +196,39 @@ class Pages:
         )
         shown, more = page[:limit], len(page) > limit
         speeds = await self._speeds(await self._outbox.finished())
-        return Destinations(
+        return documents.Destinations(
             destinations=[self._destination(each, now, speeds) for each in shown],
             after=_cursor(shown[-1]) if more else None,
             lately=[
-                Speed(origin=origin, attempt_seconds=took, p50=percentile(sorted(took), 0.5))
+                documents.Speed(
+                    origin=origin, attempt_seconds=took, p50=percentile(sorted(took), 0.5)
+                )
                 for origin, took in sorted(speeds.items())
             ],
         )
 
-    async def queues(self, request: PageRequest) -> Queues:
+    async def queues(self, request: PageRequest) -> documents.Queues:
         """Return the queues that a worker leases, or in which deliveries wait for one."""
         limit = LIMIT.of(request.query)
         page = await self._outbox.queues(after=AFTER_QUEUE.of(request.query), limit=limit + 1)
         after = page[limit - 1].id if len(page) > limit else None
-        return Queues(queues=page[:limit], after=after)
+        return documents.Queues(queues=page[:limit], after=after)
 
-    async def keys(self, _request: PageRequest) -> Keys:
+    async def keys(self, _request: PageRequest) -> documents.Keys:
         """Return the signing keys and their states."""
-        return Keys(is_known=self._keys is not None, keys=self._key_documents(utc_now()))
+        return documents.Keys(is_known=self._keys is not None, keys=self._key_documents(utc_now()))
 
     # --- parts ---------------------------------------------------------------------------------
 
-    def _key_documents(self, now: datetime) -> list[Key]:
+    def _key_documents(self, now: datetime) -> list[documents.Key]:
         if self._keys is None:
             return []
         ring = self._keys.ring()
-        return [cast("Key", key_document(ring, entry, now)) for entry in ring.keys]
+        return [cast("documents.Key", key_document(ring, entry, now)) for entry in ring.keys]
 
-    def _request(self, report: DeliveryReport, subscription: Subscription) -> Request | None:
+    def _request(
+        self, report: DeliveryReport, subscription: Subscription
+    ) -> documents.Request | None:
         """Return the request of the last attempt, rebuilt from stored rows, with masked secrets.
 
         It lacks what no row holds: the operator's own credentials for a destination, signature
@@ -278,9 +266,9 @@ class Pages:
             task_id=delivery.task_id,
             config_id=delivery.config_id,
         )
-        return Request(
+        return documents.Request(
             line=f"POST {masked_url(url.target)} HTTP/1.1",
-            headers=[Field(name=name, value=value) for name, value in fields],
+            headers=[documents.Field(name=name, value=value) for name, value in fields],
             jwt_header=self._jwt_header(Algorithm.RS256 if is_samples else None, sent_at),
             jwt_claims={
                 **claims,
@@ -312,12 +300,12 @@ class Pages:
 
     def _destination(
         self, each: DestinationStanding, now: datetime, speeds: Mapping[str, list[float]]
-    ) -> Destination:
+    ) -> documents.Destination:
         threshold, waits = self._outbox.breaker.failures, each.waits_until > now
-        state = BreakerState.WAITS if waits else BreakerState.FAILING
+        state = documents.BreakerState.WAITS if waits else documents.BreakerState.FAILING
         if each.failures >= threshold:
-            state = BreakerState.OPEN if waits else BreakerState.HALF_OPEN
-        return Destination(
+            state = documents.BreakerState.OPEN if waits else documents.BreakerState.HALF_OPEN
+        return documents.Destination(
             standing=each,
             state=state,
             waits_until=each.waits_until if waits else None,

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
 
-from pushkit.record import record
+from pushkit.webui.api import Document
 
 _BUCKETS: Final = 60
 # Deep JSON is mostly indentation: a megabyte of it becomes 70 MB, and takes seconds.
@@ -65,8 +65,7 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda each: -_BY_SEVERITY(each.severity))
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Percentiles:
+class Percentiles(Document):
     """The percentiles of some values; None without values."""
 
     p50: float | None
@@ -109,8 +108,7 @@ def buckets(
     return [(since + whole * n / _BUCKETS, yes, no) for n, (yes, no) in enumerate(counted)]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class NewestFirst:
+class NewestFirst(Document):
     """The end of a page of a list, newest first."""
 
     before: Annotated[str | None, "Leads to older ones; null: there are none."]

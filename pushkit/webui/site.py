@@ -36,6 +36,7 @@ from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.storage.location import with_database
 from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
+from pushkit.webui.api import Api, Document, Parameter, Problem, json_of
 from pushkit.webui.asgi import (
     Answer,
     Message,
@@ -47,8 +48,6 @@ from pushkit.webui.asgi import (
     refuse_websocket,
     values_of,
 )
-from pushkit.webui.documents import json_of
-from pushkit.webui.openapi import Api, Parameter, Problem
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -82,7 +81,7 @@ T = TypeVar("T")
 D = TypeVar("D", bound=HasIds)
 
 Handler: TypeAlias = Callable[[PageRequest], Awaitable[Answer]]
-Read: TypeAlias = Callable[[PageRequest], Awaitable[object]]
+Read: TypeAlias = Callable[[PageRequest], Awaitable[Document]]
 """Returns a document; the annotation of what it returns describes that in the API."""
 Filters: TypeAlias = Sequence[Parameter[Any]]
 Change: TypeAlias = Callable[[PageRequest], Awaitable[Changed]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from pushkit.webui.access import DashboardAccess
-from pushkit.webui.openapi import LIMIT
+from pushkit.webui.api import LIMIT
 from pushkit.webui.site import Link, Site
 from receiver.admin import Redriven
 from receiver.dashboard import pages

@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Literal, TypedDict
 
 from pushkit.events.receiver import CalledBack, NotificationRefused
-from pushkit.record import record
-from pushkit.webui.documents import Members
+from pushkit.webui.api import Document, Members
 from pushkit.webui.overview import Finding, Headline, NewestFirst, Percentiles
 from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.inspection import (
@@ -25,8 +24,7 @@ _FIGURES = "now received in_progress dead unmatched incomplete oldest_unfinished
 _REFUSED = "at code status sender task_id delivery_id peer"
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(Document):
     """A reason for refusals, with its remedy."""
 
     code: str
@@ -35,8 +33,7 @@ class Reason:
     steps: Annotated[Sequence[str], "The steps of the verification that it can come from."]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Reasons:
+class Reasons(Document):
     """The number of refusals by reason."""
 
     is_known: Annotated[bool, "Whether a receiver runs in this process."]
@@ -46,8 +43,7 @@ class Reasons:
     reasons: Sequence[Reason]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Came:
+class Came(Document):
     """How many notifications came in a minute, or so."""
 
     at: datetime
@@ -55,8 +51,7 @@ class Came:
     other: int
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Overview:
+class Overview(Document):
     """Whether the receiver is healthy, and its main figures."""
 
     headline: Annotated[Headline, Members(inline=True)]
@@ -72,7 +67,6 @@ class Overview:
     newest: Sequence[NotificationSummary]
 
 
-@record(frozen=True, slots=True, kw_only=True)
 class Notifications(NewestFirst):
     """A page of notifications."""
 
@@ -101,8 +95,7 @@ class VerifiedStep(TypedDict):
     result: StepResult
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Notification:
+class Notification(Document):
     """A notification with the steps of its verification and its callbacks."""
 
     summary: Annotated[NotificationSummary, Members(inline=True)]
@@ -111,8 +104,7 @@ class Notification:
     body: str | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Gap:
+class Gap(Document):
     """Numbers that had not arrived before the next notification, and have not since."""
 
     gap: Literal[True] = True
@@ -121,16 +113,14 @@ class Gap:
     last: int
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Update:
+class Update(Document):
     """A notification of a task."""
 
     gap: Literal[False] = False
     summary: Annotated[NotificationSummary, Members(inline=True)]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Document):
     """The notifications of a task."""
 
     task_id: str
@@ -138,16 +128,14 @@ class Task:
     is_cut: bool
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Queues:
+class Queues(Document):
     """A page of queues."""
 
     queues: Sequence[InboxQueue]
     after: str | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class CallsOfCallback:
+class CallsOfCallback(Document):
     """The calls of a callback in this process."""
 
     number: int
@@ -157,8 +145,7 @@ class CallsOfCallback:
     failures: Annotated[Sequence[CalledBack], Members("at notification_id task_id error")]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Callback:
+class Callback(Document):
     """A callback."""
 
     callback: str
@@ -166,24 +153,21 @@ class Callback:
     calls: CallsOfCallback | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Callbacks:
+class Callbacks(Document):
     """The callbacks that fail, or were called in this process."""
 
     since: datetime | None
     callbacks: Sequence[Callback]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class RefusedRequest:
+class RefusedRequest(Document):
     """A refused request."""
 
     kept: Annotated[KeptRefusal, Members("number reason", inline=True)]
     event: Annotated[NotificationRefused, Members(_REFUSED, inline=True)]
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Refusals:
+class Refusals(Document):
     """A page of refused requests."""
 
     by_reason: Annotated[Reasons, Members(inline=True)]
@@ -191,8 +175,7 @@ class Refusals:
     before: str | None
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class RefusalReport:
+class RefusalReport(Document):
     """A refused request with every step of its verification."""
 
     request: Annotated[RefusedRequest, Members(inline=True)]

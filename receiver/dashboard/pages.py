@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, unquote
 
-from pushkit.webui.asgi import PageRequest, Refused
-from pushkit.webui.openapi import (
+from pushkit.webui.api import (
     LIMIT,
     TEXT,
     TEXT_IN_WORDS,
@@ -21,26 +20,10 @@ from pushkit.webui.openapi import (
     position,
     text,
 )
+from pushkit.webui.asgi import PageRequest, Refused
 from pushkit.webui.overview import a_minute, buckets, percentiles, shown_body, worst_first
 from receiver.admin import InboxAdmin
-from receiver.dashboard.documents import (
-    Callback,
-    Callbacks,
-    CallsOfCallback,
-    Came,
-    Gap,
-    Notification,
-    Notifications,
-    Overview,
-    Queues,
-    Reason,
-    Reasons,
-    RefusalReport,
-    Refusals,
-    RefusedRequest,
-    Task,
-    Update,
-)
+from receiver.dashboard import documents
 from receiver.dashboard.health import findings, headline, is_of_a_sender
 from receiver.dashboard.memory import Calls, Memory
 from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
@@ -81,7 +64,7 @@ class InboxPages:
         self._memory = memory
         self._degraded = degraded
 
-    async def overview(self, _request: PageRequest) -> Overview:
+    async def overview(self, _request: PageRequest) -> documents.Overview:
         """Return whether the receiver is healthy, and its main figures."""
         figures = await self.inbox.figures()
         troubles = await self.inbox.callback_troubles()
@@ -91,7 +74,7 @@ class InboxPages:
         found = worst_first(findings(figures, troubles, kept, self._degraded()))
         arrivals, since, now = figures.arrivals, figures.arrivals_since, figures.now
         times = buckets(((came, done is not None) for came, done in arrivals), since, now)
-        return Overview(
+        return documents.Overview(
             headline=headline(figures, troubles, kept, found),
             findings=found,
             figures=figures,
@@ -101,13 +84,13 @@ class InboxPages:
             seconds_until_called_back=percentiles(
                 (done - came).total_seconds() for came, done in arrivals if done
             ),
-            came=[Came(at=at, done=done, other=other) for at, done, other in times],
+            came=[documents.Came(at=at, done=done, other=other) for at, done, other in times],
             refusals=self._reasons(),
             newest_dead=dead.items,
             newest=newest.items,
         )
 
-    async def notifications(self, request: PageRequest) -> Notifications:
+    async def notifications(self, request: PageRequest) -> documents.Notifications:
         """Return notifications, newest first.
 
         A page may not be full: `before` leads to the next one.
@@ -120,44 +103,48 @@ class InboxPages:
             unmatched=UNMATCHED.of(query),
         )
         page = await self.inbox.browse(wanted, before=BEFORE.of(query), limit=LIMIT.of(query))
-        return Notifications(notifications=page.items, before=page.before, is_cut=page.is_cut)
+        return documents.Notifications(
+            notifications=page.items, before=page.before, is_cut=page.is_cut
+        )
 
-    async def notification(self, request: PageRequest) -> Notification:
+    async def notification(self, request: PageRequest) -> documents.Notification:
         """Return one notification with the steps of its verification and its callbacks."""
         report = await self.inbox.show(ID.of(request.values))
         if report is None:
             raise Refused(404, _PURGED)
-        return Notification(
+        return documents.Notification(
             summary=report.notification,
             steps=steps_of_accepted(report),
             callbacks=report.callbacks,
             body=shown_body(report.body) if WITH_BODY.of(request.query) else None,
         )
 
-    async def task(self, request: PageRequest) -> Task:
+    async def task(self, request: PageRequest) -> documents.Task:
         """Return the newest 200 updates of a task, by `seq`, with the gaps between them."""
         task_id = ONE_TASK.of(request.query)
         wanted = InboxFilter(task_id=task_id, sender=SENDER.of(request.query))
         page = await self.inbox.browse(wanted, limit=_OF_TASK)
-        return Task(task_id=task_id, lines=_lines(page.items), is_cut=page.before is not None)
+        return documents.Task(
+            task_id=task_id, lines=_lines(page.items), is_cut=page.before is not None
+        )
 
-    async def queues(self, request: PageRequest) -> Queues:
+    async def queues(self, request: PageRequest) -> documents.Queues:
         """Return the queues that a process leases, or in which notifications wait for one."""
         limit = LIMIT.of(request.query)
         page = await self.inbox.queues(after=AFTER.of(request.query), limit=limit + 1)
         shown = [replace(each, id=quote(each.id, safe="")) for each in page[:limit]]
-        return Queues(queues=shown, after=shown[-1].id if len(page) > limit else None)
+        return documents.Queues(queues=shown, after=shown[-1].id if len(page) > limit else None)
 
-    async def callbacks(self, _request: PageRequest) -> Callbacks:
+    async def callbacks(self, _request: PageRequest) -> documents.Callbacks:
         """Return the callbacks: their failures, and their last calls."""
         calls = self._memory.calls if self._memory else {}
         by_name: dict[str, list[CallbackTrouble]] = defaultdict(list)
         for each in await self.inbox.callback_troubles():
             by_name[each.callback].append(each)
-        return Callbacks(
+        return documents.Callbacks(
             since=self._memory.since if self._memory else None,
             callbacks=[
-                Callback(
+                documents.Callback(
                     callback=name,
                     troubles=by_name.get(name, []),
                     calls=_calls(calls[name]) if name in calls else None,
@@ -166,41 +153,41 @@ class InboxPages:
             ],
         )
 
-    async def refusals(self, request: PageRequest) -> Refusals:
+    async def refusals(self, request: PageRequest) -> documents.Refusals:
         """Return the refused requests by reason, each reason with its remedy."""
         before, limit = BEFORE.of(request.query), LIMIT.of(request.query)
         kept = self._memory.refusals(CODE.of(request.query)) if self._memory else []
         older = [each for each in kept if before is None or each.number < before]
         page = older[:limit]
-        return Refusals(
+        return documents.Refusals(
             by_reason=self._reasons(),
-            refusals=[RefusedRequest(kept=each, event=each.event) for each in page],
+            refusals=[documents.RefusedRequest(kept=each, event=each.event) for each in page],
             before=str(page[-1].number) if len(older) > limit else None,
         )
 
-    async def refusal(self, request: PageRequest) -> RefusalReport:
+    async def refusal(self, request: PageRequest) -> documents.RefusalReport:
         """Return one refusal with every step."""
         number = ID.of(request.values)
         found = self._memory.find(number) if self._memory else None
         if found is None:
             raise Refused(404, _FORGOTTEN)
-        return RefusalReport(
-            request=RefusedRequest(kept=found, event=found.event),
+        return documents.RefusalReport(
+            request=documents.RefusedRequest(kept=found, event=found.event),
             refusal=refusal_of(found.event.code),
             is_of_a_sender=is_of_a_sender(found.event),
             steps=steps_of_refused(found.event),
         )
 
-    def _reasons(self) -> Reasons:
+    def _reasons(self) -> documents.Reasons:
         counts = self._memory.counts.most_common() if self._memory else []
         rows = [(code, number, refusal_of(code)) for code, number in counts]
-        return Reasons(
+        return documents.Reasons(
             is_known=self._memory is not None,
             since=self._memory.since if self._memory else None,
             process=os.getpid() if self._memory else None,
             number=sum(number for _, number in counts),
             reasons=[
-                Reason(
+                documents.Reason(
                     code=code, number=number, refusal=row, steps=[step.word for step in row.steps]
                 )
                 for code, number, row in rows
@@ -208,9 +195,9 @@ class InboxPages:
         )
 
 
-def _calls(found: Calls) -> CallsOfCallback:
+def _calls(found: Calls) -> documents.CallsOfCallback:
     seconds = [each.total_seconds() for each in found.took]
-    return CallsOfCallback(
+    return documents.CallsOfCallback(
         number=found.calls,
         failed=found.failed,
         seconds=seconds,
@@ -219,13 +206,13 @@ def _calls(found: Calls) -> CallsOfCallback:
     )
 
 
-def _lines(found: Sequence[NotificationSummary]) -> list[Gap | Update]:
+def _lines(found: Sequence[NotificationSummary]) -> list[documents.Gap | documents.Update]:
     """Return the notifications of each sender and config by `seq`, with gaps as separate lines."""
     came: dict[tuple[str, str], set[int]] = defaultdict(set)
     for each in found:
         if each.seq is not None:
             came[each.sender, each.config_id or ""].add(each.seq)
-    lines: list[Gap | Update] = []
+    lines: list[documents.Gap | documents.Update] = []
     for each in sorted(found, key=lambda n: (n.sender, n.config_id or "", n.seq or 0, n.id)):
         if each.missing and each.seq is not None:
             first, last = each.seq - each.missing, each.seq - 1
@@ -234,6 +221,6 @@ def _lines(found: Sequence[NotificationSummary]) -> list[Gap | Update]:
             )
             for begin, end in zip([first - 1, *numbers], [*numbers, last + 1], strict=True):
                 if end - begin > 1:
-                    lines.append(Gap(sender=each.sender, first=begin + 1, last=end - 1))
-        lines.append(Update(summary=each))
+                    lines.append(documents.Gap(sender=each.sender, first=begin + 1, last=end - 1))
+        lines.append(documents.Update(summary=each))
     return lines
