@@ -145,7 +145,7 @@ def _add_changes(site: Site, outbox: OutboxAdmin) -> None:
         query = fields_of(request, _OF_DELIVERIES)
         found = await outbox.redrive(delivery_filter(query))
         done, said = _again("redriven", found)
-        return Changed(done.ids, said, f"/deliveries?{urlencode(query)}")
+        return Changed(done.ids, said, "/deliveries", query)
 
     site.change("/deliveries/redrive-all", "redrive-all", redrive_all, _OF_DELIVERIES)
     for act in (redrive, resend, retry, cancel):

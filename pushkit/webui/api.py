@@ -187,10 +187,11 @@ class Parameter(Generic[T]):
         given = values.get(self.name, "")
         if not given and not self.is_required:
             return self.default
-        if not re.fullmatch(self.pattern, given):
-            status = 404 if self.is_in_path else 400
-            raise Refused(status, f"{self.name}: expected {self.expected}")
-        return self.read(given)
+        if re.fullmatch(self.pattern, given):
+            return self.read(given)
+        if self.is_in_path:
+            raise Refused(404, "there is nothing with this id")
+        raise Refused(400, f"{self.name}: expected {self.expected}")
 
 
 def text(name: str, says: str) -> Parameter[str | None]:
@@ -212,15 +213,13 @@ def flag(name: str, says: str, *, is_filter: bool = False) -> Parameter[bool]:
 def position(name: str, pattern: str, read: Callable[[str], T]) -> Parameter[T | None]:
     """Return the parameter that leads to the next page of a list."""
     of = f"`{name}` of the previous page"
-    return Parameter(name, f"{of[0].upper()}{of[1:]}.", pattern, f"the {of}", read, None)
+    return Parameter(name, f"{of}.", pattern, f"the {of}", read, None)
 
 
 def id_in_path(pattern: str, read: Callable[[str], T], none: T) -> Parameter[T]:
     """Return the `{id}` of a path."""
-    schema: JsonObject = {"type": "string", "minLength": 1, "maxLength": 128}
-    expected = "an id of what there is"
     return Parameter(
-        "id", "Its id.", pattern, expected, read, none, schema, is_required=True, is_in_path=True
+        "id", "Its id.", pattern, "an id", read, none, is_required=True, is_in_path=True
     )
 
 

@@ -74,7 +74,8 @@ class Changed(NamedTuple):
 
     ids: Sequence[object]  # what was changed
     said: str  # the same in a sentence
-    then: str  # the page that shows it, which may have a query
+    path: str  # the page that shows it
+    query: Mapping[str, str] = MappingProxyType({})
 
 
 T = TypeVar("T")
@@ -226,11 +227,11 @@ class Site:
 
         async def ticked(request: PageRequest) -> Changed:
             ids = [of.of({"id": each}) for each in request.form.get("id", [])[:_MAX_TICKED]]
-            then = f"{path}?{urlencode(fields_of(request, filters))}"
+            query = fields_of(request, filters)
             if not ids:
-                return Changed((), "Nothing was selected.", then)
+                return Changed((), "Nothing was selected.", path, query)
             found, said = await act(ids)
-            return Changed(found.ids, said, then)
+            return Changed(found.ids, said, path, query)
 
         async def by_api(request: PageRequest) -> Answer:
             self._check_actions()
@@ -260,8 +261,8 @@ class Site:
             self._audit(request, name, "asked", wanted, request.form.get("id", [])[:_MAX_TICKED])
             changed = await act(request)
             self._audit(request, name, "done", wanted, changed.ids)
-            mark = "&" if "?" in changed.then else "?"
-            return _see_other(request, f"{changed.then}{mark}{urlencode({'said': changed.said})}")
+            query = urlencode({**changed.query, "said": changed.said})
+            return _see_other(request, f"{changed.path}?{query}")
 
         self._route("POST", path, serve)
 

@@ -40,7 +40,9 @@ ID: Final = id_in_path(NUMBER, int, 0)
 STATUS: Final = choice("status", "With this status.", InboxStatus)
 SENDER: Final = text("sender", "Of this trusted sender.")
 TASK: Final = text("task", "Of this task.")
-ONE_TASK: Final = Parameter("task", "The task.", TEXT, TEXT_IN_WORDS, str, "", is_required=True)
+ONE_TASK: Final = Parameter(
+    "task", "The task.", TEXT, f"a task, {TEXT_IN_WORDS}", str, "", is_required=True
+)
 UNMATCHED: Final = flag("unmatched", "1: those that matched no callback.", is_filter=True)
 CODE: Final = text("code", "For this reason.")
 BEFORE: Final = position("before", NUMBER, int)
