@@ -10,10 +10,11 @@ from urllib.parse import quote, urlencode
 
 from pushkit.dashboard import pages
 from pushkit.dashboard.documents import Done
-from pushkit.dashboard.pages import Pages, delivery_filter
+from pushkit.dashboard.pages import OF_DELIVERIES, Pages, filter_of
 from pushkit.dashboard.refused import Refusals
 from pushkit.keys.source import KeySource
 from pushkit.outbox.changes import Redriven, Retried
+from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.api import LIMIT
 from pushkit.webui.asgi import PageRequest
@@ -41,8 +42,6 @@ _SEARCH: Final = (
     "Task, dlv_…, sub_…",
     "Find a task, delivery, subscription or destination",
 )
-_OF_BOTH: Final = (pages.TASK, pages.TENANT, pages.OWNER, pages.ORIGIN)
-_OF_DELIVERIES: Final = (pages.STATE, *_OF_BOTH, pages.SUBSCRIPTION, pages.ERROR)
 
 
 def sender_dashboard(
@@ -106,11 +105,11 @@ def dashboard_app(
     )
     paged = (pages.BEFORE, LIMIT)
     site.show("/", "overview.html", of.overview)
-    site.show("/deliveries", "deliveries.html", of.deliveries, *_OF_DELIVERIES, *paged)
+    site.show("/deliveries", "deliveries.html", of.deliveries, *OF_DELIVERIES, *paged)
     flags = (pages.WITH_BODY, pages.WITH_ANSWERS)
     site.show("/deliveries/{id}", "delivery.html", of.delivery, pages.ID, *flags)
-    wanted = (pages.SUBSCRIPTION_STATE, *_OF_BOTH)
-    site.show("/subscriptions", "subscriptions.html", of.subscriptions, *wanted, *paged)
+    wanted = (*pages.OF_SUBSCRIPTIONS, *paged)
+    site.show("/subscriptions", "subscriptions.html", of.subscriptions, *wanted)
     site.show("/subscriptions/{id}", "subscription.html", of.subscription, pages.ID)
     site.show("/queues", "queues.html", of.queues, pages.AFTER_QUEUE, LIMIT)
     after = pages.AFTER_DESTINATION
@@ -142,14 +141,14 @@ def _add_changes(site: Site, outbox: OutboxAdmin) -> None:
         return _result("cancelled", done, not_done)
 
     async def redrive_all(request: PageRequest) -> Changed:
-        query = fields_of(request, _OF_DELIVERIES)
-        found = await outbox.redrive(delivery_filter(query))
+        query = fields_of(request, OF_DELIVERIES)
+        found = await outbox.redrive(filter_of(DeliveryFilter, OF_DELIVERIES, query))
         done, said = _again("redriven", found)
         return Changed(done.ids, said, "/deliveries", query)
 
-    site.change("/deliveries/redrive-all", "redrive-all", redrive_all, _OF_DELIVERIES)
+    site.change("/deliveries/redrive-all", "redrive-all", redrive_all, OF_DELIVERIES)
     for act in (redrive, resend, retry, cancel):
-        site.changes("/deliveries", act.__name__, act, pages.ID, _OF_DELIVERIES)
+        site.changes("/deliveries", act.__name__, act, pages.ID, OF_DELIVERIES)
 
 
 def _add_changes_of_subscriptions(site: Site, subscriptions: SubscriptionAdmin) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, unquote
 
 from pushkit.clock import utc_now
@@ -38,7 +38,7 @@ from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionState
 from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
-from pushkit.webui.api import LIMIT, TEXT, choice, flag, id_in_path, position, text
+from pushkit.webui import api
 from pushkit.webui.asgi import PageRequest, Refused
 from pushkit.webui.overview import (
     a_minute,
@@ -48,6 +48,8 @@ from pushkit.webui.overview import (
     shown_body,
     worst_first,
 )
+
+F = TypeVar("F", DeliveryFilter, SubscriptionFilter)
 
 _MASK: Final = "***"
 _SPARK_ATTEMPTS: Final = 40
@@ -61,22 +63,28 @@ def _destination_key(after: str) -> DestinationKey:
 
 
 _PART: Final = "([A-Za-z0-9_.~-]|%[2-9A-F][0-9A-F])"
-ID: Final = id_in_path("[!-~]{1,128}", str, "")
-STATE: Final = choice("state", "In this state.", DeliveryState)
-SUBSCRIPTION_STATE: Final = choice(
-    "state", "In this state; by default all but `withdrawn`.", SubscriptionState
+ID: Final = api.id_in_path("[!-~]{1,128}", str, "")
+_OF_BOTH: Final = (
+    api.text("task", "Of this task; without `tenant`, of the unnamed tenant.", "task_id"),
+    api.text("tenant", "Of this tenant."),
+    api.text("owner", "Of this owner."),
+    api.text("origin", "To this destination: https://host:port."),
 )
-TASK: Final = text("task", "Of this task; without `tenant`, of the unnamed tenant.")
-TENANT: Final = text("tenant", "Of this tenant.")
-OWNER: Final = text("owner", "Of this owner.")
-ORIGIN: Final = text("origin", "To this destination: https://host:port.")
-SUBSCRIPTION: Final = text("subscription", "Of this subscription.")
-ERROR: Final = text("error", "With this code as their last error.")
-BEFORE: Final = position("before", TEXT, str)
-AFTER_DESTINATION: Final = position("after", f"({_PART}*/){{2}}{_PART}+", _destination_key)
-AFTER_QUEUE: Final = position("after", TEXT, str)
-WITH_BODY: Final = flag("body", "1: with the body.")
-WITH_ANSWERS: Final = flag("answers", "1: with the webhook's answers, if they were stored.")
+OF_DELIVERIES: Final = (
+    api.choice("state", "In this state.", DeliveryState),
+    *_OF_BOTH,
+    api.text("subscription", "Of this subscription.", "subscription_id"),
+    api.text("error", "With this code as their last error."),
+)
+OF_SUBSCRIPTIONS: Final = (
+    api.choice("state", "In this state; by default all but `withdrawn`.", SubscriptionState),
+    *_OF_BOTH,
+)
+BEFORE: Final = api.position("before", api.TEXT, str)
+AFTER_DESTINATION: Final = api.position("after", f"({_PART}*/){{2}}{_PART}+", _destination_key)
+AFTER_QUEUE: Final = api.position("after", api.TEXT, str)
+WITH_BODY: Final = api.flag("body", "1: with the body.")
+WITH_ANSWERS: Final = api.flag("answers", "1: with the webhook's answers, if they were stored.")
 
 
 class Pages:
@@ -136,7 +144,9 @@ class Pages:
         """
         query = request.query
         page = await self._outbox.browse(
-            delivery_filter(query), before=BEFORE.of(query), limit=LIMIT.of(query)
+            filter_of(DeliveryFilter, OF_DELIVERIES, query),
+            before=BEFORE.of(query),
+            limit=api.LIMIT.of(query),
         )
         return documents.Deliveries(deliveries=page.items, before=page.before, is_cut=page.is_cut)
 
@@ -165,9 +175,10 @@ class Pages:
     async def subscriptions(self, request: PageRequest) -> documents.Subscriptions:
         """Return subscriptions, newest first, without secrets."""
         query = request.query
-        wanted = SubscriptionFilter(state=SUBSCRIPTION_STATE.of(query), **_shared_filter(query))
         page = await self._subscriptions.browse(
-            wanted, before=BEFORE.of(query), limit=LIMIT.of(query)
+            filter_of(SubscriptionFilter, OF_SUBSCRIPTIONS, query),
+            before=BEFORE.of(query),
+            limit=api.LIMIT.of(query),
         )
         return documents.Subscriptions(
             subscriptions=[_document_of(each) for each in page.items],
@@ -190,7 +201,7 @@ class Pages:
 
     async def destinations(self, request: PageRequest) -> documents.Destinations:
         """Return destinations that failed last or asked to wait, with their breakers."""
-        now, limit = utc_now(), LIMIT.of(request.query)
+        now, limit = utc_now(), api.LIMIT.of(request.query)
         page = await self._outbox.destinations(
             after=AFTER_DESTINATION.of(request.query), limit=limit + 1
         )
@@ -209,7 +220,7 @@ class Pages:
 
     async def queues(self, request: PageRequest) -> documents.Queues:
         """Return the queues that a worker leases, or in which deliveries wait for one."""
-        limit = LIMIT.of(request.query)
+        limit = api.LIMIT.of(request.query)
         page = await self._outbox.queues(after=AFTER_QUEUE.of(request.query), limit=limit + 1)
         after = page[limit - 1].id if len(page) > limit else None
         return documents.Queues(queues=page[:limit], after=after)
@@ -313,28 +324,16 @@ class Pages:
         )
 
 
-def delivery_filter(query: Mapping[str, str]) -> DeliveryFilter:
-    """Return the filter that a query asks for. Raises Refused: a wrong value."""
-    return DeliveryFilter(
-        state=STATE.of(query),
-        subscription_id=SUBSCRIPTION.of(query),
-        error=ERROR.of(query),
-        **_shared_filter(query),
-    )
-
-
-def _shared_filter(query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the members that filters of deliveries and of subscriptions share.
+def filter_of(
+    filters: Callable[..., F], by: Iterable[api.Parameter[Any]], query: Mapping[str, str]
+) -> F:
+    """Return the filter that a query asks for. Raises Refused: a wrong value.
 
     A task without a tenant is one of the tenant without a name, on pages and in actions alike.
     """
-    task, tenant = TASK.of(query), TENANT.of(query)
-    return {
-        "task_id": task,
-        "tenant": "" if tenant is None and task is not None else tenant,
-        "owner": OWNER.of(query),
-        "origin": ORIGIN.of(query),
-    }
+    wanted = api.selected(filters, by, query)
+    is_unnamed = wanted.task_id is not None and wanted.tenant is None
+    return replace(wanted, tenant="") if is_unnamed else wanted
 
 
 def _document_of(subscription: Subscription) -> documents.Subscription:

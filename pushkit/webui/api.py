@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum, StrEnum
@@ -178,7 +178,8 @@ class Parameter(Generic[T]):
     read: Callable[[str], T]  # returns the value of a text that matches
     default: T  # the value if there is none
     schema: object = None  # its type, or its JSON Schema if that is not a text by the pattern
-    is_filter: bool = False  # whether it selects what is listed, on every page of a list
+    # The member of a filter that it is the value of: it selects what is listed, on every page.
+    member: str | None = None
     is_required: bool = False
     is_in_path: bool = False
 
@@ -194,20 +195,27 @@ class Parameter(Generic[T]):
         raise Refused(400, f"{self.name}: expected {self.expected}")
 
 
-def text(name: str, says: str) -> Parameter[str | None]:
-    """Return a parameter that filters by a text."""
-    return Parameter(name, says, TEXT, TEXT_IN_WORDS, str, None, is_filter=True)
+def selected(
+    filters: Callable[..., T], by: Iterable[Parameter[Any]], values: Mapping[str, str]
+) -> T:
+    """Return a filter with the values of parameters. Raises Refused: one is wrong."""
+    return filters(**{each.member: each.of(values) for each in by if each.member is not None})
+
+
+def text(name: str, says: str, member: str | None = None) -> Parameter[str | None]:
+    """Return a parameter that filters by a text, by the member of its name or another one."""
+    return Parameter(name, says, TEXT, TEXT_IN_WORDS, str, None, member=member or name)
 
 
 def choice(name: str, says: str, of: type[E]) -> Parameter[E | None]:
     """Return a parameter that filters by a member of an enumeration."""
     expected = f"one of {', '.join(of)}"
-    return Parameter(name, says, "|".join(of), expected, of, None, of, is_filter=True)
+    return Parameter(name, says, "|".join(of), expected, of, None, of, member=name)
 
 
-def flag(name: str, says: str, *, is_filter: bool = False) -> Parameter[bool]:
+def flag(name: str, says: str, member: str | None = None) -> Parameter[bool]:
     """Return a parameter that is 0 or 1."""
-    return Parameter(name, says, "[01]", "0 or 1", "1".__eq__, False, is_filter=is_filter)
+    return Parameter(name, says, "[01]", "0 or 1", "1".__eq__, False, member=member)
 
 
 def position(name: str, pattern: str, read: Callable[[str], T]) -> Parameter[T | None]:

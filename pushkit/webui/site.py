@@ -185,7 +185,7 @@ class Site:
         `{id}` in a path matches any one segment. The values of filters are shown in the page's
         form, and kept in the link to older items.
         """
-        filters = [each.name for each in parameters if each.is_filter]
+        filters = [each.name for each in parameters if each.member]
 
         async def page(request: PageRequest) -> Answer:
             found: Any = json_of(await read(request))
@@ -522,7 +522,7 @@ _READS: Final = ("GET", "HEAD")
 
 def fields_of(request: PageRequest, filters: Filters) -> dict[str, str]:
     """Return the values of filters in a form, without empty ones."""
-    return _filled({each.name: request.field(each.name) for each in filters if each.is_filter})
+    return _filled({each.name: request.field(each.name) for each in filters if each.member})
 
 
 def _says(function: Callable[..., object]) -> str:

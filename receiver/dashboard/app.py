@@ -86,7 +86,7 @@ def _site(of: InboxPages, access: DashboardAccess) -> Site:
         search=_SEARCH,
         found_by=_found_by,
     )
-    filters = (pages.STATUS, pages.SENDER, pages.TASK, pages.UNMATCHED)
+    filters = pages.OF_NOTIFICATIONS
     site.show("/", "overview.html", of.overview)
     site.show("/notifications", "notifications.html", of.notifications, *filters, *_PAGED)
     page = ("/notifications/{id}", "notification.html")

@@ -9,17 +9,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, unquote
 
-from pushkit.webui.api import (
-    LIMIT,
-    TEXT,
-    TEXT_IN_WORDS,
-    Parameter,
-    choice,
-    flag,
-    id_in_path,
-    position,
-    text,
-)
+from pushkit.webui import api
 from pushkit.webui.asgi import PageRequest, Refused
 from pushkit.webui.overview import a_minute, buckets, percentiles, shown_body, worst_first
 from receiver.admin import InboxAdmin
@@ -36,19 +26,22 @@ _PURGED: Final = "there is no such notification: it may have been purged"
 _FORGOTTEN: Final = "there is no such refusal: only the newest for each reason are kept, in memory"
 
 NUMBER: Final = "[0-9]{1,18}"
-ID: Final = id_in_path(NUMBER, int, 0)
-STATUS: Final = choice("status", "With this status.", InboxStatus)
-SENDER: Final = text("sender", "Of this trusted sender.")
-TASK: Final = text("task", "Of this task.")
-ONE_TASK: Final = Parameter(
-    "task", "The task.", TEXT, f"a task, {TEXT_IN_WORDS}", str, "", is_required=True
+ID: Final = api.id_in_path(NUMBER, int, 0)
+SENDER: Final = api.text("sender", "Of this trusted sender.")
+OF_NOTIFICATIONS: Final = (
+    api.choice("status", "With this status.", InboxStatus),
+    SENDER,
+    api.text("task", "Of this task.", "task_id"),
+    api.flag("unmatched", "1: those that matched no callback.", "unmatched"),
 )
-UNMATCHED: Final = flag("unmatched", "1: those that matched no callback.", is_filter=True)
-CODE: Final = text("code", "For this reason.")
-BEFORE: Final = position("before", NUMBER, int)
+ONE_TASK: Final = api.Parameter(
+    "task", "The task.", api.TEXT, f"a task, {api.TEXT_IN_WORDS}", str, "", is_required=True
+)
+CODE: Final = api.text("code", "For this reason.")
+BEFORE: Final = api.position("before", NUMBER, int)
 # A queue's id, percent-encoded: it has a line break between sender and task, but no NUL.
-AFTER: Final = position("after", "([A-Za-z0-9_.~-]|%(0[1-9A-F]|[1-9A-F][0-9A-F]))+", unquote)
-WITH_BODY: Final = flag("body", "1: with the body.")
+AFTER: Final = api.position("after", "([A-Za-z0-9_.~-]|%(0[1-9A-F]|[1-9A-F][0-9A-F]))+", unquote)
+WITH_BODY: Final = api.flag("body", "1: with the body.")
 
 
 class InboxPages:
@@ -98,13 +91,8 @@ class InboxPages:
         A page may not be full: `before` leads to the next one.
         """
         query = request.query
-        wanted = InboxFilter(
-            status=STATUS.of(query),
-            sender=SENDER.of(query),
-            task_id=TASK.of(query),
-            unmatched=UNMATCHED.of(query),
-        )
-        page = await self.inbox.browse(wanted, before=BEFORE.of(query), limit=LIMIT.of(query))
+        wanted = api.selected(InboxFilter, OF_NOTIFICATIONS, query)
+        page = await self.inbox.browse(wanted, before=BEFORE.of(query), limit=api.LIMIT.of(query))
         return documents.Notifications(
             notifications=page.items, before=page.before, is_cut=page.is_cut
         )
@@ -132,7 +120,7 @@ class InboxPages:
 
     async def queues(self, request: PageRequest) -> documents.Queues:
         """Return the queues that a process leases, or in which notifications wait for one."""
-        limit = LIMIT.of(request.query)
+        limit = api.LIMIT.of(request.query)
         page = await self.inbox.queues(after=AFTER.of(request.query), limit=limit + 1)
         shown = [replace(each, id=quote(each.id, safe="")) for each in page[:limit]]
         return documents.Queues(queues=shown, after=shown[-1].id if len(page) > limit else None)
@@ -157,7 +145,7 @@ class InboxPages:
 
     async def refusals(self, request: PageRequest) -> documents.Refusals:
         """Return the refused requests by reason, each reason with its remedy."""
-        before, limit = BEFORE.of(request.query), LIMIT.of(request.query)
+        before, limit = BEFORE.of(request.query), api.LIMIT.of(request.query)
         kept = self._memory.refusals(CODE.of(request.query)) if self._memory else []
         older = [each for each in kept if before is None or each.number < before]
         page = older[:limit]
