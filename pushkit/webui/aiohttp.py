@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import unquote
 
 from aiohttp import web
 
-from pushkit.webui import asgi
-from pushkit.webui.asgi import Message, Receive, Send, path_below
+from pushkit.webui.asgi import Message, Receive, Send
+
+REQUEST: Final = "aiohttp.request"
+"""The member of a scope that has aiohttp's own request."""
 
 AsgiApp: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
@@ -27,6 +29,7 @@ def application(served: AsgiApp) -> web.Application:
 
     app = web.Application()
     app.router.add_route("*", r"/{path:[\s\S]*}", serve)
+    app.router.add_route("*", "", serve)  # the root of a sub-application, without a slash
     return app
 
 
@@ -37,13 +40,14 @@ def _scope(request: web.Request) -> Message:
         "type": "http",
         "method": request.method,
         "scheme": "https" if request.secure else "http",
-        "root_path": mounted_at(request),
+        "root_path": _mounted_at(request),
         "path": unquote(path),
         "raw_path": path.encode(),
         "query_string": request.rel_url.raw_query_string.encode(),
         "headers": [(name.lower(), value) for name, value in request.raw_headers],
         "client": (request.remote, 0) if request.remote else None,
         "server": local if isinstance(local, tuple) else None,
+        REQUEST: request,
     }
 
 
@@ -87,17 +91,7 @@ class _Exchange:
         await self.response.write(message["body"])
 
 
-def mounted_at(request: web.Request) -> str:
+def _mounted_at(request: web.Request) -> str:
     """Return the path, decoded, under which a sub-application with a route `/{path}` is mounted."""
     resource = request.match_info.route.resource
     return resource.canonical.removesuffix("/{path}") if resource else ""
-
-
-def path_within(request: web.Request) -> str | None:
-    """Return the path below the mount, undecoded, as `path_below` does."""
-    return path_below(mounted_at(request), request.rel_url.raw_path)
-
-
-async def read_body(request: web.Request, limit: int) -> bytes | None:
-    """Return the body of a request; None if it exceeds the limit or is cut off."""
-    return await asgi.read_body(_Exchange(request).receive, limit)
