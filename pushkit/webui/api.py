@@ -13,6 +13,7 @@ The description is an OpenAPI 3.1 document.
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -270,11 +271,12 @@ class Api:
         self,
         method: str,
         path: str,
-        says: str,
+        says: str,  # a docstring
         parameters: Sequence[Parameter[Any]],
         answer: object,  # its type
     ) -> None:
         """Add an operation."""
+        summary, _, rest = inspect.cleandoc(says).partition("\n\n")
         found: JsonObject = {"application/json": {"schema": self._schemas.of(answer)}}
         problem: JsonObject = {"application/problem+json": {"schema": self._schemas.of(Problem)}}
         answers: JsonObject = {"200": {"description": "Found.", "content": found}}
@@ -282,7 +284,8 @@ class Api:
             answers[status] = {"description": why, "content": problem}
         self._paths[path] = {
             method.lower(): {
-                "summary": says,
+                "summary": summary,
+                "description": rest,
                 "parameters": [self._described(each) for each in parameters],
                 "responses": answers,
             }

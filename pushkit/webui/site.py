@@ -206,7 +206,7 @@ class Site:
         in_api = "/overview" if path == "/" else path
         self._route("GET", path, page)
         self._route("GET", f"/api/v1{in_api}", document)
-        self.api.add("GET", in_api, _says(read), parameters, _returned(read))
+        self.api.add("GET", in_api, read.__doc__ or "", parameters, _returned(read))
 
     def changes(
         self, path: str, name: str, act: Act[T, D], of: Parameter[T], filters: Filters
@@ -247,7 +247,7 @@ class Site:
         self.change(f"{path}/{name}", name, ticked, filters)
         self._route("POST", f"/api/v1{path}/{{id}}/{name}", by_api)
         [answer, _] = get_args(_returned(act))
-        self.api.add("POST", f"{path}/{{id}}/{name}", _says(act), [of], answer)
+        self.api.add("POST", f"{path}/{{id}}/{name}", act.__doc__ or "", [of], answer)
 
     def change(self, path: str, name: str, act: Change, filters: Filters = ()) -> None:
         """Serve a change by a form, and redirect to the page that shows its result.
@@ -523,11 +523,6 @@ _READS: Final = ("GET", "HEAD")
 def fields_of(request: PageRequest, filters: Filters) -> dict[str, str]:
     """Return the values of filters in a form, without empty ones."""
     return _filled({each.name: request.field(each.name) for each in filters if each.member})
-
-
-def _says(function: Callable[..., object]) -> str:
-    """Return the first paragraph of a docstring, on one line."""
-    return " ".join((function.__doc__ or "").partition("\n\n")[0].split())
 
 
 def _returned(function: Callable[..., object]) -> object:
