@@ -163,11 +163,11 @@ class ServiceState:
         if delivery_id is None:
             return None
         found = self._recent.get((claims.sender.name, delivery_id))
-        if found is None or not timedelta(0) <= now - found[0] < self._recent_for:
+        if found is None or found[1].body_sha256 != body_sha256:
+            return None
+        if not timedelta(0) <= now - found[0] < self._recent_for:
             return None
         said, jwt = found[1], claims.jwt
-        if said.body_sha256 != body_sha256:
-            return None
         # The body is not read again, so its task is compared with the signed one here.
         is_same = jwt is None or not said.task_in_body or jwt.task_id in (None, said.task_in_body)
         return said if is_same else None

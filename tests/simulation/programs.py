@@ -25,6 +25,7 @@ from pushkit.keys.jwk import (
 from pushkit.keys.source import KeySource
 from pushkit.secrets.sealing import SecretKeys
 from receiver import Limits, Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from tests.simulation.promises import CROWDED_STEPS
 from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET
 from tests.simulation.webhook import KeyServer
 from tests.simulation.world import Unit
@@ -151,7 +152,7 @@ class SendingUnit(Unit):
         await (sender.start() if self.delivers else sender.open())
         if self.crowded:
             claims = sender.worker._claims
-            claims.window, claims.steps = 1, 8
+            claims.window, claims.steps = 1, CROWDED_STEPS
         self.sender = sender
         if self.keys_at is not None:
             with contextlib.suppress(OSError):
