@@ -31,10 +31,10 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of, masked_url
+from receiver.diagnosis.agent import Draft, SigningAgent
 from receiver.refusals import REFUSALS
 from receiver.senders import SenderProfile, TrustedSender
 from receiver.steps import Step
-from receiver.testing import Draft, SigningAgent
 
 _TIMEOUT = timedelta(seconds=15)
 _SKEW = timedelta(seconds=30)

@@ -424,4 +424,12 @@ def refusal_of(code: str) -> Refusal:
     return REFUSALS.get(code) or _UNLISTED
 
 
+def steps_said(code: str) -> str:
+    """Return which steps a code can come from, in words; empty if none.
+
+    Over HTTP nothing else says where a request was refused.
+    """
+    return " or ".join(step.word for step in refusal_of(code).steps)
+
+
 _UNLISTED = Refusal((), 400, "refused", "The log says more.")

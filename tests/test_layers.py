@@ -45,9 +45,10 @@ SENDER_ROWS = [
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
-    {"check_command", "doctor", "listening"},
+    {"check_command", "listening", "testing"},
     {"public_url"},
-    {"expect_command", "inbox_commands", "pin_command"} | {"serving", "testing"},
+    {"diagnosis"},
+    {"expect_command", "inbox_commands", "pin_command", "serving"},
     {"options", "reload"},
     {"settings"},
     {"receiver"},
@@ -78,7 +79,7 @@ DOORS = {
         "receiver.app",
         "receiver.receiver",
     }
-    | {"pushkit.dashboard", "pushkit.webui", "receiver.serving", "receiver.testing"},
+    | {"pushkit.dashboard", "pushkit.webui", "receiver.serving"},
     "click": {"pushkit.cli", "pushkit.terminal", "receiver.cli"}
     | {
         "receiver.check_command",
@@ -87,7 +88,7 @@ DOORS = {
         "receiver.pin_command",
     }
     | {"receiver.serving"}
-    | {"receiver.doctor", "receiver.listening", "receiver.options"},
+    | {"receiver.diagnosis", "receiver.listening", "receiver.options"},
     "cryptography": {"pushkit.keys", "pushkit.secrets"},
     "http_sf": {"pushkit.signing"},
     "jinja2": {"pushkit.webui"},

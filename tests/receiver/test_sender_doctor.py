@@ -31,10 +31,10 @@ from pushkit.net.jwks_client import load_jwks
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.doctor.report import Outcome, Result
-from receiver.doctor.scenarios import LANDED, SCENARIOS
-from receiver.doctor.sender import Signatures, examine_sender
-from receiver.doctor.sink import Sink, Visit
+from receiver.diagnosis.report import Examined, Outcome
+from receiver.diagnosis.scenarios import LANDED, SCENARIOS
+from receiver.diagnosis.sender import Signatures, examine_sender
+from receiver.diagnosis.sink import Sink, Visit
 from receiver.options import Schemes
 from receiver.testing import SigningAgent
 from tests.ports import free_port
@@ -47,7 +47,7 @@ async def examined(
     *names: str,
     patience: timedelta,
     signatures: Callable[[], Awaitable[Signatures]] | None = None,
-) -> dict[str, Result]:
+) -> dict[str, Examined]:
     async def drive(urls: Mapping[str, str]) -> None:
         for name, url in urls.items():
             await push.subscribe(name, {"url": url, "token": "abc"}, version="1.0", owner="alice")

@@ -11,8 +11,8 @@ from typing import Final
 
 from pushkit.errors import InboundError
 from pushkit.signing.notification_jwt import find_jwt
-from receiver.doctor.report import Outcome
-from receiver.doctor.sink import Connection, Script, Visit
+from receiver.diagnosis.report import Outcome
+from receiver.diagnosis.sink import Connection, Script, Visit
 
 LANDED: Final = "/landed"
 _RETRY_AFTER: Final = 8

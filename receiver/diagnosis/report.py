@@ -23,14 +23,16 @@ class Outcome(StrEnum):
     FAILED = "failed"
     UNSEEN = "unseen"
     """It could not be observed, or only in part; the details say why, and what is needed."""
+    NOT_RUN = "not_run"
+    """It was left out, because another check failed; the details say why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Examined:
     """One check and its outcome."""
 
     check: str
-    promise: str  # what should hold
+    promise: str  # what should hold; if it passed, what was seen to
     outcome: Outcome
     # What was found, or why nothing could be observed; never a token or a signature.
     details: tuple[str, ...] = ()
@@ -40,14 +42,15 @@ _MARKS = {
     Outcome.PASSED: ("✓", "green"),
     Outcome.FAILED: ("✗", "red"),
     Outcome.UNSEEN: ("·", "yellow"),
+    Outcome.NOT_RUN: ("·", "yellow"),
 }
 
 _AS_TEXT = re.compile(
-    rf"(?:\x1b\[\d+m)?(?:{'|'.join(mark for mark, _ in _MARKS.values())})".encode()
+    rf"(?:\x1b\[\d+m)?(?:{'|'.join({mark for mark, _ in _MARKS.values()})})".encode()
 )
 
 
-def as_text(result: Result) -> Iterator[str]:
+def as_text(result: Examined) -> Iterator[str]:
     """Yield the lines of a result."""
     mark, colour = _MARKS[result.outcome]
     yield f"{painted(mark, colour)} {result.check:20} {result.promise}"
@@ -55,20 +58,21 @@ def as_text(result: Result) -> Iterator[str]:
         yield f"    {painted(_in_a_line(detail), colour)}"
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[Examined]) -> str:
     """Return the last line: how many checks have each outcome."""
     counts = Counter(result.outcome for result in results)
-    return ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome)
+    shown = [outcome for outcome in Outcome if counts[outcome] or outcome is not Outcome.NOT_RUN]
+    return ", ".join(f"{counts[outcome]} {outcome.value.replace('_', ' ')}" for outcome in shown)
 
 
-def as_json(subject: str, results: Sequence[Result]) -> str:
+def as_json(subject: str, results: Sequence[Examined]) -> str:
     """Return a report for programs."""
     found = [document(result) for result in results]
     return json.dumps({"subject": subject, "results": found}, indent=2)
 
 
-def as_junit(subject: str, results: Sequence[Result]) -> str:
-    """Return a report for continuous integration; an unseen check counts as skipped."""
+def as_junit(subject: str, results: Sequence[Examined]) -> str:
+    """Return a report for continuous integration; what was not seen or not run is skipped."""
     counts = Counter(result.outcome for result in results)
     suite = ElementTree.Element(
         "testsuite",
@@ -76,7 +80,7 @@ def as_junit(subject: str, results: Sequence[Result]) -> str:
         tests=str(len(results)),
         failures=str(counts[Outcome.FAILED]),
         errors="0",
-        skipped=str(counts[Outcome.UNSEEN]),
+        skipped=str(counts[Outcome.UNSEEN] + counts[Outcome.NOT_RUN]),
     )
     for result in results:
         case = ElementTree.SubElement(suite, "testcase", name=result.check)

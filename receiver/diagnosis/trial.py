@@ -1,16 +1,21 @@
-"""What checks are written with: posting, waiting for callbacks, and proving refusals."""
+"""What checks are written with: posting, waiting for callbacks, and proving refusals.
+
+Of a receiver that does not show its callbacks, nothing is found about them, neither good nor bad:
+`examine` says which promises that leaves open.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from receiver.testing.agent import Draft, SigningAgent
-from receiver.testing.subject import Answer, ReceiverUnderTest
+from receiver.diagnosis.agent import Draft, SigningAgent
+from receiver.diagnosis.subject import Answer, ReceiverUnderTest
 
 _PAUSE = 0.02
 # 429 would not prove that the request itself was refused.
@@ -37,22 +42,20 @@ class Trial:
         """Make an attempt."""
         return await self.subject.post(draft.request())
 
-    async def calls(self, draft: Draft) -> int:
-        """Return how often callbacks were called with a notification."""
-        return list(await self.subject.callbacks()).count(draft.delivery_id)
+    async def calls(self) -> Counter[str]:
+        """Return how often callbacks were called, by the delivery id."""
+        return Counter(await self.subject.callbacks() if self.subject.shows_callbacks else ())
 
     async def uncalled(self, *drafts: Draft) -> list[Draft]:
         """Wait until notifications are called back; return those that are not, in time."""
-        left = list(drafts)
+        left = list(drafts) if self.subject.shows_callbacks else []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.deadline.total_seconds()):
-                while left := await self._never_called(left):  # noqa: ASYNC110
-                    await asyncio.sleep(_PAUSE)
+                while left:
+                    called = set(await self.subject.callbacks())
+                    left = [draft for draft in left if draft.delivery_id not in called]
+                    await asyncio.sleep(_PAUSE if left else 0)
         return left
-
-    async def _never_called(self, drafts: Sequence[Draft]) -> list[Draft]:
-        called = set(await self.subject.callbacks())
-        return [draft for draft in drafts if draft.delivery_id not in called]
 
     async def delivered(self, draft: Draft) -> bool:
         """Retry, as a sender does, until an attempt is accepted; return whether one was in time."""
@@ -78,25 +81,35 @@ class Trial:
             return ["a genuine notification after it was never called back"]
         return []
 
-    async def refused(self, drafts: Mapping[str, Draft]) -> list[str]:
-        """Return which of these are not refused, or are called back."""
+    async def refused(
+        self, drafts: Mapping[str, Draft], *, among: Container[int] = _REFUSALS, says: str = "401"
+    ) -> list[str]:
+        """Return which of these are not refused, or are called back.
+
+        Args:
+            drafts: The notifications, by a name for the findings.
+            among: The statuses that refuse one.
+            says: Those, for the findings.
+        """
         answers = {name: await self.post(draft) for name, draft in drafts.items()}
         found = [
-            f"{name}: {described(answer)}, expected 401"
+            f"{name}: {described(answer)}, expected {says}"
             for name, answer in answers.items()
-            if answer is None or answer.status not in _REFUSALS
+            if answer is None or answer.status not in among
         ]
         found += await self.settled()
-        for name, draft in drafts.items():
-            if await self.calls(draft):
-                found.append(f"{name}: called back")
-        return found
+        calls = await self.calls()
+        return found + [
+            f"{name}: called back" for name in drafts if calls[drafts[name].delivery_id]
+        ]
 
     async def once(self, draft: Draft) -> list[str]:
         """Return what went wrong if a notification was not called back exactly once."""
         found = await self.settled()
-        calls = await self.calls(draft)
-        return found if calls == 1 else [*found, f"called back {calls} times, expected once"]
+        calls = (await self.calls())[draft.delivery_id]
+        if calls == 1 or not self.subject.shows_callbacks:
+            return found
+        return [*found, f"called back {calls} times, expected once"]
 
 
 def accepted(answer: Answer | None) -> bool:
@@ -107,6 +120,5 @@ def accepted(answer: Answer | None) -> bool:
 def described(answers: Answer | Iterable[Answer | None] | None) -> str:
     """Describe an answer, or several, for a finding."""
     if answers is None or isinstance(answers, Answer):
-        return f"answered {answers.status}" if answers else "no answer"
-    statuses = {answer.status if answer else 0 for answer in answers}
-    return f"answered {', '.join(str(status or 'nothing') for status in sorted(statuses))}"
+        return f"answered {answers}" if answers else "no answer"
+    return f"answered {', '.join(sorted({str(answer or 'nothing') for answer in answers}))}"

@@ -23,9 +23,9 @@ from pushkit.signing.scheme import Scheme
 from pushkit.signing.second_opinion import ask_pyjwt
 from pushkit.signing.token import read_token
 from pushkit.url import host_and_port
-from receiver.doctor.report import Outcome, Result
-from receiver.doctor.scenarios import LANDED, SCENARIOS, accepts
-from receiver.doctor.sink import Sink, Visit, sinking
+from receiver.diagnosis.report import Examined, Outcome
+from receiver.diagnosis.scenarios import LANDED, SCENARIOS, accepts
+from receiver.diagnosis.sink import Sink, Visit, sinking
 from receiver.options import Schemes
 from receiver.senders import TaskPolicy, TrustedSender
 from receiver.trust import load_trust
@@ -110,7 +110,7 @@ async def examine_sender(
     # Returns how to verify the signatures; it is called late, for until then the sender may not
     # run. None to check only whether there is a signature.
     signatures: Callable[[], Awaitable[Signatures]] | None = None,
-) -> AsyncIterator[Result]:
+) -> AsyncIterator[Examined]:
     """Watch a sender, and yield the result of each scenario."""
     scripts = {f"/{name}": SCENARIOS[name].script for name in listeners}
     urls = {
@@ -136,7 +136,7 @@ async def examine_sender(
             yield result
 
 
-def _judged(name: str, sink: Sink, *, driven: bool) -> Result:
+def _judged(name: str, sink: Sink, *, driven: bool) -> Examined:
     scenario = SCENARIOS[name]
     visits = [*sink.visits.get(f"/{name}", ())]
     if name == "redirect":
@@ -146,7 +146,7 @@ def _judged(name: str, sink: Sink, *, driven: bool) -> Result:
         details: tuple[str, ...] = (f"no request arrived within {sink.elapsed():.0f} s",)
     else:
         outcome, details = scenario.judge(visits, sink.elapsed() - visits[0].at)
-    return Result(check=name, promise=scenario.promise, outcome=outcome, details=details)
+    return Examined(check=name, promise=scenario.promise, outcome=outcome, details=details)
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from pushkit.a2a import PushConfig, WireVersion, format_push_config
+from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.jwks_client import load_jwks
 from pushkit.net.transport import ConnectionOptions
@@ -21,22 +22,30 @@ from pushkit.terminal.options import PATH, egress_options, refuse_given, variabl
 from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
-from receiver.doctor.examination import examine
-from receiver.doctor.report import (
+from receiver.diagnosis.agent import SigningAgent
+from receiver.diagnosis.bodies import body_checks
+from receiver.diagnosis.checks import CHECKS, check_only, examine
+from receiver.diagnosis.report import (
+    Examined,
     Outcome,
-    Result,
     as_json,
     as_junit,
     as_text,
     is_report,
     summary,
 )
-from receiver.doctor.scenarios import SCENARIOS
-from receiver.doctor.sender import ARRIVAL_SECONDS, Drive, Signatures, examine_sender, run_for_each
-from receiver.doctor.subject import Examined, check_consent, check_only, check_reachable, words_of
+from receiver.diagnosis.scenarios import SCENARIOS
+from receiver.diagnosis.sender import (
+    ARRIVAL_SECONDS,
+    Drive,
+    Signatures,
+    examine_sender,
+    run_for_each,
+)
+from receiver.diagnosis.subject import ReceiverAtUrl, check_consent, words_of
+from receiver.diagnosis.trial import Trial
 from receiver.expectation import mint_token
 from receiver.options import Schemes, load_signing_key, scheme_options
-from receiver.testing import SigningAgent
 
 _PATIENCE = 30
 _WATCHED = 60
@@ -174,26 +183,23 @@ def doctor(
     else:
         refuse_given("command", "jwks", "address", only_for="--sender")
         subject = masked_url(url)
-        examined = Examined(url, observe=observe, restart=restart, connections=connections)
+        examined = ReceiverAtUrl(url, observe=observe, restart=restart, connections=connections)
+        agent = SigningAgent(
+            webhook_url=audience or url,
+            issuer=issuer,
+            token=token,
+            key=load_signing_key(keys_path) if schemes.by_key else generate_key(Algorithm.ES256),
+            schemes=frozenset(schemes.names),
+            webhook_secrets=schemes.webhook_secrets,
+        )
         results = examine(
-            examined,
-            SigningAgent(
-                webhook_url=audience or url,
-                issuer=issuer,
-                token=token,
-                key=load_signing_key(keys_path)
-                if schemes.by_key
-                else generate_key(Algorithm.ES256),
-                schemes=frozenset(schemes.names),
-                webhook_secrets=schemes.webhook_secrets,
-            ),
+            {**CHECKS, **body_checks(examined, timedelta(seconds=patience or _PATIENCE))},
+            lambda: Trial(examined, agent, timedelta(seconds=deadline), rounds),
             only=only,
-            deadline=timedelta(seconds=deadline),
-            patience=timedelta(seconds=patience or _PATIENCE),
-            rounds=rounds,
         )
         asyncio.run(check_consent(examined, operated=operated))
-        asyncio.run(check_reachable(examined))
+        if reason := asyncio.run(examined.unreachable()):
+            raise ConfigError(f"the receiver cannot be reached: {reason}")
     found = asyncio.run(_collect(results, shown=written_as == "text" and out.path is None))
     _report(subject, found, written_as=written_as, out=out)
 
@@ -222,7 +228,7 @@ async def _of_sender(
     token: str,
     only: Sequence[str],
     patience: int,
-) -> AsyncIterator[Result]:
+) -> AsyncIterator[Examined]:
     check_only(only, SCENARIOS)
     names = [name for name in SCENARIOS if not only or name in only]
     host, port = listen_option(address)
@@ -253,7 +259,7 @@ async def _of_sender(
             yield result
 
 
-async def _collect(results: AsyncIterator[Result], *, shown: bool) -> list[Result]:
+async def _collect(results: AsyncIterator[Examined], *, shown: bool) -> list[Examined]:
     """Collect results; print each as it comes, if they are shown."""
     found = []
     async for result in results:
@@ -263,7 +269,7 @@ async def _collect(results: AsyncIterator[Result], *, shown: bool) -> list[Resul
     return found
 
 
-def _report(subject: str, results: Sequence[Result], *, written_as: str, out: OutFile) -> None:
+def _report(subject: str, results: Sequence[Examined], *, written_as: str, out: OutFile) -> None:
     """Write the report; exit with 1 if a promise is broken."""
     if written_as == "json":
         text = as_json(subject, results)
