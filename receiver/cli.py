@@ -18,6 +18,7 @@ _MODULES = {
     "migrate": "receiver.inbox_commands",
     "pin": "receiver.pin_command",
     "serve": "receiver.serving.service",
+    "verify": "receiver.diagnosis.verify_command",
 }
 
 

@@ -374,6 +374,8 @@ class Refusals:
         step = None if trail is None else trail.step.word
         sender = None if trail is None else trail.sender
         facts = {} if trail is None else trail.proven
+        if trail is not None:
+            trail.reason = reason
         if self._events.wants(NotificationRefused.usual_level):
             self._events.emit(
                 NotificationRefused(

@@ -374,6 +374,7 @@ def verify_notification(
     now: datetime,
     path: str | None = None,
     tokens: Sequence[str] = (),
+    trail: Trail | None = None,
 ) -> VerifiedNotification:
     """Do steps 2 to 6 on one request: no I/O, no clock, no event loop.
 
@@ -387,6 +388,7 @@ def verify_notification(
         now: The current time, aware.
         path: The sender's path, if the request's own path has a prefix before it.
         tokens: Tokens that the caller handed out, in addition to the senders' own `tokens`.
+        trail: Where to note the steps that the request comes to.
 
     Raises:
         InboundError: Refused: `status` is the answer, `code` is stable, the message is for the log
@@ -405,6 +407,7 @@ def verify_notification(
         target=request.target,
         headers=request.headers,
         body=request.body,
+        trail=trail or Trail(),
     )
     steps = verify(head, trust.at(path), now=now)
     registered = [HandedOut(token=hash_token(one)) for one in tokens]

@@ -1,4 +1,7 @@
-"""The report of an examination: as text, as JSON, and as JUnit's XML."""
+"""What diagnosis prints: promises with what came of them, and the steps of one request.
+
+An examination's report is also written as JSON, and as JUnit's XML.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from xml.etree import ElementTree
 from pushkit.bounded_json import read_json_object
 from pushkit.errors import MalformedJsonError
 from pushkit.terminal.command import painted
-from pushkit.terminal.output import document, harmless
+from pushkit.terminal.output import document, harmless, in_a_line
+from receiver.steps import CheckResult, Result
 
 
 class Outcome(StrEnum):
@@ -48,6 +52,40 @@ _MARKS = {
 _AS_TEXT = re.compile(
     rf"(?:\x1b\[\d+m)?(?:{'|'.join({mark for mark, _ in _MARKS.values()})})".encode()
 )
+
+_OF_STEPS = {Result.PASSED: _MARKS[Outcome.PASSED], Result.REFUSED: _MARKS[Outcome.FAILED]}
+_PREFIXES = {
+    Result.NOT_CHECKED: "not checked",
+    Result.WOULD_PASS: "would pass",
+    Result.WOULD_REFUSE: "would refuse, too",
+    Result.UNKNOWN: "unknown",
+}
+
+
+def said_of(result: CheckResult) -> str:
+    """Return what came of a step, without its mark."""
+    if result.result is Result.NOT_REACHED:
+        return "not reached"
+    prefix = _PREFIXES.get(result.result, "")
+    return ": ".join(filter(None, (prefix, in_a_line(result.found))))
+
+
+def step_lines(results: Sequence[CheckResult], *, brief: bool = False) -> Iterator[str]:
+    """Yield a line for each step, and one for those that were not reached.
+
+    Args:
+        results: The steps with their results.
+        brief: Only those that fail, and those that were not reached.
+    """
+    for one in results:
+        if one.result is Result.NOT_REACHED or (brief and one.holds is not False):
+            continue
+        mark, colour = _OF_STEPS.get(one.result, ("·", None))
+        wrong = one.result in (Result.REFUSED, Result.WOULD_REFUSE)
+        says = painted(said_of(one), "red" if wrong else None, dim=not wrong)
+        yield f"{painted(mark, colour, dim=colour is None)} {one.step.word:10} {says}".rstrip()
+    if left := [one.step.word for one in results if one.result is Result.NOT_REACHED]:
+        yield painted(f"· not reached: {', '.join(left)}", dim=True)
 
 
 def as_text(result: Examined) -> Iterator[str]:

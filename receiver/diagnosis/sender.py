@@ -1,6 +1,6 @@
 """The examination of a sender: a webhook for each scenario, and how the sender reacts to it.
 
-Signatures are verified by a receiver's steps 2 to 6, and by PyJWT.
+Its requests are verified as a receiver would, and by PyJWT.
 """
 
 from __future__ import annotations
@@ -15,25 +15,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError, InboundError
+from pushkit.errors import ConfigError
 from pushkit.keys.jwk import VerificationKey
-from pushkit.keys.jwks import key_for
-from pushkit.signing.notification_jwt import find_jwt, read_unverified
-from pushkit.signing.scheme import Scheme
-from pushkit.signing.second_opinion import ask_pyjwt
-from pushkit.signing.token import read_token
 from pushkit.url import host_and_port
+from receiver.diagnosis.by_itself import Expected, verify_by_itself
 from receiver.diagnosis.report import Examined, Outcome
 from receiver.diagnosis.scenarios import LANDED, SCENARIOS, accepts
 from receiver.diagnosis.sink import Sink, Visit, sinking
 from receiver.options import Schemes
-from receiver.senders import TaskPolicy, TrustedSender
-from receiver.trust import load_trust
-from receiver.verification import verify_notification
 
 # How long to wait at least for the first requests: the sender may have to be started first.
 ARRIVAL_SECONDS = 60
-_UNSTATED = "urn:pushkit:unstated"
 
 # Makes the sender under test notify each URL, by its scenario; returns once that has begun.
 Drive = Callable[[Mapping[str, str]], Awaitable[None]]
@@ -55,48 +47,16 @@ class Signatures:
             opened: When the sink was opened, from which visits count their seconds.
         """
         for number, visit in enumerate(visits, 1):
-            now = opened + timedelta(seconds=visit.at)
-            try:
-                trust = load_trust(url, [self._sender(visit)])
-                token = read_token(visit.request.headers)
-                tokens = [token] if token else []
-                verify_notification(visit.request, trust, now=now, tokens=tokens)
-                self._ask_pyjwt(visit)
-            except InboundError as exc:
-                return f"a receiver would refuse request {number} ({exc.code}): {exc}"
+            expected = Expected(
+                keys=self.keys if self.schemes.by_key else None,
+                schemes=self.schemes,
+                audience=f"{url}{visit.request.target.partition('?')[0]}",
+                now=opened + timedelta(seconds=visit.at),
+            )
+            for one in verify_by_itself(visit.request, expected).failed:
+                at = f"request {number} at step {one.step.word}"
+                return f"a receiver would refuse {at} ({one.code}): {one.found}"
         return ""
-
-    def _ask_pyjwt(self, visit: Visit) -> None:
-        """Verify the JWT with another library, too."""
-        compact = find_jwt(visit.request.headers)
-        if Scheme.JWT not in self.schemes.names or compact is None or self.keys is None:
-            return
-        jwt = read_unverified(compact)
-        key = key_for([key for key in self.keys if key.kid == jwt.kid], jwt.algorithm)
-        if key is not None:
-            ask_pyjwt(compact, key)
-
-    def _sender(self, visit: Visit) -> TrustedSender:
-        """Return a trusted sender with the issuer that a visit states."""
-        by_jwt = Scheme.JWT in self.schemes.names
-        return TrustedSender(
-            name="sender",
-            issuer=_stated_issuer(visit) if by_jwt else None,
-            keys=self.keys if self.schemes.by_key else None,
-            path=visit.request.target.partition("?")[0],
-            schemes=self.schemes.names,
-            webhook_secrets=self.schemes.webhook_secrets,
-            token_required=False,
-            tasks=TaskPolicy.ANY,
-        )
-
-
-def _stated_issuer(visit: Visit) -> str:
-    try:
-        compact = find_jwt(visit.request.headers)
-        return (read_unverified(compact).issuer if compact else None) or _UNSTATED
-    except InboundError:
-        return _UNSTATED
 
 
 async def examine_sender(

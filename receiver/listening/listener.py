@@ -147,6 +147,7 @@ class _Output:
             issuer=source.issuer,
             jwks=None if unknown else {"keys": await self._keys()},
             answered=f"{arrival.status} {arrival.code}",
+            profile=source.profile.value,
         )
         name = f"{arrival.at:%Y%m%dT%H%M%SZ}-{arrival.number:04}-{arrival.code}"
         try:

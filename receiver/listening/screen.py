@@ -20,11 +20,10 @@ from pushkit.a2a import (
 from pushkit.bounded_json import JsonObject
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import document, in_a_line
+from receiver.diagnosis.report import said_of, step_lines
 from receiver.listening.edge import Arrival
-from receiver.listening.steps import ShownStep
 
 _SHOWN_TEXT = 200
-_MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", None)}
 _VERSIONS = ((WireVersion.V1_0, "A2A 1.0"), (WireVersion.V0_3, "A2A 0.2, 0.3"))
 
 
@@ -43,46 +42,37 @@ def arrival_lines(arrival: Arrival, *, brief: bool) -> Iterator[str]:
         f"{painted(moment, dim=True)} #{arrival.number} {arrival.request.method} {target}"
         f" from {arrival.peer}, {len(arrival.request.body)} bytes"
     )
-    reached = [step for step in arrival.steps if step.reached]
-    yield from (_step_line(step) for step in reached if not brief or step.holds is False)
-    if left := [step.name for step in arrival.steps if not step.reached]:
-        yield painted(f"  · not reached: {', '.join(left)}", dim=True)
+    for line in step_lines(arrival.steps, brief=brief):
+        yield f"  {line}"
     colour = "green" if arrival.status < 300 else "red"
     yield f"  {painted(f'{arrival.status} {arrival.code}', colour, bold=True)}{_facts(arrival)}"
 
 
 def arrival_as_json(arrival: Arrival) -> JsonObject:
     """Return an arrival as a JSON object."""
-    verified = arrival.verified
+    proven = arrival.proven
+    update = proven and proven.update
+    facts = ("sender", "delivery_id", "task_id", "seq")
     return {
         **document(arrival, "number at peer status code"),
         "steps": [
-            {"step": step.name, "holds": step.holds, "says": step.says} for step in arrival.steps
+            {"step": one.step.word, "holds": one.holds, "says": said_of(one)}
+            for one in arrival.steps
         ],
-        "sender": verified.sender if verified else None,
-        "delivery_id": verified.delivery_id if verified else None,
-        "task_id": verified.task_id if verified else None,
-        "seq": verified.seq if verified else None,
-        "kind": verified.update.kind.value if verified else None,
-        "state": verified.update.state.value if verified and verified.update.state else None,
+        **{name: getattr(proven, name, None) for name in facts},
+        "kind": update.kind.value if update else None,
+        "state": update.state.value if update and update.state else None,
     }
 
 
-def _step_line(step: ShownStep) -> str:
-    mark, colour = _MARKS[step.holds]
-    says = in_a_line(step.says)
-    text = painted(says, "red") if step.holds is False else painted(says, dim=True)
-    return f"  {painted(mark, colour, dim=colour is None)} {step.name:10} {text}".rstrip()
-
-
 def _facts(arrival: Arrival) -> str:
-    verified = arrival.verified
-    if verified is None:
+    proven = arrival.proven
+    if proven is None:
         return ""
-    update = verified.update
+    update = proven.update
     state = update.state.value if update.state else ""
-    seq = None if verified.seq is None else f"seq {verified.seq}"
-    facts = (verified.task_id, seq, update.kind.value, state)
+    seq = None if proven.seq is None else f"seq {proven.seq}"
+    facts = (proven.task_id, seq, update.kind.value, state)
     shown = "  ".join(in_a_line(fact) for fact in facts if fact)
     text = in_a_line(_text_of(update))
     return f"  {shown}" + (f"  “{text}”" if text else "")

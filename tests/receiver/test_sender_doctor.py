@@ -123,8 +123,9 @@ async def test_signatures_are_verified_if_keys_are_given(
         results = await examined(push, "accepted", patience=patience, signatures=signatures)
     result = results["accepted"]
     assert result.outcome is (Outcome.PASSED if genuine else Outcome.FAILED), result
-    told = [] if genuine else ["a receiver would refuse request 1 (invalid_signature)"]
-    assert [detail.partition(":")[0] for detail in result.details] == told
+    step = "signature" if schemes.by_key else "body"
+    told = f"a receiver would refuse request 1 at step {step} (invalid_signature)"
+    assert [detail.partition(":")[0] for detail in result.details] == ([] if genuine else [told])
 
 
 async def test_a_signature_that_another_library_refuses_is_reported(
@@ -149,7 +150,7 @@ async def test_a_signature_that_another_library_refuses_is_reported(
         patience = timedelta(milliseconds=100)
         results = await examined(push, "accepted", patience=patience, signatures=signatures)
     [detail] = results["accepted"].details
-    assert detail.endswith("PyJWT refuses it: another reading")
+    assert "PyJWT refuses it: another reading" in detail
 
 
 @pytest.mark.parametrize(
