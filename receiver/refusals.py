@@ -15,7 +15,7 @@ from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, one_word, printable
 from receiver.peers import rate_key
-from receiver.steps import Step, Trail
+from receiver.steps import CheckResult, Result, Step, Trail, results_of
 
 _log = logging.getLogger("receiver")
 
@@ -432,6 +432,30 @@ def steps_said(code: str) -> str:
     Over HTTP nothing else says where a request was refused.
     """
     return " or ".join(step.word for step in refusal_of(code).steps)
+
+
+def results_over_http(code: str) -> list[CheckResult]:
+    """Return every step with its result, as far as the code of a refusal says it."""
+    row, places = refusal_of(code), list(Step)
+    said = f"{code}: {row.means}"
+    if len(row.steps) == 1:
+        begun = places[: places.index(row.steps[0]) + 1]
+        return results_of([step.word for step in begun], code, said)
+    # A signature that cannot be read is refused before its sender is known.
+    possible = {*row.steps, *((Step.SENDER,) if Step.SIGNATURE in row.steps else ())}
+    reached = [place for place, step in enumerate(places) if step in possible]
+    results = []
+    for place, step in enumerate(places):
+        if step in row.steps:
+            where = f"{said}; by this step, or another one ({steps_said(code)})"
+            results.append(CheckResult(step, Result.UNKNOWN, where, code))
+        elif reached and place < reached[0]:
+            results.append(CheckResult(step, Result.PASSED))
+        elif reached and place < reached[-1]:
+            results.append(CheckResult(step, Result.UNKNOWN))
+        else:
+            results.append(CheckResult(step, Result.NOT_REACHED))
+    return results
 
 
 _UNLISTED = Refusal((), 400, "refused", "The log says more.")

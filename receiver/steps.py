@@ -52,6 +52,11 @@ class Result(StrEnum):
     UNKNOWN = "unknown"
     """The receiver may have come to it, or not; what is known does not say."""
 
+    @property
+    def holds(self) -> bool | None:
+        """Whether the request passed it; None unless it passed it or was refused by it."""
+        return {Result.PASSED: True, Result.REFUSED: False}.get(self)
+
 
 class CheckResult(NamedTuple):
     """One step with its result."""
@@ -64,7 +69,7 @@ class CheckResult(NamedTuple):
     @property
     def holds(self) -> bool | None:
         """Whether the request passed it; None unless it passed it or was refused by it."""
-        return {Result.PASSED: True, Result.REFUSED: False}.get(self.result)
+        return self.result.holds
 
 
 class Trail:

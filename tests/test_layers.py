@@ -46,7 +46,6 @@ SENDER_ROWS = [
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
     {"check_command", "listening", "testing"},
-    {"public_url"},
     {"diagnosis"},
     {"expect_command", "inbox_commands", "pin_command", "serving"},
     {"options", "reload"},

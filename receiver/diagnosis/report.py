@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 from xml.etree import ElementTree
 
 from pushkit.bounded_json import read_json_object
 from pushkit.errors import MalformedJsonError
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import document, harmless, in_a_line
-from receiver.steps import CheckResult, Result
+from receiver.steps import Result
 
 
 class Outcome(StrEnum):
@@ -62,7 +63,35 @@ _PREFIXES = {
 }
 
 
-def said_of(result: CheckResult) -> str:
+class Named(Protocol):
+    """What has a result: a step, or a link on the way to a receiver."""
+
+    @property
+    def word(self) -> str:
+        """Its name."""
+        ...
+
+
+class Shown(Protocol):
+    """A result to print: a `CheckResult`, or one that is like it."""
+
+    @property
+    def step(self) -> Named:
+        """What it is of."""
+        ...
+
+    @property
+    def result(self) -> Result:
+        """What came of it."""
+        ...
+
+    @property
+    def found(self) -> str:
+        """What was found, or also what was expected."""
+        ...
+
+
+def said_of(result: Shown) -> str:
     """Return what came of a step, without its mark."""
     if result.result is Result.NOT_REACHED:
         return "not reached"
@@ -70,7 +99,7 @@ def said_of(result: CheckResult) -> str:
     return ": ".join(filter(None, (prefix, in_a_line(result.found))))
 
 
-def step_lines(results: Sequence[CheckResult], *, brief: bool = False) -> Iterator[str]:
+def step_lines(results: Sequence[Shown], *, brief: bool = False) -> Iterator[str]:
     """Yield a line for each step, and one for those that were not reached.
 
     Args:
@@ -78,7 +107,7 @@ def step_lines(results: Sequence[CheckResult], *, brief: bool = False) -> Iterat
         brief: Only those that fail, and those that were not reached.
     """
     for one in results:
-        if one.result is Result.NOT_REACHED or (brief and one.holds is not False):
+        if one.result is Result.NOT_REACHED or (brief and one.result.holds is not False):
             continue
         mark, colour = _OF_STEPS.get(one.result, ("·", None))
         wrong = one.result in (Result.REFUSED, Result.WOULD_REFUSE)

@@ -172,7 +172,7 @@ def in_words(
         elif one.result is Result.NOT_CHECKED:
             # Standard Webhooks: it begins once the body is proven.
             says = "it is over the body" if step is Step.SIGNATURE else "nothing to check"
-            shown.append(one._replace(found=says))
+            shown.append(one._replace(found=one.found or says))
         else:
             shown.append(one._replace(found=one.found or fact))
     return shown
