@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from pushkit.errors import CardRefusedError, InboundError, MalformedCardError
 from receiver.refusals import REFUSALS, Verdict
-from receiver.steps import Step
 
 WIRE = Path(__file__).parents[2] / "docs" / "wire.md"
 OF_CARDS = (CardRefusedError, MalformedCardError)
@@ -31,18 +29,6 @@ def test_an_error_has_the_status_of_its_row(error: type[InboundError]) -> None:
 @pytest.mark.parametrize("code", REFUSALS)
 def test_the_wire_profile_names_every_code(code: str) -> None:
     assert f"`{code}`" in WIRE.read_text("utf-8")
-
-
-@pytest.mark.parametrize("number", range(1, 10))
-def test_the_wire_profile_names_each_step_with_the_codes_that_can_come_from_it(number: int) -> None:
-    text = WIRE.read_text("utf-8")
-    [row] = re.findall(rf"^\| {number} \| (`.*) \|$", text, re.MULTILINE)
-    named, _, codes = row.split(" | ")
-    steps = [step for step in Step if step.number == number]
-    expected = {code for code, row in REFUSALS.items() if set(steps).intersection(row.steps)}
-
-    assert named == " ".join(f"`{step.word}`" for step in steps)
-    assert {each for each in re.findall(r"`(\w+)`", codes) if each in REFUSALS} == expected
 
 
 def test_a_refusal_that_may_be_retried_has_retry_after() -> None:
