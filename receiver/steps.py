@@ -67,9 +67,9 @@ class CheckResult(NamedTuple):
     code: str | None = None  # of the refusal
 
     @property
-    def holds(self) -> bool | None:
-        """Whether the request passed it; None unless it passed it or was refused by it."""
-        return self.result.holds
+    def name(self) -> str:
+        """The name of the step."""
+        return self.step.word
 
 
 class Trail:

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 from pushkit.clock import utc_now
 from pushkit.errors import (
@@ -32,6 +31,7 @@ from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of, masked_url
 from receiver.diagnosis.agent import SigningAgent
+from receiver.diagnosis.report import Checked, Link
 from receiver.diagnosis.subject import code_in
 from receiver.diagnosis.words import in_words, unstated
 from receiver.refusals import refusal_of, results_over_http
@@ -46,36 +46,12 @@ _ANY_ISSUER = "receiver-check"  # for senders that state none
 # JSON, but of no A2A version; and how it is refused if all else is in order.
 _NO_UPDATE: Final = b'{"check":"receiver check --url"}'
 _ARRIVED: Final = "unrecognised_body"
+# How it is refused if it is signed by a key that nobody knows.
+_UNPROVEN: Final = ("invalid_signature", "unknown_sender")
 
 
-class Link(Enum):
-    """A link of the way before the receiver, in the order in which a request passes them."""
-
-    SCHEME = "scheme"
-    DNS = "dns"
-    TLS = "tls"
-    PROXY = "proxy"
-    PATH = "path"
-    RECEIVER = "receiver"  # only if it is at fault itself, before its first step
-
-    @property
-    def word(self) -> str:
-        """Its name."""
-        return self.value
-
-
-class LinkResult(NamedTuple):
-    """One link with its result, as `CheckResult` has that of a step."""
-
-    step: Link
-    result: Result
-    found: str = ""  # what was found, and what to do
-    code: str | None = None  # of the refusal
-
-
-Walked: TypeAlias = Sequence[LinkResult | CheckResult]
-"""The links, and the steps of the receiver behind them."""
-
+# The links of the way before the receiver, in the order in which a request passes them.
+_LINKS: Final = ("scheme", "dns", "tls", "proxy", "path")
 # What a proxy did to a request that was in order when it left, by the code of the refusal.
 _ON_THE_WAY: Final[Mapping[str, str]] = {
     "method_not_allowed": "the POST arrived as another method",
@@ -86,14 +62,14 @@ _ON_THE_WAY: Final[Mapping[str, str]] = {
     "digest_mismatch": "the body was changed on its way",
 }
 # By transport error: the faulty link, and a possible reason.
-_BROKEN: Final[Mapping[type[TransportError], tuple[Link, str]]] = {
-    NameLookupError: (Link.DNS, ""),
-    TlsError: (Link.TLS, ""),
+_BROKEN: Final[Mapping[type[TransportError], tuple[str, str]]] = {
+    NameLookupError: ("dns", ""),
+    TlsError: ("tls", ""),
     ConnectionFailedError: (
-        Link.PROXY,
+        "proxy",
         ": nothing listens there: check that the proxy runs, and `receiver serve` behind it",
     ),
-    AnswerTimeoutError: (Link.PROXY, ": a firewall, or a proxy that does not reach the receiver"),
+    AnswerTimeoutError: ("proxy", ": a firewall, or a proxy that does not reach the receiver"),
 }
 
 
@@ -110,100 +86,95 @@ class Probe:
     connections: ConnectionOptions = field(default_factory=ConnectionOptions)
 
 
-async def check_public_url(probe: Probe) -> Walked:
+async def check_public_url(probe: Probe) -> list[Checked]:
     """Post through the public URL; return the links, and the steps of the receiver behind them.
 
     Raises:
         ConfigError: It is no URL.
     """
-    found = {Link.SCHEME: _scheme(probe), Link.DNS: await _dns(Url.parse(probe.url))}
+    policy = DestinationPolicy.naming(probe.url)
+    links = {"scheme": _scheme(probe), "dns": await _dns(Url.parse(probe.url))}
     steps = [CheckResult(step, Result.NOT_REACHED) for step in Step]
-    if found[Link.DNS].result is Result.PASSED:
-        async with closing(
-            Transport(DestinationPolicy.naming(probe.url), probe.connections)
-        ) as client:
-            steps = await _walk(client, probe, found) or steps
-    links = [
-        found.get(link) or LinkResult(link, Result.NOT_REACHED)
-        for link in Link
-        if link in found or link is not Link.RECEIVER
-    ]
+    if links["dns"].result.holds:
+        async with closing(Transport(policy, probe.connections)) as client:
+            steps = await _walk(client, probe, links) or steps
     # What the configuration says of the audience is known, however far a request comes.
-    own = _static_audience(probe)
-    known = own.holds is False
-    return [*links, *(own if known and one.step is Step.AUDIENCE else one for one in steps)]
+    audience = _static_audience(probe)
+    if audience.result is Result.REFUSED:
+        steps = [audience if one.step is Step.AUDIENCE else one for one in steps]
+    names = dict.fromkeys((*_LINKS, *links))
+    return [*(links.get(name) or Link(name, Result.NOT_REACHED) for name in names), *steps]
 
 
 async def _walk(
-    client: Transport, probe: Probe, found: dict[Link, LinkResult]
+    client: Transport, probe: Probe, links: dict[str, Link]
 ) -> list[CheckResult] | None:
     """Find the links behind DNS; return the steps, if the receiver answers."""
+
+    def put(name: str, result: Result, says: str) -> None:
+        links[name] = Link(name, result, says)
+
     try:
         answer = await _post(client, probe, by_header=False)
     except TransportError as exc:
-        link, advice = _BROKEN.get(type(exc), (Link.PROXY, ""))
-        found[link] = LinkResult(link, Result.REFUSED, f"{exc}{advice}")
+        name, advice = _BROKEN.get(type(exc), ("proxy", ""))
+        put(name, Result.REFUSED, f"{exc}{advice}")
         return None
     if Url.parse(probe.url).scheme == "https":
-        found[Link.TLS] = LinkResult(Link.TLS, Result.PASSED, "the certificate is valid")
+        put("tls", Result.PASSED, "the certificate is valid")
     else:
-        found[Link.TLS] = LinkResult(Link.TLS, Result.NOT_CHECKED, "http has none")
+        put("tls", Result.NOT_CHECKED, "http has none")
     code = _code(answer)
-    if answer.status == 401 and probe.key is not None:
+    if code is None:
+        put("proxy", Result.REFUSED, _not_ours(answer))
+        return None
+    row, says = refusal_of(code), f"the receiver answers ({answer.status} {code})"
+    put("proxy", Result.PASSED, says)
+    if code in _ON_THE_WAY:
+        put("proxy", Result.REFUSED, f"{says}: {_ON_THE_WAY[code]}")
+    elif answer.status == 401 and probe.key is not None:
         in_header = await _post(client, probe, by_header=True)
         if _code(in_header) == _ARRIVED:
             says = "Authorization does not arrive: the proxy removes it"
-            found[Link.PROXY] = LinkResult(Link.PROXY, Result.REFUSED, says)
-    if code is None:
-        found[Link.PROXY] = LinkResult(Link.PROXY, Result.REFUSED, _not_ours(answer))
-        return None
-    says = f"the receiver answers ({answer.status} {code})"
-    if code in _ON_THE_WAY:
-        says = f"{says}: {_ON_THE_WAY[code]}"
-        found[Link.PROXY] = LinkResult(Link.PROXY, Result.REFUSED, says)
-    found.setdefault(Link.PROXY, LinkResult(Link.PROXY, Result.PASSED, says))
-    found[Link.PATH] = LinkResult(Link.PATH, Result.PASSED, probe.sender.path)
+            put("proxy", Result.REFUSED, says)
+            return None
+    put("path", Result.PASSED, probe.sender.path)
     if code == "not_found":
         there = Url.parse(probe.url).target.partition("?")[0]
-        says = (
-            f"no sender of this receiver has {there}, expected {probe.sender.path}: the URL has a"
-        )
-        says = f"{says} wrong path, or the proxy changes it"
-        found[Link.PATH] = LinkResult(Link.PATH, Result.REFUSED, says)
-    elif not (refusal_of(code).steps or code in _ON_THE_WAY):
-        says = f"{code}: {refusal_of(code).means}: the receiver's log says more"
-        found[Link.RECEIVER] = LinkResult(Link.RECEIVER, Result.REFUSED, says)
+        advice = "the URL has a wrong path, or the proxy changes it"
+        says = f"no sender has {there}, expected {probe.sender.path}: {advice}"
+        put("path", Result.REFUSED, says)
+    elif not row.steps and code not in _ON_THE_WAY:
+        put("receiver", Result.REFUSED, f"{code}: {row.means}: the receiver's log says more")
     return _steps(probe, answer, code)
 
 
 # --- the way to the receiver --------------------------------------------------------------------
 
 
-def _scheme(probe: Probe) -> LinkResult:
+def _scheme(probe: Probe) -> Link:
     url, own = Url.parse(probe.url), Url.parse(probe.own_url)
-    says = ""
     if url.scheme != own.scheme:
-        says = (
-            f"agents post by {url.scheme}, expected {own.scheme} as in `url` of the configuration"
-        )
-    elif url.scheme == "http" and not host_is_loopback(url.host):
-        says = "agents post to https only: use a certificate"
-    return LinkResult(Link.SCHEME, Result.REFUSED if says else Result.PASSED, says or url.scheme)
+        says = f"agents post by {url.scheme}, expected {own.scheme}, as `url` of the configuration"
+        return Link("scheme", Result.REFUSED, says)
+    if url.scheme == "http" and not host_is_loopback(url.host):
+        return Link("scheme", Result.REFUSED, "agents post to https only: use a certificate")
+    return Link("scheme", Result.PASSED, url.scheme)
 
 
-async def _dns(url: Url) -> LinkResult:
+async def _dns(url: Url) -> Link:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
     except OSError as exc:
         says = f"{url.host} has no address: {exc.strerror}"
-        return LinkResult(Link.DNS, Result.REFUSED, says)
+        return Link("dns", Result.REFUSED, says)
     addresses = list(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
     private = [address for address in addresses if not address_is_public(address)]
     says = f"{url.host} is {', '.join(addresses)}"
     if private:
         says += f"; {private[0]} is not public: agents that do not allow it will refuse to post"
-    return LinkResult(Link.DNS, Result.PASSED, says)
+    return Link("dns", Result.PASSED, says)
 
 
 async def _post(client: Transport, probe: Probe, *, by_header: bool) -> Answer:
@@ -237,49 +208,43 @@ async def _post(client: Transport, probe: Probe, *, by_header: bool) -> Answer:
 
 def _steps(probe: Probe, answer: Answer, code: str) -> list[CheckResult]:
     """Return the steps of the receiver, as far as the code of its answer says them."""
-    sender, results = probe.sender, results_over_http(code)
-    own: dict[Step, CheckResult] = {}
-    unproven = code in ("invalid_signature", "unknown_sender")
-    if probe.key is None and sender.profile.signed and unproven:
+    sender, results, audience = probe.sender, results_over_http(code), _static_audience(probe)
+    known: dict[Step, CheckResult] = {}
+    unchecked = unstated(sorted(sender.signing), sender.profile)
+
+    def put(result: Result, says: str, *steps: Step) -> None:
+        known.update({step: CheckResult(step, result, says) for step in steps})
+
+    if probe.key is None and sender.profile.signed and code in _UNPROVEN:
         results = [CheckResult(step, Result.NOT_REACHED) for step in Step]
-        for step in (Step.SENDER, Step.SIGNATURE):
-            own[step] = CheckResult(step, Result.NOT_CHECKED, _how_to_see(sender))
-        own |= {Step.TIME: _clock_by_date(answer), Step.AUDIENCE: _static_audience(probe)}
+        put(Result.NOT_CHECKED, _how_to_see(sender), Step.SENDER, Step.SIGNATURE)
+        known |= {Step.TIME: _clock_by_date(answer), Step.AUDIENCE: audience}
     elif code == _ARRIVED:
-        says = "nothing that could be accepted was posted"
-        own[Step.CONTENT] = CheckResult(Step.CONTENT, Result.NOT_CHECKED, says)
-    if not (probe.token or sender.credentials):
-        says = "give a token by --token" if code == "invalid_token" else "not needed"
-        if code in ("invalid_token", _ARRIVED):
-            own[Step.TOKEN] = CheckResult(Step.TOKEN, Result.NOT_CHECKED, says)
-    audience = _static_audience(probe)
-    if code == "wrong_audience" and audience.holds:
-        says = (
-            f"{code}: the receiver expects another URL than this configuration, {audience.found}:"
-        )
+        put(Result.NOT_CHECKED, "nothing that could be accepted was posted", Step.CONTENT)
+    if not (probe.token or sender.credentials) and code in ("invalid_token", _ARRIVED):
+        says = "not needed" if code == _ARRIVED else "give a token by --token"
+        put(Result.NOT_CHECKED, says, Step.TOKEN)
+    if code == "wrong_audience" and audience.result.holds:
+        says = f"{code}: the receiver expects another URL than this configuration:"
         says = f"{says} restart it, or use the file that it was started with"
-        own[Step.AUDIENCE] = CheckResult(Step.AUDIENCE, Result.REFUSED, says, code)
-    results = [own.get(one.step, one) for one in results]
-    passed = {one.step for one in results if one.result is Result.PASSED}
-    facts = {step: says for step, says in _holds(probe).items() if step in passed}
-    return in_words(results, facts, unstated(sorted(sender.signing), sender.profile))
-
-
-def _holds(probe: Probe) -> dict[Step, str]:
-    return {
-        Step.SENDER: probe.sender.name,
+        put(Result.REFUSED, says, Step.AUDIENCE)
+    facts = {
+        Step.SENDER: sender.name,
         Step.SIGNATURE: "it is valid",
         Step.TIME: "the signed time is accepted",
-        Step.AUDIENCE: audience_of(probe.url),
+        Step.AUDIENCE: audience.found,
         Step.TOKEN: "the sender was given it",
         Step.BODY: "it arrived as it was signed",
     }
+    results = [known.get(one.step, one) for one in results]
+    passed = [one.step for one in results if one.result.holds]
+    return in_words(results, {step: facts.get(step, "") for step in passed}, unchecked)
 
 
-def faults(results: Walked) -> list[str]:
+def faults(results: Sequence[Checked]) -> list[str]:
     """Return the names of the links and steps at fault; of steps, perhaps some of which one is."""
-    refused = [one.step.word for one in results if one.result is Result.REFUSED]
-    perhaps = [one.step.word for one in results if one.result is Result.UNKNOWN and one.code]
+    refused = [one.name for one in results if one.result is Result.REFUSED]
+    perhaps = [one.name for one in results if one.result is Result.UNKNOWN and one.found]
     return refused or ([" or ".join(perhaps)] if perhaps else [])
 
 

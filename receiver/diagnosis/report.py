@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, TypeAlias
 from xml.etree import ElementTree
 
 from pushkit.bounded_json import read_json_object
 from pushkit.errors import MalformedJsonError
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import document, harmless, in_a_line
-from receiver.steps import Result
+from receiver.steps import CheckResult, Result
 
 
 class Outcome(StrEnum):
@@ -63,35 +63,18 @@ _PREFIXES = {
 }
 
 
-class Named(Protocol):
-    """What has a result: a step, or a link on the way to a receiver."""
+class Link(NamedTuple):
+    """A link on the way to a receiver, with its result, as `CheckResult` has that of a step."""
 
-    @property
-    def word(self) -> str:
-        """Its name."""
-        ...
-
-
-class Shown(Protocol):
-    """A result to print: a `CheckResult`, or one that is like it."""
-
-    @property
-    def step(self) -> Named:
-        """What it is of."""
-        ...
-
-    @property
-    def result(self) -> Result:
-        """What came of it."""
-        ...
-
-    @property
-    def found(self) -> str:
-        """What was found, or also what was expected."""
-        ...
+    name: str
+    result: Result
+    found: str = ""  # what was found, and what to do
 
 
-def said_of(result: Shown) -> str:
+Checked: TypeAlias = CheckResult | Link
+
+
+def said_of(result: Checked) -> str:
     """Return what came of a step, without its mark."""
     if result.result is Result.NOT_REACHED:
         return "not reached"
@@ -99,7 +82,7 @@ def said_of(result: Shown) -> str:
     return ": ".join(filter(None, (prefix, in_a_line(result.found))))
 
 
-def step_lines(results: Sequence[Shown], *, brief: bool = False) -> Iterator[str]:
+def step_lines(results: Sequence[Checked], *, brief: bool = False) -> Iterator[str]:
     """Yield a line for each step, and one for those that were not reached.
 
     Args:
@@ -112,8 +95,8 @@ def step_lines(results: Sequence[Shown], *, brief: bool = False) -> Iterator[str
         mark, colour = _OF_STEPS.get(one.result, ("·", None))
         wrong = one.result in (Result.REFUSED, Result.WOULD_REFUSE)
         says = painted(said_of(one), "red" if wrong else None, dim=not wrong)
-        yield f"{painted(mark, colour, dim=colour is None)} {one.step.word:10} {says}".rstrip()
-    if left := [one.step.word for one in results if one.result is Result.NOT_REACHED]:
+        yield f"{painted(mark, colour, dim=colour is None)} {one.name:10} {says}".rstrip()
+    if left := [one.name for one in results if one.result is Result.NOT_REACHED]:
         yield painted(f"· not reached: {', '.join(left)}", dim=True)
 
 

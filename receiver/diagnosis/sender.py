@@ -54,7 +54,7 @@ class Signatures:
                 now=opened + timedelta(seconds=visit.at),
             )
             for one in verify_by_itself(visit.request, expected).failed:
-                at = f"request {number} at step {one.step.word}"
+                at = f"request {number} at step {one.name}"
                 return f"a receiver would refuse {at} ({one.code}): {one.found}"
         return ""
 

@@ -111,7 +111,7 @@ def verify(
     verification = verify_by_itself(request, expected)
     for line in step_lines(verification.results):
         click.echo(line)
-    if failed := list(dict.fromkeys(one.step.word for one in verification.failed)):
+    if failed := list(dict.fromkeys(one.name for one in verification.failed)):
         if Step.SIGNATURE.word in failed:
             click.echo("the signature fails: the other results are of unproven claims")
         fail = "fails" if len(failed) == 1 else "fail"

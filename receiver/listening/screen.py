@@ -56,7 +56,7 @@ def arrival_as_json(arrival: Arrival) -> JsonObject:
     return {
         **document(arrival, "number at peer status code"),
         "steps": [
-            {"step": one.step.word, "holds": one.holds, "says": said_of(one)}
+            {"step": one.name, "holds": one.result.holds, "says": said_of(one)}
             for one in arrival.steps
         ],
         **{name: getattr(proven, name, None) for name in facts},

@@ -396,9 +396,9 @@ def test_a_refusal_is_shown_at_any_step(step: Step) -> None:
         source=KeySource(issuer="https://agent.example.com"),
         now=utc_now(),
     )
-    [failed] = [each for each in steps if each.holds is False]
+    [failed] = [each for each in steps if each.result.holds is False]
     assert (failed.step, failed.found) == (step, "as it was")
-    assert tuple(each.step.word for each in steps) == STEPS
+    assert tuple(each.name for each in steps) == STEPS
     reached = [each.result is not Result.NOT_REACHED for each in steps]
     assert reached == [each in trail.begun for each in Step]
 

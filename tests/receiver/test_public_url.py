@@ -15,8 +15,8 @@ from pytest_aiohttp.plugin import AiohttpServer
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, generate_key
 from receiver import Limits, Receiver, Scheme, SenderProfile, TaskPolicy, TrustedSender
-from receiver.diagnosis.public_url import Probe, Walked, check_public_url
-from receiver.diagnosis.public_url import faults as faults_of
+from receiver.diagnosis.public_url import Probe, check_public_url, faults
+from receiver.diagnosis.report import Checked
 from receiver.steps import Result
 from tests.ports import free_port
 
@@ -51,12 +51,8 @@ def way(aiohttp_server: AiohttpServer, tmp_path: Path) -> Way:
     return lead
 
 
-def faults(found: Walked) -> list[str]:
-    return faults_of(found)
-
-
-def having(found: Walked, result: Result) -> list[str]:
-    return [one.step.word for one in found if one.result is result]
+def having(found: list[Checked], result: Result) -> list[str]:
+    return [one.name for one in found if one.result is result]
 
 
 LINKS = ["scheme", "dns", "proxy", "path"]  # and `tls`, which http has not
@@ -87,7 +83,7 @@ async def test_a_receiver_that_knows_itself_by_another_url_is_an_audience_at_fau
     probe = await way(url="http://localhost:9000")
     probe = replace(probe, own_url="http://localhost:9000/a2a/push")
     [link] = [one for one in await check_public_url(probe) if one.result is Result.REFUSED]
-    assert link.step.word == "audience"
+    assert link.name == "audience"
     assert probe.url in link.found
     assert "http://localhost:9000/a2a/push: set `url`" in link.found
     without_key = await check_public_url(replace(probe, key=None))
@@ -124,7 +120,7 @@ async def test_a_name_without_an_address_is_dns(way: Way) -> None:
 async def test_a_port_without_a_listener_is_a_fault_of_the_proxy(way: Way) -> None:
     probe = replace(await way(), url=f"http://127.0.0.1:{free_port()}/a2a/push")
     found = await check_public_url(probe)
-    [proxy] = [one for one in found if one.step.word == "proxy"]
+    [proxy] = [one for one in found if one.name == "proxy"]
     assert proxy.result is Result.REFUSED
     assert "nothing listens" in proxy.found
     assert having(found, Result.NOT_REACHED)[:4] == ["tls", "path", "request", "sender"]
@@ -175,7 +171,7 @@ async def test_a_sender_that_was_given_credentials_brings_them(way: Way, given: 
 async def test_a_scheme_that_this_check_cannot_sign_is_no_reason_to_ask_for_keys(way: Way) -> None:
     sender = replace(SENDER, schemes=[Scheme.HTTP_MESSAGE_SIGNATURES])
     links = await check_public_url(replace(await way(sender=sender), key=None))
-    [key] = [one for one in links if one.step.word == "signature"]
+    [key] = [one for one in links if one.name == "signature"]
     assert key.result is Result.NOT_CHECKED
     assert "--keys" not in key.found
 
@@ -183,7 +179,7 @@ async def test_a_scheme_that_this_check_cannot_sign_is_no_reason_to_ask_for_keys
 async def test_a_receiver_that_runs_with_another_configuration_is_reported(way: Way) -> None:
     probe = await way(url="http://localhost:9000")
     [link] = [one for one in await check_public_url(probe) if one.result is Result.REFUSED]
-    assert link.step.word == "audience"
+    assert link.name == "audience"
     assert "than this configuration" in link.found
 
 

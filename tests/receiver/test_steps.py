@@ -529,7 +529,7 @@ async def seen(
         event=refused[0].steps if refused else (),
         metric=page.labels("receiver_refusals_total", "step"),
         verify=verified(world, draft, way),
-        listen={each.step.word: each.holds for each in arrivals[-1].steps},
+        listen={each.name: each.result.holds for each in arrivals[-1].steps},
         dashboard={
             str(each["name"]): str(each["result"])
             for event in refused
@@ -599,7 +599,7 @@ OF_A_REQUEST = {
 
 
 def of_verify(found: Seen, result: Result) -> set[str]:
-    return {one.step.word for one in found.verify if one.result is result}
+    return {one.name for one in found.verify if one.result is result}
 
 
 # --- the tests -----------------------------------------------------------------------------------
