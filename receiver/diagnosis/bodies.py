@@ -19,9 +19,8 @@ from pushkit.net.tls import tls_context
 from pushkit.net.transport import closing
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
-from receiver.diagnosis.checks import Check
 from receiver.diagnosis.subject import ReceiverAtUrl
-from receiver.diagnosis.trial import Trial, accepted, described
+from receiver.diagnosis.trial import Check, Trial, accepted, described
 
 _LARGE_BYTES = 32 * 1024 * 1024
 _LARGE_TIMEOUT = timedelta(seconds=60)

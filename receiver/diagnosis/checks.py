@@ -11,7 +11,7 @@ import re
 import socket
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -24,10 +24,10 @@ from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from pushkit.signing.notification_jwt import body_sha256
 from pushkit.signing.scheme import Scheme
 from receiver.diagnosis.agent import SigningAgent
-from receiver.diagnosis.report import Examined, Outcome
+from receiver.diagnosis.report import Outcome
 from receiver.diagnosis.sink import Connection, sinking
 from receiver.diagnosis.subject import Answer, ReceiverUnderTest
-from receiver.diagnosis.trial import Trial, accepted, described
+from receiver.diagnosis.trial import Check, Trial, accepted, described, examine
 
 _COPIES = 100
 _BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
@@ -282,34 +282,7 @@ def _all_accepted(answers: Collection[Answer | None]) -> list[str]:
     return [] if all(map(accepted, answers)) else [f"{described(answers)}, expected 2xx"]
 
 
-# --- the list, and its examination ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One check, and what it needs."""
-
-    run: Callable[[Trial], Awaitable[list[str]]]  # returns what it found; its docstring is promised
-    # What answers alone show of a promise about callbacks; empty for nothing. None: all of it.
-    over_http: str | None = None
-    schemes: frozenset[Scheme] = frozenset(Scheme)  # it applies to signatures by one of them
-    restarts: bool = False  # whether it restarts the receiver
-    directly: bool = False  # whether it needs a connection without a proxy
-
-    @property
-    def promise(self) -> str:
-        """What should hold."""
-        return (self.run.__doc__ or "").strip().partition("\n")[0]
-
-    def unseen(self, subject: ReceiverUnderTest, agent: SigningAgent) -> str:
-        """Return why it cannot be made; empty if it can."""
-        if not agent.schemes & self.schemes:
-            return f"does not apply to {' and '.join(sorted(agent.schemes))}"
-        if self.directly and not subject.is_reached_directly:
-            return "not through a --proxy"
-        there = {"--restart": subject.restarts, "--observe": subject.shows_callbacks}
-        lacks = [option for option, is_there in there.items() if not is_there]
-        return f"needs {' and '.join(lacks)}" if self.restarts and lacks else ""
+# --- the list ------------------------------------------------------------------------------------
 
 
 CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
@@ -333,51 +306,6 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "silence": Check(run=_silence),
     }
 )
-_NOT_RUN = "not run: a receiver that does not accept a genuine notification would pass it"
-_NOT_SEEN = "callbacks cannot be seen over HTTP: add --observe"
-
-
-async def examine(
-    checks: Mapping[str, Check],
-    trial: Callable[[], Trial],  # makes one, with a task of its own
-    *,
-    only: Collection[str] = (),  # names of checks; all of them by default
-) -> AsyncIterator[Examined]:
-    """Yield the result of each check as it ends, also of those that were not run.
-
-    Raises:
-        ConfigError: There is no check of that name.
-    """
-    check_only(only, checks)
-    accepts = True
-    for name in checks:
-        if not only or name in only:
-            result = await _examined(name, checks[name], trial(), accepts=accepts)
-            accepts = accepts and (name != "genuine" or result.outcome is not Outcome.FAILED)
-            yield result
-
-
-async def _examined(name: str, check: Check, trial: Trial, *, accepts: bool) -> Examined:
-    subject = trial.subject
-    result = Examined(check=name, promise=check.promise, outcome=Outcome.PASSED)
-    if not accepts:
-        return replace(result, outcome=Outcome.NOT_RUN, details=(_NOT_RUN,))
-    if why := check.unseen(subject, trial.agent):
-        return replace(result, outcome=Outcome.UNSEEN, details=(why,))
-    if faults := await check.run(trial):
-        return replace(result, outcome=Outcome.FAILED, details=tuple(faults))
-    if subject.shows_callbacks or check.over_http is None:
-        return result
-    if not check.over_http:
-        details = (f"the answers are right; {_NOT_SEEN}",)
-        return replace(result, outcome=Outcome.UNSEEN, details=details)
-    return replace(result, promise=check.over_http, details=(_NOT_SEEN,))
-
-
-def check_only(only: Collection[str], known: Collection[str]) -> None:
-    """Check the names of `--only`. Raises ConfigError: one of them is unknown."""
-    if unknown := sorted(set(only) - set(known)):
-        raise ConfigError(f"--only: found {unknown[0]!r}, expected some of {', '.join(known)}")
 
 
 # --- in tests ------------------------------------------------------------------------------------

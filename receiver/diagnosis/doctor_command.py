@@ -24,26 +24,18 @@ from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
 from receiver.diagnosis.agent import SigningAgent
 from receiver.diagnosis.bodies import body_checks
-from receiver.diagnosis.checks import CHECKS, check_only, examine
-from receiver.diagnosis.report import (
-    Examined,
-    Outcome,
-    as_json,
-    as_junit,
-    as_text,
-    is_report,
-    summary,
-)
-from receiver.diagnosis.scenarios import SCENARIOS
+from receiver.diagnosis.checks import CHECKS
+from receiver.diagnosis.report import WRITTEN_AS, Examined, Outcome, is_report, lines_of, summary
 from receiver.diagnosis.sender import (
     ARRIVAL_SECONDS,
+    SCENARIOS,
     Drive,
     Signatures,
     examine_sender,
     run_for_each,
 )
 from receiver.diagnosis.subject import ReceiverAtUrl, check_consent, words_of
-from receiver.diagnosis.trial import Trial
+from receiver.diagnosis.trial import Trial, check_only, examine
 from receiver.expectation import mint_token
 from receiver.options import Schemes, load_signing_key, scheme_options
 
@@ -122,9 +114,7 @@ _OF_RECEIVERS = (
     help="Seconds that a receiver may wait for a slow body; or that a sender is watched."
     "  [default: 30; 60]",
 )
-@click.option(
-    "--format", "written_as", type=click.Choice(["text", "json", "junit"]), default="text"
-)
+@click.option("--format", "written_as", type=click.Choice(list(WRITTEN_AS)), default="text")
 @out_options(says="Write the report to this file.")
 @egress_options(ConnectionOptions)
 def doctor(
@@ -200,8 +190,13 @@ def doctor(
         asyncio.run(check_consent(examined, operated=operated))
         if reason := asyncio.run(examined.unreachable()):
             raise ConfigError(f"the receiver cannot be reached: {reason}")
-    found = asyncio.run(_collect(results, shown=written_as == "text" and out.path is None))
-    _report(subject, found, written_as=written_as, out=out)
+    is_shown = written_as == "text" and out.path is None
+    found = asyncio.run(_collect(results, shown=is_shown))
+    if not is_shown:
+        out.write(f"{WRITTEN_AS[written_as](subject, found)}\n".encode(), _REPORT)
+    click.echo(summary(found), err=written_as != "text" and out.path is None)
+    if any(result.outcome is Outcome.FAILED for result in found):
+        sys.exit(1)
 
 
 def _signatures(
@@ -264,21 +259,6 @@ async def _collect(results: AsyncIterator[Examined], *, shown: bool) -> list[Exa
     found = []
     async for result in results:
         found.append(result)
-        for line in as_text(result) if shown else ():
+        for line in lines_of(result) if shown else ():
             click.echo(line)
     return found
-
-
-def _report(subject: str, results: Sequence[Examined], *, written_as: str, out: OutFile) -> None:
-    """Write the report; exit with 1 if a promise is broken."""
-    if written_as == "json":
-        text = as_json(subject, results)
-    elif written_as == "junit":
-        text = as_junit(subject, results)
-    else:
-        text = "\n".join([*(line for each in results for line in as_text(each))])
-    if out.path is not None or written_as != "text":
-        out.write(f"{text}\n".encode(), _REPORT)
-    click.echo(summary(results), err=written_as != "text" and out.path is None)
-    if any(result.outcome is Outcome.FAILED for result in results):
-        sys.exit(1)

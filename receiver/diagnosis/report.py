@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from xml.etree import ElementTree
 
 from pushkit.bounded_json import read_json_object
@@ -100,7 +100,7 @@ def step_lines(results: Sequence[Checked], *, brief: bool = False) -> Iterator[s
         yield painted(f"· not reached: {', '.join(left)}", dim=True)
 
 
-def as_text(result: Examined) -> Iterator[str]:
+def lines_of(result: Examined) -> Iterator[str]:
     """Yield the lines of a result."""
     mark, colour = _MARKS[result.outcome]
     yield f"{painted(mark, colour)} {result.check:20} {result.promise}"
@@ -113,6 +113,11 @@ def summary(results: Sequence[Examined]) -> str:
     counts = Counter(result.outcome for result in results)
     shown = [outcome for outcome in Outcome if counts[outcome] or outcome is not Outcome.NOT_RUN]
     return ", ".join(f"{counts[outcome]} {outcome.value.replace('_', ' ')}" for outcome in shown)
+
+
+def as_text(_: str, results: Sequence[Examined]) -> str:
+    """Return a report for people."""
+    return "\n".join(line for result in results for line in lines_of(result))
 
 
 def as_json(subject: str, results: Sequence[Examined]) -> str:
@@ -142,6 +147,13 @@ def as_junit(subject: str, results: Sequence[Examined]) -> str:
     ElementTree.indent(suite)
     written: bytes = ElementTree.tostring(suite, "utf-8", xml_declaration=True)
     return written.decode()
+
+
+WRITTEN_AS: Final[Mapping[str, Callable[[str, Sequence[Examined]], str]]] = {
+    "text": as_text,
+    "json": as_json,
+    "junit": as_junit,
+}
 
 
 def is_report(content: bytes) -> bool:

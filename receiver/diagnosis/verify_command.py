@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 
-from pushkit.bounded_json import write_json
+from pushkit.bounded_json import JsonObject, write_json
 from pushkit.captured import Circumstances, circumstances_of, read_request
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, InvalidSignatureError
@@ -28,13 +28,12 @@ from pushkit.terminal.options import (
     read_stream,
     seconds_option,
 )
-from pushkit.terminal.output import in_a_line, numbered
+from pushkit.terminal.output import in_a_line, lines_of, numbered
 from receiver.diagnosis.by_itself import Expected, verify_by_itself
 from receiver.diagnosis.report import step_lines
 from receiver.options import Schemes, scheme_options
 from receiver.senders import SenderProfile
 from receiver.steps import Step
-from receiver.verification import VerifiedNotification
 
 
 @click.command(
@@ -118,21 +117,16 @@ def verify(
         raise InvalidSignatureError(f"{numbered(len(failed), 'step')} {fail}: {', '.join(failed)}")
     for scheme, proven in verification.proven.items():
         is_proven = profile.signed and (scheme is not Scheme.JWT or keys is not None)
-        says = f"{'proven by':12} {scheme}"
-        click.echo(says if is_proven else f"{'unproven':12} the signature was not checked")
-        for name, value in _facts(proven).items():
-            click.echo(f"{name:12} {in_a_line(value or '(not stated)')}")
-
-
-def _facts(proven: VerifiedNotification) -> Mapping[str, str | None]:
-    state = proven.update.state
-    return {
-        "kid": proven.kid,
-        "delivery": proven.delivery_id,
-        "task": proven.task_id,
-        "seq": None if proven.seq is None else str(proven.seq),
-        "state": state.value if state else None,
-    }
+        click.echo(f"proven by {scheme}" if is_proven else "unproven: no signature was checked")
+        state = proven.update.state
+        shown: JsonObject = {
+            "kid": proven.kid,
+            "delivery": proven.delivery_id,
+            "task": proven.task_id,
+            "seq": proven.seq,
+            "state": state.value if state else None,
+        }
+        click.echo(lines_of(shown))
 
 
 def _saved_keys(saved: Circumstances | None) -> Sequence[VerificationKey] | None:

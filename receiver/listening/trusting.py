@@ -59,11 +59,6 @@ class KeySource:
         return self.profile is SenderProfile.STANDARD and Scheme.JWT in self.schemes.names
 
     @property
-    def states_audience(self) -> bool:
-        """Whether signatures name the URL that they are for: all but those of Standard Webhooks."""
-        return self.profile is SenderProfile.STANDARD and self.schemes.by_key
-
-    @property
     def is_url(self) -> bool:
         """Whether the JWK Set is fetched."""
         return is_http_url(self.jwks or "")

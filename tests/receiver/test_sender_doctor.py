@@ -32,8 +32,7 @@ from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.diagnosis.report import Examined, Outcome
-from receiver.diagnosis.scenarios import LANDED, SCENARIOS
-from receiver.diagnosis.sender import Signatures, examine_sender
+from receiver.diagnosis.sender import LANDED, SCENARIOS, Signatures, examine_sender
 from receiver.diagnosis.sink import Sink, Visit
 from receiver.options import Schemes
 from receiver.testing import SigningAgent
