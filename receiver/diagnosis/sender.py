@@ -178,7 +178,12 @@ def _id(visit: Visit) -> str:
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
-    "accepted": Scenario("An update is signed, and is not sent again after a 2xx.", accepts, _once),
+    "accepted": Scenario(
+        # Whether it is valid is seen with the sender's keys alone: `Signatures`.
+        "An update has a signature, and is not sent again after a 2xx.",
+        accepts,
+        _once,
+    ),
     "server_error": Scenario(
         "After a 500, the same bytes are sent again with the same id, after a pause.",
         _first(_answers("500 Internal Server Error")),

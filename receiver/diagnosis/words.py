@@ -51,7 +51,7 @@ class Stated(NamedTuple):
 
     signed: Signed  # as if the signature were valid
     jwt: UnverifiedJwt | None = None
-    kid: str | None = None
+    kid: str | None = None  # the keys that it names
 
     @classmethod
     def by(cls, scheme: Scheme, headers: Headers) -> Stated:
@@ -73,7 +73,8 @@ class Stated(NamedTuple):
                 expires_at=found[0].expires_at,
                 digests=read_content_digest(headers),
             )
-            return cls(Signed(None, signature, None), kid=signature.keyid)
+            kids = ", ".join(one.keyid for one in found)  # two keys may sign during a rotation
+            return cls(Signed(None, signature, None), kid=kids)
         compact = find_jwt(headers)
         if compact is None:
             raise InvalidSignatureError(f"no JWT in {SIGNATURE_HEADER} or Authorization")
@@ -94,7 +95,7 @@ class Stated(NamedTuple):
             }
         if signature is not None:
             return {
-                Step.SIGNATURE: f"kid {signature.keyid}",
+                Step.SIGNATURE: f"kid {self.kid}",
                 Step.TIME: _times(signature.issued_at, signature.expires_at, now),
                 Step.AUDIENCE: "the URL that is signed",
                 Step.IDS: signature.delivery_id or "none",
