@@ -447,7 +447,8 @@ def results_over_http(code: str) -> list[CheckResult]:
     results = []
     for place, step in enumerate(places):
         if step in row.steps:
-            where = f"{said}; by this step, or another one ({steps_said(code)})"
+            others = " or ".join(other.word for other in row.steps if other is not step)
+            where = f"refused here, or by {others}: {said}"
             results.append(CheckResult(step, Result.UNKNOWN, where, code))
         elif reached and place < reached[0]:
             results.append(CheckResult(step, Result.PASSED))

@@ -186,7 +186,7 @@ class _ByScheme:
                 audience = [audience_of(url) for url in claims.audience]
         by_secret = by is Scheme.STANDARD_WEBHOOKS
         return TrustedSender(
-            name="sender",
+            name="agent",
             issuer=issuer if states else None,
             keys=None if by_secret or not signed else self._keys or [],
             path="/",

@@ -216,7 +216,10 @@ def _steps(probe: Probe, answer: Answer, code: str) -> list[CheckResult]:
         known.update({step: CheckResult(step, result, says) for step in steps})
 
     if probe.key is None and sender.profile.signed and code in _UNPROVEN:
-        results = [CheckResult(step, Result.NOT_REACHED) for step in Step]
+        results = [
+            one if one.step is Step.REQUEST else CheckResult(one.step, Result.NOT_REACHED)
+            for one in results
+        ]
         put(Result.NOT_CHECKED, _how_to_see(sender), Step.SENDER, Step.SIGNATURE)
         known |= {Step.TIME: _clock_by_date(answer), Step.AUDIENCE: audience}
     elif code == _ARRIVED:

@@ -83,21 +83,28 @@ def said_of(result: Checked) -> str:
 
 
 def step_lines(results: Sequence[Checked], *, brief: bool = False) -> Iterator[str]:
-    """Yield a line for each step, and one for those that were not reached.
+    """Yield a line for each step, and one for those that were not reached, or perhaps not.
 
     Args:
         results: The steps with their results.
         brief: Only those that fail, and those that were not reached.
     """
     for one in results:
-        if one.result is Result.NOT_REACHED or (brief and one.result.holds is not False):
+        if _is_silent(one) or (brief and one.result.holds is not False):
             continue
         mark, colour = _OF_STEPS.get(one.result, ("·", None))
         wrong = one.result in (Result.REFUSED, Result.WOULD_REFUSE)
         says = painted(said_of(one), "red" if wrong else None, dim=not wrong)
         yield f"{painted(mark, colour, dim=colour is None)} {one.name:10} {says}".rstrip()
-    if left := [one.name for one in results if one.result is Result.NOT_REACHED]:
-        yield painted(f"· not reached: {', '.join(left)}", dim=True)
+    for result in (Result.UNKNOWN, Result.NOT_REACHED):
+        if names := [one.name for one in results if _is_silent(one) and one.result is result]:
+            says = result.value.replace("_", " ")
+            yield painted(f"· {says}: {', '.join(names)}", dim=True)
+
+
+def _is_silent(one: Checked) -> bool:
+    """Return whether there is nothing to say of a step but that it was not, or not surely, done."""
+    return one.result is Result.NOT_REACHED or (one.result is Result.UNKNOWN and not one.found)
 
 
 def lines_of(result: Examined) -> Iterator[str]:

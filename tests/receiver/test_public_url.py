@@ -72,7 +72,7 @@ async def test_a_working_url_passes_every_check_and_leaves_nothing_behind(way: W
 async def test_without_the_agents_key_checks_that_need_it_are_unknown(way: Way) -> None:
     links = await check_public_url(replace(await way(), key=None))
     assert faults(links) == []
-    assert having(links, Result.PASSED) == [*LINKS, "audience"]
+    assert having(links, Result.PASSED) == [*LINKS, "request", "audience"]
     assert having(links, Result.NOT_CHECKED) == ["tls", "sender", "signature", "time"]
     assert "token" in having(links, Result.NOT_REACHED)
 
