@@ -375,7 +375,7 @@ class Refusals:
         sender = None if trail is None else trail.sender
         facts = {} if trail is None else trail.proven
         if trail is not None:
-            trail.reason = reason
+            trail.reason = reason or row.means
         if self._events.wants(NotificationRefused.usual_level):
             self._events.emit(
                 NotificationRefused(

@@ -159,14 +159,15 @@ def doctor(
         if url is not None:
             raise click.UsageError("expected URL and --token; or --sender")
         refuse_given(*_OF_RECEIVERS, only_for="a receiver, without --sender")
-        subject = "a sender"
+        patience = patience or _WATCHED
+        subject = f"a sender, watched for {patience} s"
         results = _of_sender(
             words_of("--run", command),
             address,
             signatures=_signatures(jwks, schemes, connections),
             token=token or mint_token(),
             only=only,
-            patience=patience or _WATCHED,
+            patience=patience,
         )
     elif url is None or token is None:
         raise click.UsageError("expected URL and --token; or --sender")

@@ -52,6 +52,7 @@ class Arrival:
     request: WebhookRequest = field(repr=False)  # the whole request
     status: int  # of the answer
     code: str  # `accepted`, `duplicate`, or the code of the refusal
+    reason: str  # why it was refused; empty if it was not
     steps: tuple[CheckResult, ...]  # every step of the verification with its result
     proven: Proven | None  # what it says; None unless its body is proven
 
@@ -113,6 +114,7 @@ class ListeningEdge:
             request=request,
             status=answer.status,
             code=code,
+            reason=seen.trail.reason or (REFUSALS[code].means if code in REFUSALS else ""),
             steps=tuple(
                 steps_of(
                     request,
@@ -182,10 +184,10 @@ def steps_of(
     now: datetime,
 ) -> list[CheckResult]:
     """Return every step with its result, in words."""
-    row, signed = REFUSALS.get(code), source.profile.signed
-    results = results_of(
-        trail.words, code if row else None, trail.reason or (row.means if row else "")
-    )
+    signed = source.profile.signed
+    results = results_of(trail.words, code if trail.reason else None, trail.reason)
+    if code in REFUSALS and not trail.reason:  # no step: nobody posts to this path, say
+        results = [CheckResult(step, Result.NOT_REACHED) for step in Step]
     jwt = stated_by(Scheme.JWT, request.headers) if signed else None
     source = source.for_issuer(jwt.jwt.issuer if jwt and jwt.jwt else None)
     facts = {

@@ -218,7 +218,10 @@ def _lines_of(arrival: Arrival, *, brief: bool) -> Iterator[str]:
     for line in step_lines(arrival.steps, brief=brief):
         yield f"  {line}"
     colour = "green" if arrival.status < 300 else "red"
-    yield f"  {painted(f'{arrival.status} {arrival.code}', colour, bold=True)}{_facts(arrival)}"
+    says = f"{arrival.status} {arrival.code}"
+    if all(one.result.holds is not False for one in arrival.steps) and arrival.reason:
+        says = f"{says}: {in_a_line(arrival.reason)}"
+    yield f"  {painted(says, colour, bold=True)}{_facts(arrival)}"
 
 
 def _as_json(arrival: Arrival) -> JsonObject:
@@ -227,7 +230,7 @@ def _as_json(arrival: Arrival) -> JsonObject:
     update = proven and proven.update
     facts = ("sender", "delivery_id", "task_id", "seq")
     return {
-        **document(arrival, "number at peer status code"),
+        **document(arrival, "number at peer status code reason"),
         "steps": [
             {"step": one.name, "holds": one.result.holds, "says": said_of(one)}
             for one in arrival.steps

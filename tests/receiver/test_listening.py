@@ -308,6 +308,15 @@ async def test_a_body_that_is_broken_is_answered_and_shown(terminal: Open) -> No
     assert (arrival["status"], arrival["code"]) == (400, "incomplete_body")
 
 
+async def test_a_request_that_comes_to_no_step_is_shown_with_its_reason(terminal: Open) -> None:
+    async with terminal(jwks=True) as run:
+        await run.post(replace(run.agent.draft("task-1"), url=f"{run.agent.webhook_url}/other"))
+        [arrival] = run.arrivals()
+    assert (arrival["code"], set(results(arrival).values())) == ("not_found", {None})
+    assert {each["says"] for each in arrival["steps"]} == {"not reached"}
+    assert arrival["reason"] == "no sender posts to this path"
+
+
 async def test_a_saved_request_is_whole_and_has_what_it_was_verified_with(
     terminal: Open, tmp_path: Path
 ) -> None:
