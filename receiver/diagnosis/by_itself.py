@@ -209,23 +209,22 @@ class _ByScheme:
         return [found] if found else []
 
     def _unchecked(self, facts: Mapping[Step, str]) -> dict[Step, str]:
+        """Return the steps that are not checked, each with the reason."""
         expected, by_jwt = self._expected, self._scheme is Scheme.JWT
         unchecked = _OF_A_RECEIVER | unstated([self._scheme], expected.profile)
         unchecked[Step.SIZE] = f"{facts[Step.SIZE]}; {unchecked[Step.SIZE]}"
-        if expected.issuer is None:
-            found = facts.get(Step.ISSUER, "none")
-            unchecked.setdefault(Step.ISSUER, f"--issuer was not given; found {found}")
         if expected.issuer is None or not by_jwt:
             unchecked[Step.SENDER] = "any that has these keys or secrets is taken"
-        if expected.audience is None:
-            found = facts.get(Step.AUDIENCE, "none")
-            unchecked.setdefault(Step.AUDIENCE, f"--audience was not given; found {found}")
         if expected.token is None:
             unchecked[Step.TOKEN] = "--token was not given"
-        if expected.keys is None and by_jwt and expected.profile.signed:
-            found = facts.get(Step.SIGNATURE, "none")
-            says = f"--jwks was not given, nor saved with the request; found {found}"
-            unchecked[Step.SIGNATURE] = says
+        lacking = {
+            Step.SIGNATURE: by_jwt and expected.keys is None and "--jwks was not given, nor saved",
+            Step.ISSUER: expected.issuer is None and "--issuer was not given",
+            Step.AUDIENCE: expected.audience is None and "--audience was not given",
+        }
+        for step, says in lacking.items():
+            if says:
+                unchecked.setdefault(step, f"{says}; found {facts.get(step, 'none')}")
         return unchecked
 
     # --- a second opinion, and the steps that were not reached -----------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from pushkit.a2a import PushConfig, WireVersion, format_push_config
+from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.jwks_client import load_jwks
@@ -24,13 +25,13 @@ from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
 from receiver.diagnosis.agent import SigningAgent
 from receiver.diagnosis.bodies import body_checks
+from receiver.diagnosis.by_itself import Expected
 from receiver.diagnosis.checks import CHECKS
 from receiver.diagnosis.report import WRITTEN_AS, Examined, Outcome, is_report, lines_of, summary
 from receiver.diagnosis.sender import (
     ARRIVAL_SECONDS,
     SCENARIOS,
     Drive,
-    Signatures,
     examine_sender,
     run_for_each,
 )
@@ -164,7 +165,7 @@ def doctor(
         results = _of_sender(
             words_of("--run", command),
             address,
-            signatures=_signatures(jwks, schemes, connections),
+            expected=_expected(jwks, schemes, connections),
             token=token or mint_token(),
             only=only,
             patience=patience,
@@ -200,18 +201,18 @@ def doctor(
         sys.exit(1)
 
 
-def _signatures(
+def _expected(
     jwks: str | None, schemes: Schemes, connections: ConnectionOptions
-) -> Callable[[], Awaitable[Signatures]] | None:
+) -> Callable[[], Awaitable[Expected]] | None:
     """Return what loads the keys, once the sender runs; None if nothing is to be verified."""
     if jwks is None and schemes.by_key:
         if not schemes.is_usual:
             raise click.UsageError("--scheme: expected --jwks, the sender's keys")
         return None
 
-    async def load() -> Signatures:
-        keys = await load_jwks(jwks, connections=connections) if jwks else None
-        return Signatures(keys=keys, schemes=schemes)
+    async def load() -> Expected:
+        keys = await load_jwks(jwks, connections=connections) if jwks and schemes.by_key else None
+        return Expected(keys=keys, schemes=schemes, now=utc_now())
 
     return load
 
@@ -220,7 +221,7 @@ async def _of_sender(
     words: Sequence[str],
     address: str,
     *,
-    signatures: Callable[[], Awaitable[Signatures]] | None,
+    expected: Callable[[], Awaitable[Expected]] | None,
     token: str,
     only: Sequence[str],
     patience: int,
@@ -250,7 +251,7 @@ async def _of_sender(
             click.echo(f"running {words[0]}, and watching the sender for {patience} s", err=True)
         within = timedelta(seconds=patience)
         async for result in examine_sender(
-            listeners, drive, patience=within, driven=bool(words), signatures=signatures
+            listeners, drive, patience=within, driven=bool(words), expected=expected
         ):
             yield result
 

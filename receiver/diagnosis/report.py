@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from pushkit.bounded_json import read_json_object
 from pushkit.errors import MalformedJsonError
 from pushkit.terminal.command import painted
-from pushkit.terminal.output import document, harmless, in_a_line
+from pushkit.terminal.output import document, in_a_line
 from receiver.steps import CheckResult, Result
 
 
@@ -112,7 +112,7 @@ def lines_of(result: Examined) -> Iterator[str]:
     mark, colour = _MARKS[result.outcome]
     yield f"{painted(mark, colour)} {result.check:20} {result.promise}"
     for detail in result.details:
-        yield f"    {painted(_in_a_line(detail), colour)}"
+        yield f"    {painted(in_a_line(detail), colour)}"
 
 
 def summary(results: Sequence[Examined]) -> str:
@@ -138,7 +138,7 @@ def as_junit(subject: str, results: Sequence[Examined]) -> str:
     counts = Counter(result.outcome for result in results)
     suite = ElementTree.Element(
         "testsuite",
-        name=f"pushkit doctor {_in_a_line(subject)}",
+        name=f"pushkit doctor {in_a_line(subject)}",
         tests=str(len(results)),
         failures=str(counts[Outcome.FAILED]),
         errors="0",
@@ -149,7 +149,7 @@ def as_junit(subject: str, results: Sequence[Examined]) -> str:
         case.set("classname", "pushkit.doctor")
         if result.outcome is not Outcome.PASSED:
             kind = "failure" if result.outcome is Outcome.FAILED else "skipped"
-            said = _in_a_line("; ".join(result.details))
+            said = in_a_line("; ".join(result.details))
             ElementTree.SubElement(case, kind, message=said).text = result.promise
     ElementTree.indent(suite)
     written: bytes = ElementTree.tostring(suite, "utf-8", xml_declaration=True)
@@ -171,7 +171,3 @@ def is_report(content: bytes) -> bool:
         return read_json_object(content).keys() == {"subject", "results"}
     except MalformedJsonError:
         return False
-
-
-def _in_a_line(text: str) -> str:
-    return harmless(text.encode("utf-8", "backslashreplace")).replace("\n", " ")

@@ -12,19 +12,17 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, InboundError
-from pushkit.keys.jwk import VerificationKey
 from pushkit.signing.notification_jwt import find_jwt
 from pushkit.url import host_and_port
 from receiver.diagnosis.by_itself import Expected, verify_by_itself
 from receiver.diagnosis.report import Examined, Outcome
 from receiver.diagnosis.sink import Connection, Script, Sink, Visit, sinking
-from receiver.options import Schemes
 
 # How long to wait at least for the first requests: the sender may have to be started first.
 ARRIVAL_SECONDS: Final = 60
@@ -179,7 +177,7 @@ def _id(visit: Visit) -> str:
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "accepted": Scenario(
-        # Whether it is valid is seen with the sender's keys alone: `Signatures`.
+        # Whether it is valid is seen with the sender's keys alone: `fault`.
         "An update has a signature, and is not sent again after a 2xx.",
         accepts,
         _once,
@@ -229,32 +227,25 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
 # --- the examination -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signatures:
-    """The keys and schemes that signatures are verified with."""
+def fault(visits: Sequence[Visit], expected: Expected, *, url: str, opened: datetime) -> str:
+    """Return why a receiver would refuse one of the visits; empty if it would accept all.
 
-    # The sender's keys; None if no scheme has keys.
-    keys: Sequence[VerificationKey] | None = field(repr=False)
-    schemes: Schemes
-
-    def fault(self, visits: Sequence[Visit], *, url: str, opened: datetime) -> str:
-        """Return why a receiver would refuse one of the visits; empty if it would accept all.
-
-        Args:
-            url: The base URL that was visited.
-            opened: When the sink was opened, from which visits count their seconds.
-        """
-        for number, visit in enumerate(visits, 1):
-            expected = Expected(
-                keys=self.keys if self.schemes.by_key else None,
-                schemes=self.schemes,
-                audience=f"{url}{visit.request.target.partition('?')[0]}",
-                now=opened + timedelta(seconds=visit.at),
-            )
-            for one in verify_by_itself(visit.request, expected).failed:
-                at = f"request {number} at step {one.name}"
-                return f"a receiver would refuse {at} ({one.code}): {one.found}"
-        return ""
+    Args:
+        visits: The requests.
+        expected: The sender's keys, secrets and schemes.
+        url: The base URL that was visited.
+        opened: When the sink was opened, from which visits count their seconds.
+    """
+    for number, visit in enumerate(visits, 1):
+        audience = f"{url}{visit.request.target.partition('?')[0]}"
+        now = opened + timedelta(seconds=visit.at)
+        verification = verify_by_itself(
+            visit.request, replace(expected, audience=audience, now=now)
+        )
+        for one in verification.failed:
+            at = f"request {number} at step {one.name}"
+            return f"a receiver would refuse {at} ({one.code}): {one.found}"
+    return ""
 
 
 async def examine_sender(
@@ -265,9 +256,9 @@ async def examine_sender(
     *,
     patience: timedelta,  # how long the sender is watched after each webhook had a request
     driven: bool = True,  # whether it is a failure that no request arrives
-    # Returns how to verify the signatures; it is called late, for until then the sender may not
-    # run. None to check only whether there is a signature.
-    signatures: Callable[[], Awaitable[Signatures]] | None = None,
+    # Returns what signatures are verified against; it is called late, for until then the sender may
+    # not run. None to check only whether there is a signature.
+    expected: Callable[[], Awaitable[Expected]] | None = None,
 ) -> AsyncIterator[Examined]:
     """Watch a sender, and yield the result of each scenario."""
     scripts = {f"/{name}": SCENARIOS[name].script for name in listeners}
@@ -282,14 +273,13 @@ async def examine_sender(
             async with asyncio.timeout(max(patience.total_seconds(), ARRIVAL_SECONDS)):
                 await sink.until_visited(scripts)
         await asyncio.sleep(patience.total_seconds())
-        held = await signatures() if signatures else None
+        held = await expected() if expected else None
         for name, url in urls.items():
             result = _judged(name, sink, driven=driven)
             visits = sink.visits.get(f"/{name}", ())
             base = url.removesuffix(f"/{name}")
-            fault = held.fault(visits, url=base, opened=opened) if held else ""
-            if fault:
-                details = (*result.details, fault)
+            if held and (wrong := fault(visits, held, url=base, opened=opened)):
+                details = (*result.details, wrong)
                 result = replace(result, outcome=Outcome.FAILED, details=details)
             yield result
 
