@@ -48,20 +48,18 @@ from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.events.receiver import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
 from pushkit.net.timing import Timing
-from pushkit.outbox.attempts import AttemptLog, is_folded
-from pushkit.outbox.destinations import DestinationStore
+from pushkit.outbox import attempts, destinations
+from pushkit.outbox import store as outbox
+from pushkit.outbox.attempts import is_folded, store_results
 from pushkit.outbox.model import NewDelivery, Result, new_delivery_id
-from pushkit.outbox.results import store_results
 from pushkit.outbox.states import Outcome
-from pushkit.outbox.store import OutboxStore
 from pushkit.queue.rules import Queue, appended
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
 from pushkit.storage.script import Script, Statement, to_micros
-from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, Profile, Subscription, SubscriptionKey
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
 from receiver import Receiver, TrustedSender
@@ -108,7 +106,7 @@ def _result(number: int, made_at: datetime, again_at: datetime) -> Result:
 def _subscribe(number: int, now: datetime) -> Script[Subscription]:
     origin = f"https://client-{number % ORIGINS}.example.com"
     return (
-        yield from SubscriptionStore().put(
+        yield from subscriptions.put(
             SubscriptionKey(
                 tenant="", task_id=f"task-{number}", owner=f"owner-{number % 997}", config_id="1"
             ),
@@ -149,13 +147,13 @@ def _batch(first: int, rows: int) -> Script[None]:
                 )
             )
         queues.append(queue)
-    yield from OutboxStore().add(new)
+    yield from outbox.add(new)
     settled = [
         (each, _result(first + n, now, NOW + timedelta(minutes=n))) for n, each in enumerate(new)
     ]
     finished = to_micros(now + timedelta(milliseconds=60))
     yield from store_results(settled, now=finished, ahead=timedelta(0))
-    yield from AttemptLog().record([(each.id, made) for each, made in settled if _logs(each, made)])
+    yield from attempts.add([(each.id, made) for each, made in settled if _logs(each, made)])
     left = {
         each.subscription_id: (each.seq, to_micros(made.retry_at))
         for each, made in settled
@@ -166,7 +164,7 @@ def _batch(first: int, rows: int) -> Script[None]:
         queues[number] = queue._replace(settled_to=seq - 1, due_at=due)
     yield from OUTBOX.write(queues)
     if first % (BATCH * 20) == 0:
-        yield from DestinationStore().postpone(settled[0][0], NOW + timedelta(hours=1), NOW)
+        yield from destinations.postpone(settled[0][0], NOW + timedelta(hours=1), NOW)
 
 
 def _logs(delivery: NewDelivery, result: Result) -> bool:
@@ -198,6 +196,7 @@ def sender_pages(ids: list[str], subscriptions: list[str], rows: int) -> Pages:
         "subscriptions": lambda: "/subscriptions",
         "subscriptions that fail": lambda: "/subscriptions?state=disabled",
         "one subscription": lambda: f"/subscriptions/{chance.choice(subscriptions)}",
+        "queues": lambda: "/queues",
         "destinations": lambda: "/destinations",
         "keys": lambda: "/keys",
         "overview, as JSON": lambda: "/api/v1/overview",
@@ -293,28 +292,26 @@ def _notifications(first: int, rows: int) -> Script[None]:
     )
 
 
-def receiver_pages(rows: int) -> Pages:
+def receiver_pages(ids: list[int], rows: int) -> Pages:
     """Return the pages of the receiver's dashboard, with paths to request."""
     chance = random.Random(7)
     tasks = rows // PER_SUBSCRIPTION
 
-    def number() -> int:
-        return chance.randrange(1, rows + 1)
-
     return {
         "overview": lambda: "/",
         "notifications, the newest": lambda: "/notifications",
-        "notifications, anywhere": lambda: f"/notifications?before={number()}",
+        "notifications, anywhere": lambda: f"/notifications?before={chance.choice(ids)}",
         "of a status that is frequent": lambda: "/notifications?status=done",
         "dead": lambda: "/notifications?status=dead",
-        "dead, anywhere": lambda: f"/notifications?status=dead&before={number()}",
+        "dead, anywhere": lambda: f"/notifications?status=dead&before={chance.choice(ids)}",
         "waiting": lambda: "/notifications?status=received",
         "unmatched": lambda: "/notifications?unmatched=1",
         "of a sender": lambda: f"/notifications?sender=sender-{chance.randrange(SENDERS)}",
         "of a sender that there is not": lambda: "/notifications?sender=nobody",
         "of a task": lambda: f"/notifications?task=task-{chance.randrange(tasks)}",
         "one task, with gaps": lambda: f"/task?task=task-{chance.randrange(tasks)}",
-        "one notification": lambda: f"/notifications/{number()}?body=1",
+        "one notification": lambda: f"/notifications/{chance.choice(ids)}?body=1",
+        "queues": lambda: "/queues",
         "callbacks": lambda: "/callbacks",
         "refusals": lambda: "/refusals",
         "one reason": lambda: "/refusals?code=invalid_token",
@@ -348,7 +345,12 @@ async def receiver_side(location: str, rows: int) -> AsyncIterator[tuple[Site, P
                 reason="found one thing, expected another",
             )
         )
-    yield site, receiver_pages(rows)
+    ids = [
+        each.id
+        for part in range(200)  # not each number is one: rows are deleted, and inserts undone
+        for each in (await receiver.inbox.browse(before=2 + rows * part // 200, limit=1)).items
+    ]
+    yield site, receiver_pages(ids, rows)
     await receiver.close()
 
 

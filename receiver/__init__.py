@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pushkit.signing.scheme import Scheme as Scheme
     from pushkit.webhook import Headers as Headers
     from pushkit.webhook import WebhookRequest as WebhookRequest
-    from receiver.answers import Answer as Answer
     from receiver.expectation import Expectation as Expectation
     from receiver.inbox.inspection import InboxFilter as InboxFilter
     from receiver.inbox.model import InboxStatus as InboxStatus
@@ -22,14 +21,15 @@ if TYPE_CHECKING:
     from receiver.inbox.retention import InboxRetention as InboxRetention
     from receiver.limits import Limits as Limits
     from receiver.limits import RateLimit as RateLimit
+    from receiver.notification import VerifiedNotification as VerifiedNotification
     from receiver.receiver import Receiver as Receiver
+    from receiver.request import Answer as Answer
     from receiver.senders import SenderProfile as SenderProfile
     from receiver.senders import TaskPolicy as TaskPolicy
     from receiver.senders import TrustedSender as TrustedSender
     from receiver.trust import TrustSnapshot as TrustSnapshot
     from receiver.trust import fetch_trust as fetch_trust
     from receiver.trust import load_trust as load_trust
-    from receiver.verification import VerifiedNotification as VerifiedNotification
     from receiver.verification import verify_notification as verify_notification
 else:
     __all__, __getattr__, __dir__ = names_on_demand(
@@ -39,15 +39,16 @@ else:
             "pushkit.errors": "InboundError",
             "pushkit.signing.scheme": "Scheme",
             "pushkit.webhook": "Headers WebhookRequest",
-            "receiver.answers": "Answer",
             "receiver.expectation": "Expectation",
             "receiver.inbox.inspection": "InboxFilter",
             "receiver.inbox.model": "InboxStatus Notification",
             "receiver.inbox.retention": "InboxRetention",
             "receiver.limits": "Limits RateLimit",
+            "receiver.notification": "VerifiedNotification",
             "receiver.receiver": "Receiver",
+            "receiver.request": "Answer",
             "receiver.senders": "SenderProfile TaskPolicy TrustedSender",
             "receiver.trust": "TrustSnapshot fetch_trust load_trust",
-            "receiver.verification": "VerifiedNotification verify_notification",
+            "receiver.verification": "verify_notification",
         },
     )

@@ -7,30 +7,37 @@ or continues the lease of this process, if the dispatcher has room: no claim is 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from pushkit.errors import InboundError, StorageError
+from pushkit.errors import InboundError
 from pushkit.logs import RepeatedLog, printable
 from pushkit.queue.rules import Handed, Queue, appended
 from pushkit.queue.runner import seconds
 from pushkit.storage.database import Database
 from pushkit.storage.location import with_database
-from pushkit.storage.script import DEFERRED, Deferred, OnDone, Refused, Script, to_micros
+from pushkit.storage.script import DEFERRED, Deferred, Refused, Script, to_micros
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import Capacity
 from receiver.inbox.model import Job, NewNotification, notification_of
 from receiver.inbox.queues import INBOX, new_queue, queue_id_of
-from receiver.inbox.store import Sequences, accepted_before, store
+from receiver.inbox.store import Sequences, accepted_before
+from receiver.inbox.store import store as store_rows
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
+from receiver.notification import Accepted, Verified, VerifiedNotification
 from receiver.registrations import RegistrationStore, Standings
-from receiver.senders import TaskPolicy
+from receiver.senders import TaskPolicy, TrustedSender
 from receiver.steps import Step, Trail
-from receiver.verification import HandedOut, HandedOutTo, Verified, VerifiedNotification
+from receiver.tokens import HandedOut, Presented
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.tracing import Tracing
 
 _log = logging.getLogger("receiver")
 
@@ -47,27 +54,30 @@ class Candidate:
     """A verified notification that is to be stored."""
 
     __slots__ = (
-        *("handed", "id", "key", "queue_id", "result", "secret", "seen_at", "sender", "sequence"),
-        *("_before", "since", "stored", "stored_at", "task_id", "traceparent", "trail", "verified"),
+        *("body", "handed", "id", "key", "notification", "queue_id", "result", "secret", "seen_at"),
+        *("sender", "sequence", "_before", "since", "stored", "stored_at", "tasks", "traceparent"),
+        "trail",
     )
 
-    def __init__(self, verified: Verified, traceparent: str | None, trail: Trail) -> None:
-        said = verified.notification
-        self.verified = verified
+    def __init__(self, verified: Verified, trail: Trail, traceparent: str | None) -> None:
+        sender, secret, notification, body = verified
+        self.notification = notification
+        self.sender: str = sender.name
+        self.tasks = sender.tasks
+        self.secret = secret  # the token or the credentials that authorise it, if any
+        self.body = body
         self.trail = trail
         trail.begun.append(Step.REPLAY)  # 7
         self._before = len(trail.begun)  # the steps that no second run of the transaction repeats
         self.traceparent = traceparent  # the trace that it belongs to, if it states one
-        self.sender: str = said.sender  # its name
-        self.secret = verified.secret
-        self.task_id = said.task_id
+        task_id, seq = notification.task_id, notification.seq
         # A sender without ids: repetitions cannot be recognised, so each one is stored.
-        self.id: str = said.delivery_id or f"none_{uuid.uuid4().hex}"
-        self.key: tuple[str, str] = (said.sender, self.id)  # unique
-        self.queue_id = queue_id_of(said.sender, said.task_id, self.id)
+        self.id: str = notification.delivery_id or f"none_{uuid.uuid4().hex}"
+        self.key: tuple[str, str] = (sender.name, self.id)  # unique
+        self.queue_id = queue_id_of(sender.name, task_id, self.id)
         self.sequence: tuple[str, str, str] | None = None  # what its `seq` is compared with
-        if said.task_id is not None and said.seq is not None:
-            self.sequence = said.sender, said.task_id, said.config_id or ""
+        if task_id is not None and seq is not None:
+            self.sequence = sender.name, task_id, notification.config_id or ""
         self.stored: NewNotification | None = None  # its row, once it has one
         self.stored_at: datetime  # when it got that
         self.handed: Handed | None = None  # how it was handed to the dispatcher's memory
@@ -90,6 +100,7 @@ class Acceptance:
         dispatcher: Dispatcher,  # calls back in this process
         # Called with the sender and the task of each stored notification that has a task.
         announce: Callable[[str, str], None],
+        tracing: Tracing | None = None,
     ) -> None:
         self._database = database
         self._registrations = RegistrationStore()
@@ -100,41 +111,57 @@ class Acceptance:
             command=with_database("receiver inbox stats", database.location),
         )
         self._announce = announce
+        self._tracing = tracing
         self._left_out = RepeatedLog(_log, interval=timedelta(hours=1))
-        # `accept`, as one object: a group commit collects the calls of the same function.
-        self._group = self.accept
+        # `store`, as one object: a group commit collects the calls of the same function.
+        self._group = self.store
 
-    async def handed_out(self, asked: HandedOutTo) -> list[HandedOut]:
-        """Return the registrations that step 5 asks for."""
-        script = self._registrations.handed_out(asked.sender.name, asked.secret)
-        return await self._database.read(script)
+    async def handed_out(self, sender: TrustedSender, secrets: Presented) -> list[HandedOut]:
+        """Return the sender's registrations that fit the secrets of a request, for step 5."""
+        return await self._database.read(self._registrations.handed_out(sender.name, secrets))
 
-    def begin(
-        self, verified: Verified, traceparent: str | None, trail: Trail, ended: OnDone[int | None]
-    ) -> None:
-        """Store a notification; call `ended` with its id, None for a duplicate, or the error."""
-        candidate = Candidate(verified, traceparent, trail)
-        item = GroupItem(self._group, candidate)
-        try:
-            self._database.write_together(
-                together, item, functools.partial(self._end, candidate, ended)
-            )
-        except StorageError as exc:  # the inbox is not open
-            ended(exc)
+    async def accept(self, verified: Verified, trail: Trail, traceparent: str | None) -> Accepted:
+        """Do steps 7 to 9: store a notification, unless it was before.
 
-    def _end(
-        self, candidate: Candidate, ended: OnDone[int | None], result: int | BaseException | None
-    ) -> None:
-        try:
-            if isinstance(result, int):
-                self._hand(candidate, result)
-        except Exception as exc:  # noqa: BLE001  # `ended` replies to it
-            result = exc
-        ended(result)
+        It is stored even if the caller is cancelled. With tracing it gets a span, in the trace that
+        its sender states.
+
+        Raises:
+            InboundError: It is refused.
+            StorageError: It could not be stored.
+        """
+        sender, _, said, _ = verified
+        if self._tracing is None:
+            number = await self._stored(Candidate(verified, trail, traceparent))
+            return Accepted(sender, said.delivery_id, said.remembered(), number)
+        with self._tracing.accepting(
+            traceparent, sender=sender.name, task=said.task_id, delivery_id=said.delivery_id
+        ) as span:
+            try:
+                number = await self._stored(Candidate(verified, trail, span.traceparent))
+            except InboundError as exc:
+                span.note(code=exc.code)
+                refusal = exc
+            else:
+                accepted = Accepted(sender, said.delivery_id, said.remembered(), number)
+                span.note(code=accepted.code)
+                return accepted
+        raise refusal  # outside of the span: a refusal is no failure of ours
+
+    def _stored(self, candidate: Candidate) -> asyncio.Future[int | None]:
+        return self._database.write_together(
+            together,
+            GroupItem(self._group, candidate),
+            functools.partial(self._end, candidate),
+        )
+
+    def _end(self, candidate: Candidate, result: int | BaseException | None) -> None:
+        if isinstance(result, int):
+            self._hand(candidate, result)
 
     def _hand(self, candidate: Candidate, notification_id: int) -> None:
         """Hand a stored notification to the dispatcher, after the commit."""
-        new, said, handed = candidate.stored, candidate.verified.notification, candidate.handed
+        new, said, handed = candidate.stored, candidate.notification, candidate.handed
         assert new is not None  # noqa: S101  # it has an id
         if said.update.left_out:
             self._log_left_out(said)
@@ -182,7 +209,7 @@ class Acceptance:
 
     # --- the transaction ---------------------------------------------------------------------
 
-    def accept(
+    def store(
         self,
         candidates: Sequence[Candidate],
         /,
@@ -220,7 +247,7 @@ class Acceptance:
             self._append(each, queues, sequences, now)
             stored.append(each)
         if stored:
-            ids = yield from store([each.stored for each in stored if each.stored is not None])
+            ids = yield from store_rows([each.stored for each in stored if each.stored is not None])
             if len(ids) < len(stored):  # then each is stored alone, and that one is refused
                 raise BeingStoredError("another notification with this id is being stored")
             for each in stored:
@@ -244,7 +271,7 @@ class Acceptance:
         self, each: Candidate, queues: dict[str, Queue], sequences: Sequences, now: datetime
     ) -> None:
         """Add a notification to its queue, and hand it to the dispatcher if that has room."""
-        said, body, received = each.verified.notification, each.verified.body, to_micros(now)
+        said, body, received = each.notification, each.body, to_micros(now)
         queue = queues.get(each.queue_id) or new_queue(each.queue_id, each.sender, received)
         has_room = self._dispatcher.has_room(each.queue_id, len(body), each.sender)
         queue, each.handed = appended(
@@ -286,11 +313,12 @@ class Acceptance:
         Raises:
             InboundError: It is refused.
         """
-        sender, secret, task_id, bind = each.sender, each.secret, each.task_id, False
+        sender, secret, bind = each.sender, each.secret, False
+        task_id = each.notification.task_id
         each.trail.begun.append(Step.TASK)  # 8
         if secret is None or not standings.is_bound(sender, secret, task_id):
             bind = yield from self._registrations.check(
-                each.verified.sender.tasks,
+                each.tasks,
                 sender=sender,
                 secret=secret,
                 task_id=task_id,
@@ -321,7 +349,7 @@ class Acceptance:
                 each.result = Refused(_conflict())
         again = [each for each in copies if isinstance(each.result, Refused)]
         if again:
-            yield from self.accept(again, wait=wait)
+            yield from self.store(again, wait=wait)
 
 
 def _is_known(each: Candidate, before: Mapping[tuple[str, str], str]) -> bool:
@@ -333,7 +361,7 @@ def _is_known(each: Candidate, before: Mapping[tuple[str, str], str]) -> bool:
 
 
 def _hash_of(each: Candidate) -> str:
-    return each.verified.notification.body_sha256
+    return each.notification.body_sha256
 
 
 def _conflict() -> ConflictError:
@@ -343,7 +371,7 @@ def _conflict() -> ConflictError:
 def _names(each: Candidate) -> list[str]:
     """Return the names of the locks under which a notification is stored."""
     names = [f"queue {each.queue_id}"]
-    if each.secret is not None and each.verified.sender.tasks is TaskPolicy.BIND:
+    if each.secret is not None and each.tasks is TaskPolicy.BIND:
         # Two tasks may arrive at once with one token: only one of them binds it.
         names.insert(0, f"token {each.sender} {each.secret.sha256}")
     return names

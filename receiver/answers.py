@@ -1,4 +1,4 @@
-"""`Answer`: the responses to all kinds of requests, and the state of a receiver for its probes."""
+"""The responses to all kinds of requests, and the state of a receiver for its probes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -15,9 +14,9 @@ from urllib.parse import parse_qsl
 
 from pushkit.clock import utc_now
 from pushkit.logs import RepeatedLog
-from pushkit.record import field, record
 from pushkit.scheduling.renewing import Held, Renewing
 from receiver.refusals import Verdict, refusal_of
+from receiver.request import Answer
 
 if TYPE_CHECKING:
     from receiver.runtime import Runtime
@@ -34,18 +33,6 @@ _TEXT: Final = (
 _LIVENESS, _READINESS = "/healthz", "/readyz"
 PROBES: Final = (_LIVENESS, _READINESS)
 _READINESS_HOLDS = timedelta(seconds=1)
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The response to one request."""
-
-    status: int
-    # `accepted`, `duplicate`, or the stable code of a refusal; empty for a probe and an echo.
-    code: str = ""
-    headers: tuple[tuple[str, str], ...] = ()  # without `Content-Length` and the connection's own
-    body: bytes = field(default=b"", repr=False)
-    close: bool = False  # whether the connection ends after it: the request was not read to its end
 
 
 @functools.lru_cache(maxsize=256)
@@ -81,10 +68,11 @@ class Probes:
         self._log = RepeatedLog(_log)
         self._readiness = Renewing(self._look, clock=utc_now)
 
-    async def answer(self, path: str, reply: Callable[[Answer], None]) -> None:
-        """Reply to a probe at one of the paths of `PROBES`."""
-        alive = _state(200, "alive") if path == _LIVENESS else await self._readiness.get()
-        reply(alive or _state(503, "not ready"))
+    async def answer(self, path: str) -> Answer:
+        """Answer a probe at one of the paths of `PROBES`."""
+        if path == _LIVENESS:
+            return _state(200, "alive")
+        return await self._readiness.get() or _state(503, "not ready")
 
     async def _look(self, _held: Held[Answer] | None) -> Held[Answer]:
         """Return the answer to a readiness probe, to be used for a second."""

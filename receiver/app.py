@@ -10,10 +10,15 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pushkit.webhook import Headers
-from receiver.answers import Answer
-from receiver.edge import BrokenBodyError, Edge, read_bounded
-from receiver.service_state import ConsumedBodyError
-from receiver.verification import Head
+from receiver.decoding import LARGE_BODY
+from receiver.request import (
+    Answer,
+    BrokenBodyError,
+    ConsumedBodyError,
+    Handle,
+    Request,
+    read_bounded,
+)
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -37,12 +42,12 @@ class HideMalformedRequests(logging.Filter):
         return True
 
 
-def application(edge: Edge, running: AbstractAsyncContextManager[object]) -> web.Application:
+def application(handle: Handle, running: AbstractAsyncContextManager[object]) -> web.Application:
     """Return an application that enters `running`, the receiver, when it starts."""
 
     async def answer(request: web.Request) -> web.Response:
         path = f"/{request.match_info['path']}"
-        return await _answer(edge, request, path)
+        return await _answer(handle, request, path)
 
     async def lifespan(_app: web.Application) -> AsyncIterator[None]:
         async with running:
@@ -65,8 +70,32 @@ def _response(answer: Answer) -> web.Response:
     return found
 
 
-async def _answer(edge: Edge, request: web.Request, path: str) -> web.Response:
-    head = Head(
+async def _answer(handle: Handle, request: web.Request, path: str) -> web.Response:
+    content = request.content
+    at_hand: bytes | None = None  # what arrived with the head, and is small
+    if (
+        content.is_eof()
+        and not content.at_eof()
+        and content.exception() is None
+        and content.total_bytes <= LARGE_BODY
+    ):
+        at_hand = content.read_nowait()
+
+    async def read(limit: int) -> bytes | None:
+        body: bytes | None
+        if at_hand is not None:
+            body = at_hand
+        elif content.at_eof():  # it has none, or a middleware has read it: `read` returns it again
+            body = await request.read()
+        else:
+            body = await read_bounded(_chunks(request), limit)
+        if body is None or len(body) > limit:
+            return None
+        if len(body) < content.total_bytes:
+            raise ConsumedBodyError.of(len(body), content.total_bytes)
+        return body
+
+    asked = Request(
         method=request.method,
         path=path,
         target=request.raw_path,
@@ -76,25 +105,11 @@ async def _answer(edge: Edge, request: web.Request, path: str) -> web.Response:
                 for name, value in request.raw_headers
             ]
         ),
-        socket_peer=request.remote or "",
+        peer=request.remote or "",
+        body=at_hand if at_hand is not None and len(at_hand) == content.total_bytes else None,
+        read=read,
     )
-
-    async def read(limit: int) -> bytes | None:
-        content = request.content
-        body: bytes | None
-        if content.at_eof():  # it has none, or a middleware has read it: `read` returns it again
-            body = await request.read()
-        elif content.is_eof() and content.exception() is None:  # it arrived with the head
-            body = content.read_nowait()
-        else:
-            body = await read_bounded(_chunks(request), limit)
-        if body is None or len(body) > limit:
-            return None
-        if len(body) < content.total_bytes:
-            raise ConsumedBodyError.of(len(body), content.total_bytes)
-        return body
-
-    return _response(await edge.answer(head, read))
+    return _response(await handle(asked))
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:

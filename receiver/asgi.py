@@ -18,13 +18,11 @@ from urllib.parse import unquote
 
 from pushkit.webhook import Headers
 from pushkit.webui.asgi import Message, Receive, Send, path_within, refuse_websocket
-from receiver.answers import Answer
-from receiver.edge import BrokenBodyError, Edge, read_bounded
-from receiver.service_state import ConsumedBodyError
-from receiver.verification import Head
+from receiver.request import Answer, BrokenBodyError, ConsumedBodyError, Request, read_bounded
 
 if TYPE_CHECKING:
     from receiver.receiver import Receiver
+    from receiver.request_handler import RequestHandler
 
 _App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
@@ -47,7 +45,7 @@ class AsgiApp:
             within = path_within(scope)
             # Undecoded, for the log, if that is None: no sender's path.
             path = _target(scope).partition("?")[0] if within is None else unquote(within)
-            await _serve(self._receiver.edge, scope, receive, send, path=path)
+            await _serve(self._receiver.handler, scope, receive, send, path=path)
         elif scope["type"] == "websocket":
             await refuse_websocket(receive, send)
 
@@ -73,7 +71,7 @@ class ReceiverMiddleware:
         if scope["type"] == "http":
             path = unquote(path_within(scope, self._prefix) or "")
             if path in self._receiver.trust.endpoints:
-                await _serve(self._receiver.edge, scope, receive, send, path=path)
+                await _serve(self._receiver.handler, scope, receive, send, path=path)
                 return
         await self._app(scope, receive, send)
 
@@ -126,19 +124,15 @@ async def _live(receiver: Receiver, receive: Receive, send: Send) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _serve(edge: Edge, scope: Message, receive: Receive, send: Send, *, path: str) -> None:
+async def _serve(
+    handler: RequestHandler, scope: Message, receive: Receive, send: Send, *, path: str
+) -> None:
     client = scope.get("client")
-    head = Head(
-        method=scope["method"],
-        path=path,
-        target=_target(scope),
-        headers=Headers(
-            [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        ),
-        socket_peer=client[0] if client else "",
+    headers = Headers(
+        [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     )
-    body = _Body(receive, patience=edge.limits.request_timeout.total_seconds() / 5)
-    stated = head.headers.values().get("content-length", "")
+    body = _Body(receive, patience=handler.limits.request_timeout.total_seconds() / 5)
+    stated = headers.values().get("content-length", "")
 
     async def read(limit: int) -> bytes | None:
         found = await read_bounded(body.chunks(), limit)
@@ -146,7 +140,16 @@ async def _serve(edge: Edge, scope: Message, receive: Receive, send: Send, *, pa
             raise ConsumedBodyError.of(len(found), int(stated))
         return found
 
-    answer = await edge.answer(head, read)
+    answer = await handler.handle(
+        Request(
+            method=scope["method"],
+            path=path,
+            target=_target(scope),
+            headers=headers,
+            peer=client[0] if client else "",
+            read=read,
+        )
+    )
     if body.is_cut_off:  # the client is gone; some servers log an error if a response is sent
         return
     await _send(answer, body, send, http1=scope.get("http_version", "1.1").startswith("1"))

@@ -28,8 +28,7 @@ from receiver.forwards import STREAM_SCHEMES
 from receiver.options import config_option, load_signing_key
 from receiver.receiver import Receiver
 from receiver.senders import choose_sender
-from receiver.serving.service import dashboard_access
-from receiver.serving.tls import TlsFiles
+from receiver.serve_command import dashboard_access, tls_of
 from receiver.settings import ReceiverSettings, load_settings
 
 
@@ -126,7 +125,7 @@ def _try_all(settings: ReceiverSettings) -> _Found:
         if unproven is not None:
             found.lines.append(f"{trusted.name}: {unproven}")
     with found.trying("tls"):
-        if TlsFiles.of(settings) is not None:
+        if tls_of(settings) is not None:
             found.lines.append("tls: ok")
     with found.trying("dashboard"):
         if (access := dashboard_access(settings)) is not None:

@@ -17,7 +17,7 @@ _MODULES = {
     "listen": "receiver.listening.command",
     "migrate": "receiver.inbox_commands",
     "pin": "receiver.pin_command",
-    "serve": "receiver.serving.service",
+    "serve": "receiver.serve_command",
     "verify": "receiver.diagnosis.verify_command",
 }
 

@@ -42,7 +42,6 @@ from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
 from receiver.accepting import Acceptance
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.answers import Answer
 from receiver.callbacks.dispatcher import (
     CALLBACK_CONCURRENCY,
     CALLBACK_TIMEOUT,
@@ -51,17 +50,19 @@ from receiver.callbacks.dispatcher import (
 )
 from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
 from receiver.callbacks.waiting import Arrivals, has_ended, has_stopped, in_states
-from receiver.edge import Edge
 from receiver.expectation import OVERLAP, Expectation, hand_out
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
 from receiver.registrations import RegistrationStore
+from receiver.request import Answer, Request
+from receiver.request_handler import RequestHandler
 from receiver.runtime import DRAIN, Runtime
 from receiver.senders import TrustedSender, check_memory, choose_sender
+from receiver.steps import Trail
 from receiver.trust import Trust, key_transport, warn_of_weak_trust
-from receiver.verification import Head, check_request
+from receiver.verification import check_request
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -203,8 +204,10 @@ class Receiver(CallbackDecorators):
             retain=lambda: self.inbox.retain(retention),
             drain=drain,
         )
-        acceptance = Acceptance(self._database, limits, self.dispatcher, self._arrivals.announce)
-        self.edge: Edge = Edge(
+        acceptance = Acceptance(
+            self._database, limits, self.dispatcher, self._arrivals.announce, tracing
+        )
+        self.handler: RequestHandler = RequestHandler(
             trust,
             acceptance,
             peers=Peers(trusted_proxies, forwarded_header),
@@ -214,7 +217,6 @@ class Receiver(CallbackDecorators):
             clock=clock,
             events=self.events,
             ids_kept=retention.ids,
-            tracing=tracing,
         )
         self._is_ending = False
         self._closing: asyncio.Task[None] | None = None
@@ -225,7 +227,7 @@ class Receiver(CallbackDecorators):
     @property
     def trust(self) -> Trust:
         """The trusted senders that are currently in force."""
-        return self.edge.trust
+        return self.handler.trust
 
     @property
     def senders(self) -> dict[str, TrustedSender]:
@@ -319,7 +321,7 @@ class Receiver(CallbackDecorators):
         """
         from receiver.app import application  # the only method that needs aiohttp
 
-        return application(self.edge, self)
+        return application(self.handler.handle, self)
 
     def asgi(self) -> AsgiApp:
         """Return an ASGI application; served alone, it starts and stops this receiver.
@@ -370,18 +372,8 @@ class Receiver(CallbackDecorators):
         check_request(request)
         check_type("peer", peer, str)
         path = path or request.target.partition("?")[0]
-        head = Head(
-            method=request.method,
-            path=unquote(path),
-            target=request.target,
-            headers=request.headers,
-            socket_peer=peer,
-        )
-
-        async def read(limit: int) -> bytes | None:
-            return request.body if len(request.body) <= limit else None
-
-        return await self.edge.answer(head, read)
+        asked = Request.of(request, unquote(path), peer=peer, trail=Trail())
+        return await self.handler.handle(asked)
 
     @property
     def metrics(self) -> ReceiverMetrics:
@@ -457,7 +449,7 @@ class Receiver(CallbackDecorators):
         trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
         warn_of_weak_trust(senders)
         self.callbacks.warn_of_unknown(trust.senders)
-        self.edge.trust = trust
+        self.handler.trust = trust
         trust.load()
         await before.close(but=trust)
 

@@ -17,7 +17,7 @@ from pushkit.record import record
 from pushkit.signing.token import hash_token
 from pushkit.storage.script import Row, Script, Statement, run_for_rows, to_micros
 from receiver.senders import TaskPolicy
-from receiver.verification import HandedOut, Presented, ProvenSecret
+from receiver.tokens import HandedOut, Presented, ProvenSecret
 
 
 class TaskNotExpectedError(InboundError, code="task_not_expected", status=404):

@@ -11,12 +11,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
-from pushkit.keys.jwk import VerificationKey
-from pushkit.keys.jwks import KeysByKid, key_for
+from pushkit.errors import ConfigError, InboundError, KeysUnavailableError
+from pushkit.keys.jwks import KeysByKid
 from pushkit.logs import printable
 from pushkit.signing.http_message_signatures import (
-    TAG,
     UnverifiedHttpSignature,
     read_unverified_signatures,
 )
@@ -25,6 +23,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of
 from pushkit.webhook import Headers
 from receiver.senders import SenderProfile, TrustedSender, check_senders
+from receiver.steps import Step, Trail
 
 if TYPE_CHECKING:
     from pushkit.net.jwks_client import JwksClient
@@ -62,35 +61,20 @@ class Endpoint(NamedTuple):
     unnamed: Sequence[Entry] = ()  # the senders that need not state an `iss`
 
 
-class KeysOf(NamedTuple):
-    """A question of step 2: which keys do these senders have of those that a request names?
+class Stated(NamedTuple):
+    """What the signatures of a request state; nothing of it is proven."""
 
-    `jwt` and `signatures` are the request's own claims; nothing of them is proven.
-    """
-
-    entries: Sequence[Entry]  # the senders that it may be from
     jwt: UnverifiedJwt | None  # its JWT, parsed
     signatures: Sequence[UnverifiedHttpSignature]  # its HTTP message signatures for us, parsed
+    entries: Sequence[Entry]  # the senders that it may be from
 
     def kids(self, sender: TrustedSender) -> list[str]:
         """Return the key ids that the request names, by the schemes of this sender."""
-        _, jwt, signatures = self
+        jwt, signatures, _ = self
         kids = [jwt.kid] if jwt is not None and jwt.kid and Scheme.JWT in sender.signing else []
         if signatures and Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing:
             kids += [signature.keyid for signature in signatures]
         return kids
-
-
-class Selected(NamedTuple):
-    """The sender that a request claims to be from, with the signatures that have to prove it."""
-
-    sender: TrustedSender
-    jwt: UnverifiedJwt | None = None  # None if the sender signs by no JWT
-    key: VerificationKey | None = None  # the sender's own key that the JWT names
-    # HTTP message signatures, each with the sender's own key that it names, and once more for each
-    # further key of the same name; empty if the sender signs by none. One valid one is enough: two
-    # keys may sign during a rotation.
-    signatures: tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...] = ()
 
 
 def base_url(url: str) -> str:
@@ -156,8 +140,8 @@ def _endpoint(url: str, path: str, entries: Sequence[Entry]) -> Endpoint:
     )
 
 
-def keys_to_ask_for(endpoint: Endpoint, headers: Headers) -> KeysOf:
-    """Begin step 2: find by path and `iss` which senders' keys are needed.
+def read_signatures(endpoint: Endpoint, headers: Headers, trail: Trail) -> Stated:
+    """Begin step 2: read the signatures, and find by path and `iss` whose they may be.
 
     Where senders with different schemes share a path, a signature that cannot be read is ignored if
     another one can.
@@ -182,57 +166,40 @@ def keys_to_ask_for(endpoint: Endpoint, headers: Headers) -> KeysOf:
         except InboundError as exc:
             unread = exc
     if unread is not None and (len(endpoint.entries) == 1 or not (jwt or signatures)):
+        trail.begun.append(Step.SIGNATURE)  # it is not known whose it is
         raise unread
-    return KeysOf(_possible(endpoint, jwt), jwt, signatures)
+    trail.begun.append(Step.SENDER)
+    return Stated(jwt, signatures, _possible(endpoint, jwt))
 
 
-def at_hand(asked: KeysOf) -> list[HeldKeys] | None:
-    """Return the keys that are asked for; None if some of them may have to be fetched."""
-    found = []
-    for sender, source in asked.entries:
+def keys_at_hand(stated: Stated) -> list[HeldKeys] | None:
+    """Return the keys that a request names; None if some of them may have to be fetched."""
+    held = []
+    for sender, source in stated.entries:
         if isinstance(source, HeldKeys):
-            found.append(source)
+            held.append(source)
             continue
-        fetched = source.at_hand(asked.kids(sender))
-        if fetched is None:
+        keys = source.at_hand(stated.kids(sender))
+        if keys is None:
             return None
-        found.append(HeldKeys(sender, fetched))
-    return found
+        held.append(HeldKeys(sender, keys))
+    return held
 
 
-def select(endpoint: Endpoint, asked: KeysOf, held: Sequence[HeldKeys]) -> HeldKeys:
+def select_sender(endpoint: Endpoint, stated: Stated, held: Sequence[HeldKeys]) -> HeldKeys:
     """Do the rest of step 2: return the one sender that fits, with its keys.
 
     Raises:
         UnknownSenderError: No sender fits, or more than one.
         KeysUnavailableError: The keys of those that may fit could not be fetched.
     """
-    if len(held) > 1 and (asked.jwt is not None or asked.signatures):
-        held = _with_key(held, asked)
+    if len(held) > 1 and (stated.jwt is not None or stated.signatures):
+        held = _with_key(held, stated)
     if len(held) != 1:
-        found = [entry.sender for entry in held]
-        raise UnknownSenderError(
-            _unknown(asked, found, [entry.sender for entry in endpoint.entries])
-        )
+        fitting = [entry.sender for entry in held]
+        among = [entry.sender for entry in endpoint.entries]
+        raise UnknownSenderError(_unknown(stated, fitting, among))
     return held[0]
-
-
-def signed_by(held: HeldKeys, asked: KeysOf) -> Selected:
-    """Begin step 3: find the sender's key for each signature, by `kid`.
-
-    Raises:
-        InvalidSignatureError: The sender signs, but there is no signature by one of its keys.
-        KeysUnavailableError: The sender's keys could not be fetched.
-    """
-    sender = held.sender
-    by_jwt = Scheme.JWT in sender.signing
-    by_http = Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing
-    return Selected(
-        sender,
-        asked.jwt if by_jwt else None,
-        _key_of_jwt(held, asked.jwt) if by_jwt else None,
-        _by_own_keys(held, asked.signatures) if by_http else (),
-    )
 
 
 def _possible(endpoint: Endpoint, jwt: UnverifiedJwt | None) -> Sequence[Entry]:
@@ -244,13 +211,13 @@ def _possible(endpoint: Endpoint, jwt: UnverifiedJwt | None) -> Sequence[Entry]:
     return endpoint.by_issuer.get(jwt.issuer) or endpoint.unnamed
 
 
-def _unknown(asked: KeysOf, found: Sequence[TrustedSender], among: Sequence[TrustedSender]) -> str:
+def _unknown(stated: Stated, found: Sequence[TrustedSender], among: Sequence[TrustedSender]) -> str:
     """Return the reason of a refusal: what was found and expected, without secrets."""
     if not among:
         return "no trusted sender has this path: post to the URL of the push config"
-    came = [f"kid {printable(signature.keyid)}" for signature in asked.signatures]
-    if asked.jwt is not None:
-        came.insert(0, f"iss {printable(asked.jwt.issuer)} kid {printable(asked.jwt.kid)}")
+    came = [f"kid {printable(signature.keyid)}" for signature in stated.signatures]
+    if stated.jwt is not None:
+        came.insert(0, f"iss {printable(stated.jwt.issuer)} kid {printable(stated.jwt.kid)}")
     known = [
         f"{sender.name} ({f'iss {sender.issuer}' if sender.issuer else 'by its keys'})"
         for sender in (found or among)
@@ -265,52 +232,18 @@ def _unknown(asked: KeysOf, found: Sequence[TrustedSender], among: Sequence[Trus
     return f"found {' and '.join(came)}, {several}: {shown}; give each a path of its own"
 
 
-def _key_of_jwt(held: HeldKeys, jwt: UnverifiedJwt | None) -> VerificationKey:
-    if jwt is None:
-        raise InvalidSignatureError(
-            f"found no JWT, expected one signed by sender {held.sender.name}"
-        )
-    key = key_for(held.keys.get(jwt.kid or "", ()), jwt.algorithm)
-    if key is None:
-        raise _no_key(held, jwt.kid)
-    return key
-
-
-def _by_own_keys(
-    held: HeldKeys, signatures: Sequence[UnverifiedHttpSignature]
-) -> tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...]:
-    if not signatures:
-        raise InvalidSignatureError(
-            f"found no HTTP message signature with tag {TAG}, expected one by sender"
-            f" {held.sender.name}"
-        )
-    own = tuple((one, key) for one in signatures for key in held.keys.get(one.keyid, ()))
-    if not own:
-        raise _no_key(held, signatures[0].keyid)
-    return own
-
-
-def _no_key(held: HeldKeys, kid: str | None) -> InboundError:
-    if held.missing is not None:
-        return KeysUnavailableError(held.missing)
-    return InvalidSignatureError(
-        f"found kid {printable(kid)}, expected a trusted key of sender {held.sender.name}: its JWK"
-        " Set must have the key that signs now"
-    )
-
-
 def _may_issue(sender: TrustedSender) -> bool:
     """Return whether a sender need not state an `iss`: the legacy profiles have none."""
     return sender.profile is not SenderProfile.STANDARD or Scheme.JWT not in sender.signing
 
 
-def _with_key(held: Sequence[HeldKeys], asked: KeysOf) -> list[HeldKeys]:
+def _with_key(held: Sequence[HeldKeys], stated: Stated) -> list[HeldKeys]:
     """Return the senders that have a key with a `kid` that the request names.
 
     Raises:
         KeysUnavailableError: No sender has one, but the keys of some could not be fetched.
     """
-    named = [(entry, asked.kids(entry.sender)) for entry in held]
+    named = [(entry, stated.kids(entry.sender)) for entry in held]
     found = [entry for entry, kids in named if any(kid in entry.keys for kid in kids)]
     unavailable = [entry.missing for entry, kids in named if kids and entry.missing is not None]
     if not found and unavailable:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from pushkit.errors import InboundError
-from pushkit.scheduling.locks import LoopLock
 from pushkit.webhook import Headers
 from receiver.limits import Limits, RateLimit
+from receiver.notification import Accepted, Remembered
 from receiver.peers import rate_key
+from receiver.request import HeadersTooLargeError, Request
 from receiver.senders import TrustedSender
+from receiver.signatures import Claims
+from receiver.steps import Step, Trail
+from receiver.tokens import HandedOut, Presented
 
-if TYPE_CHECKING:
-    from receiver.verification import (
-        HandedOut,
-        HandedOutTo,
-        Head,
-        Presented,
-        Remembered,
-        VerifiedNotification,
-    )
-
-# Decoding a larger one takes milliseconds, and up to thirty times its memory.
-LARGE_BODY: Final = 16 * 1024  # bytes
 _MAX_KEYS = 10_000
 _MAX_REMEMBERED = 10_000
 _RECENT = timedelta(minutes=10)
@@ -59,30 +50,8 @@ class IncompleteBodyError(InboundError, code="incomplete_body"):
     """The body broke off."""
 
 
-class ConsumedBodyError(InboundError, code="body_consumed", status=503):
-    """A server or middleware in front of the receiver has read a part of the body."""
-
-    @classmethod
-    def of(cls, found: int, stated: int) -> ConsumedBodyError:
-        """Return the error for a body of which so many bytes came."""
-        return cls(
-            f"found {found} of the body's {stated} bytes: the server, or a middleware in front of"
-            " the receiver, has read the others"
-        )
-
-
-class HeadersTooLargeError(InboundError, code="headers_too_large", status=431):
-    """The header section is longer than the limit."""
-
-
 class MediaTypeError(InboundError, code="unsupported_media_type", status=415):
     """The content type or coding is not one of a notification."""
-
-
-async def turn_to_decode(decoding: LoopLock) -> None:
-    """Wait for the turn of a large body: all else that is ready in the loop runs between."""
-    async with decoding.here:
-        await asyncio.sleep(0)
 
 
 def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> BodyTooLargeError:
@@ -111,7 +80,7 @@ class ServiceState:
         self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
         self._handed_out: dict[tuple[str, Presented], Sequence[HandedOut]] = {}
         # By sender and id: when a notification was accepted, and all that a retry of it needs.
-        self._recent: dict[tuple[str, str], tuple[datetime, *Remembered]] = {}
+        self._recent: dict[tuple[str, str], tuple[datetime, Remembered]] = {}
         self._recent_for = min(_RECENT, ids_kept / 2)
 
     # --- step 1, and the rate of step 6 --------------------------------------------------------
@@ -124,12 +93,13 @@ class ServiceState:
         """
         self._peers.take(rate_key(peer), now)
 
-    def count_sender(self, sender: TrustedSender) -> None:
+    def count_sender(self, sender: TrustedSender, trail: Trail) -> None:
         """Count one notification of a sender.
 
         Raises:
             RateLimitedError: It is over its rate.
         """
+        trail.begun.append(Step.RATE)
         rates = self._senders
         if sender.rate is not None:
             key = sender.name, sender.rate
@@ -137,17 +107,17 @@ class ServiceState:
             rates = self._own_rates.setdefault(key, RateLimiter(named, sender.rate))
         rates.take(sender.name, self._clock())
 
-    def check_head(self, head: Head) -> None:
+    def check_head(self, request: Request) -> None:
         """Check the head against the rules that are the same for all senders.
 
         Raises:
             InboundError: Head or declared body too long, or a wrong content type or coding.
         """
-        headers, limits = head.headers, self.limits
+        headers, limits = request.headers, self.limits
         size = headers.size()
         if size > limits.max_header_bytes:
             raise HeadersTooLargeError(f"{size} bytes of headers")
-        declared = _declared_length(headers) if head.body is None else len(head.body)
+        declared = _declared_length(headers) if request.body is None else len(request.body)
         if declared > limits.max_body_bytes:
             raise body_too_large(f"{declared} bytes", limits.max_body_bytes, None)
         media_type = headers.one("Content-Type") or ""
@@ -172,30 +142,40 @@ class ServiceState:
         """Return the cached registrations that fit these secrets; None if not looked up yet."""
         return self._handed_out.get((sender.name, secret))
 
-    def remember_handed_out(self, asked: HandedOutTo, found: Sequence[HandedOut]) -> None:
-        """Cache the registrations that were found.
+    def remember_handed_out(
+        self, sender: TrustedSender, secrets: Presented, registered: Sequence[HandedOut]
+    ) -> None:
+        """Cache the registrations that fit these secrets, if there are any.
 
         Safe, since a registration's token and credentials never change, and step 8 checks in the
         storing transaction whether it is still good.
         """
-        _put(self._handed_out, (asked.sender.name, asked.secret), found)
+        if registered:
+            _put(self._handed_out, (sender.name, secrets), registered)
 
     def accepted_before(
-        self, sender: str, delivery_id: str, body_sha256: str, now: datetime
+        self, claims: Claims, delivery_id: str | None, body_sha256: str, now: datetime
     ) -> Remembered | None:
         """Return what was said under this id and body if this process stored it recently.
 
         The memory of ids still has it then. An id with another body is left to the transaction.
         """
-        found = self._recent.get((sender, delivery_id))
-        if found is None or found[1] != body_sha256:
+        if delivery_id is None:
             return None
-        return found[1:] if timedelta(0) <= now - found[0] < self._recent_for else None
+        found = self._recent.get((claims.sender.name, delivery_id))
+        if found is None or not timedelta(0) <= now - found[0] < self._recent_for:
+            return None
+        said, jwt = found[1], claims.jwt
+        if said.body_sha256 != body_sha256:
+            return None
+        # The body is not read again, so its task is compared with the signed one here.
+        is_same = jwt is None or not said.task_in_body or jwt.task_id in (None, said.task_in_body)
+        return said if is_same else None
 
-    def remember_accepted(self, said: VerifiedNotification, now: datetime) -> None:
+    def remember_accepted(self, accepted: Accepted, now: datetime) -> None:
         """Cache a notification that was stored, by its sender and id, if it has one."""
-        if said.delivery_id is not None:
-            _put(self._recent, (said.sender, said.delivery_id), (now, *said.repeated()))
+        if accepted.delivery_id is not None:
+            _put(self._recent, (accepted.sender.name, accepted.delivery_id), (now, accepted.said))
 
 
 class RateLimiter:

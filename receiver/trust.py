@@ -28,7 +28,7 @@ from receiver.selection import (
     Endpoint,
     Entry,
     HeldKeys,
-    KeysOf,
+    Stated,
     base_url,
     by_request_path,
     endpoints_of,
@@ -132,16 +132,16 @@ class Trust:
         return {name: reason for name, reason in found.items() if reason is not None}
 
 
-async def keys_of(asked: KeysOf) -> list[HeldKeys]:
-    """Return the keys that are asked for, fetched if due."""
-    entries = asked.entries
+async def fetch_keys(stated: Stated) -> list[HeldKeys]:
+    """Return the keys that a request names, fetched if due."""
+    entries = stated.entries
     if len(entries) == 1:
-        return [await _named_keys(entries[0], asked)]
+        return [await _named_keys(entries[0], stated)]
     # A fetch for one sender must not delay a request of another whose keys are in memory.
     held = [await _all_keys(entry, fetched=False) for entry in entries]
-    if any(kid in each.keys for each in held for kid in asked.kids(each.sender)):
+    if any(kid in each.keys for each in held for kid in stated.kids(each.sender)):
         return held
-    return list(await asyncio.gather(*(_named_keys(entry, asked) for entry in entries)))
+    return list(await asyncio.gather(*(_named_keys(entry, stated) for entry in entries)))
 
 
 def _source(sender: TrustedSender) -> Hashable:
@@ -182,13 +182,13 @@ async def _all_keys(entry: Entry, *, fetched: bool = True) -> HeldKeys:
     return HeldKeys(sender=entry.sender, missing=missing)
 
 
-async def _named_keys(entry: Entry, asked: KeysOf) -> HeldKeys:
+async def _named_keys(entry: Entry, stated: Stated) -> HeldKeys:
     """Return the keys that a request names, fetched if due."""
     if isinstance(entry.source, HeldKeys):
         return entry.source
     keys = {}
     try:
-        for kid in dict.fromkeys(asked.kids(entry.sender)):
+        for kid in dict.fromkeys(stated.kids(entry.sender)):
             if found := await entry.source.find(kid):
                 keys[kid] = found
     except KeysUnavailableError as exc:

@@ -47,22 +47,23 @@ RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
     {"check_command", "listening", "testing"},
     {"diagnosis"},
-    {"expect_command", "inbox_commands", "pin_command", "serving"},
+    {"expect_command", "inbox_commands", "pin_command", "serve_command"},
     {"options", "reload"},
     {"settings"},
     {"receiver"},
     {"runtime"},
     {"dashboard"},
     {"admin", "alert_webhook", "app", "asgi", "expectation", "forwards"},
-    {"edge"},
-    {"accepting", "answers"},
-    {"callbacks", "refusals"},
-    {"inbox", "registrations"},
-    {"verification"},
-    {"trust"},
-    {"selection", "service_state"},
+    {"request_handler"},
+    {"accepting", "answers", "verification"},
+    {"callbacks", "refusals", "service_state"},
+    {"inbox", "notification", "registrations"},
+    {"tokens"},
+    {"serving", "signatures"},
+    {"request", "trust"},
+    {"selection"},
     {"senders"},
-    {"limits", "peers", "pinning", "steps"},
+    {"decoding", "limits", "peers", "pinning", "steps"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[6:])
@@ -86,7 +87,7 @@ DOORS = {
         "receiver.inbox_commands",
         "receiver.pin_command",
     }
-    | {"receiver.serving"}
+    | {"receiver.serve_command"}
     | {"receiver.diagnosis", "receiver.listening", "receiver.options"},
     "cryptography": {"pushkit.keys", "pushkit.secrets"},
     "http_sf": {"pushkit.signing"},

@@ -29,10 +29,14 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.bench import pinned
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
+    from receiver import Receiver
     from receiver.testing import SigningAgent
 
 URL = "https://client.example.com"
 PATH = "/a2a/push"
+_MOUNT = "/a2a"
 ISSUER = "https://agent.example.com"
 HERE = Path(__file__).resolve().parent.parent.parent
 
@@ -70,7 +74,10 @@ class Comparison:
 
 _OURS, _NO_CALLS, _BARE = "receiver", "receiver, no callbacks", "bare PyJWT"
 _DRAINING = "receiver, after a stop"
+_IN_AIOHTTP, _BARE_AIOHTTP = "receiver in aiohttp", "bare aiohttp"
+_IN_FASTAPI, _BARE_FASTAPI = "receiver in FastAPI", "bare FastAPI"
 _ONE = Arrivals(number=1000, tasks=50, connections=1)
+_CALLING = (_OURS, _IN_AIOHTTP, _IN_FASTAPI)
 # So many that the first look-ups of each token, in each process, are few among them.
 _MANY = Arrivals(number=12_000)
 
@@ -95,6 +102,16 @@ COMPARISONS = [
         quick=True,
     ),
     Comparison("receiver: one connection", ((_OURS, _ONE), (_BARE, _ONE))),
+    Comparison(
+        "receiver mounted in aiohttp",
+        ((_IN_AIOHTTP, Arrivals()), (_BARE_AIOHTTP, Arrivals())),
+        quick=True,
+    ),
+    Comparison(
+        "receiver mounted in FastAPI on uvicorn",
+        ((_IN_FASTAPI, Arrivals()), (_BARE_FASTAPI, Arrivals())),
+        quick=True,
+    ),
     Comparison(
         "receiver: PostgreSQL", ((_OURS, Arrivals(database="PostgreSQL")), (_BARE, Arrivals()))
     ),
@@ -144,53 +161,132 @@ def _jwk(path: str) -> Mapping[str, Any]:
     return document
 
 
-async def bare(given: Mapping[str, Any], _: Counts) -> None:
-    """Run a bare handler of aiohttp: PyJWT, the hash, and the ids in a set."""
-    import jwt
-    from aiohttp import web
+class Bare:
+    """What a bare handler does: PyJWT, the hash, and the ids in a set."""
 
-    key = jwt.PyJWK(_jwk(given["jwks"])["keys"][0]).key
-    seen: set[str] = set()
+    def __init__(self, jwks: str) -> None:
+        import jwt
 
-    async def receive(request: web.BaseRequest) -> web.Response:
-        body = await request.read()
+        self._key: Any = jwt.PyJWK(_jwk(jwks)["keys"][0]).key
+        self._seen: set[str] = set()
+
+    def status_of(self, authorization: str, body: bytes) -> int:
+        """Return the status of the answer to one request."""
+        import jwt
+
         try:
             claims = jwt.decode(
-                request.headers["Authorization"].removeprefix("Bearer "),
-                key,
+                authorization.removeprefix("Bearer "),
+                self._key,
                 algorithms=["ES256"],
                 audience=URL + PATH,
                 issuer=ISSUER,
             )
         except jwt.InvalidTokenError:
-            return web.Response(status=401)
+            return 401
         if claims["request_body_sha256"] != hashlib.sha256(body).hexdigest():
-            return web.Response(status=401)
-        if claims["jti"] in seen:
-            return web.Response(status=200)
-        seen.add(claims["jti"])
-        return web.Response(status=202)
+            return 401
+        if claims["jti"] in self._seen:
+            return 200
+        self._seen.add(claims["jti"])
+        return 202
 
-    bare = web.Server(receive, access_log=None)
+
+async def bare(given: Mapping[str, Any], _: Counts, *, routed: bool) -> None:
+    """Run a bare handler of aiohttp: at a route of an application, or for every request."""
+    from aiohttp import web
+
+    handler = Bare(given["jwks"])
+
+    async def receive(request: web.BaseRequest) -> web.Response:
+        body = await request.read()
+        return web.Response(status=handler.status_of(request.headers["Authorization"], body))
+
+    if not routed:
+        await _serve_aiohttp(web.Server(receive, access_log=None), given)
+        return
+    app = web.Application()
+    app.router.add_post(PATH, receive)
+    await _run_aiohttp(app, given)
+
+
+async def bare_fastapi(given: Mapping[str, Any], _: Counts) -> None:
+    """Run a bare handler of FastAPI, on uvicorn."""
+    from fastapi import FastAPI, Request, Response
+
+    handler, app = Bare(given["jwks"]), FastAPI()
+
+    # FastAPI reads the annotations, which are names of this function.
+    async def receive(request):  # type: ignore[no-untyped-def]
+        body = await request.body()
+        return Response(status_code=handler.status_of(request.headers["authorization"], body))
+
+    receive.__annotations__["request"] = Request
+    app.post(PATH)(receive)
+    await _serve_uvicorn(app, given)
+
+
+async def _serve_aiohttp(server: Any, given: Mapping[str, Any]) -> None:
     shared = socket.socket(fileno=given["socket"])
-    server = await asyncio.get_running_loop().create_server(bare, sock=shared, backlog=1024)
-    await _KEPT.enter_async_context(server)
+    listening = await asyncio.get_running_loop().create_server(server, sock=shared, backlog=1024)
+    await _KEPT.enter_async_context(listening)
 
 
-async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None:
-    """Run the receiver, as `receiver serve` does."""
-    from pushkit.terminal.listening import accepting
+async def _run_aiohttp(app: web.Application, given: Mapping[str, Any]) -> None:
+    from aiohttp import web
+
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await _serve_aiohttp(runner.server, given)
+
+
+async def _serve_uvicorn(app: Any, given: Mapping[str, Any]) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(app, log_level="warning", access_log=False, http="httptools")
+    server = uvicorn.Server(config)
+    shared = socket.socket(fileno=given["socket"])
+    _TASKS.append(asyncio.get_running_loop().create_task(server.serve([shared])))
+    while not server.started:
+        await asyncio.sleep(0.01)
+
+
+async def in_aiohttp(given: Mapping[str, Any], counts: Counts) -> None:
+    """Run the receiver as a sub-application of aiohttp."""
+    from aiohttp import web
+
+    receiver = await opened(given, counts, mount=_MOUNT)
+    app = web.Application()
+    app.add_subapp(_MOUNT, receiver.app())
+    await _run_aiohttp(app, given)
+
+
+async def in_fastapi(given: Mapping[str, Any], counts: Counts) -> None:
+    """Run the receiver mounted in FastAPI, on uvicorn."""
+    from fastapi import FastAPI
+
+    receiver = await opened(given, counts, mount=_MOUNT)
+    await receiver.start()
+    app = FastAPI()
+    app.mount(_MOUNT, receiver.asgi())
+    await _serve_uvicorn(app, given)
+
+
+async def opened(given: Mapping[str, Any], counts: Counts, *, mount: str = "") -> Receiver:
+    """Return a receiver that is open, without callbacks yet; it is to be mounted there."""
     from pushkit.terminal.processes import collect_rarely
     from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
-    from receiver.limits import ConnectionLimits
-    from receiver.serving.server import HttpServer
 
     unlimited = RateLimit(per_second=1e9, burst=10**9)
     sender = TrustedSender(
-        name="agent", issuer=ISSUER, jwks_file=Path(given["jwks"]), tasks=TaskPolicy.BIND
+        name="agent",
+        path=PATH.removeprefix(mount),
+        issuer=ISSUER,
+        jwks_file=Path(given["jwks"]),
+        tasks=TaskPolicy.BIND,
     )
     receiver = Receiver(
-        url=URL,
+        url=URL + mount,
         senders=[sender],
         database=given["database"] or f"{given['folder']}/inbox.db",
         limits=Limits(
@@ -215,14 +311,25 @@ async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None
         Path(f"{given['folder']}/tokens.json").write_text(json.dumps(tokens))
     if given["is_first"] and given["backlog"]:
         await asyncio.to_thread(_fill, f"{given['folder']}/inbox.db", given["backlog"])
+    collect_rarely()
+    return receiver
+
+
+async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> None:
+    """Run the receiver, as `receiver serve` does."""
+    from pushkit.terminal.listening import accepting
+    from receiver.limits import ConnectionLimits
+    from receiver.serving.server import HttpServer
+
+    receiver = await opened(given, counts)
     if calls:
         await receiver.start()
-    collect_rarely()
     server = HttpServer(
-        receiver.edge.begin,
+        receiver.handler.handle,
         limits=ConnectionLimits(max_connections_per_peer=512),
-        is_proxy=receiver.edge.peers.is_proxy,
+        is_proxy=receiver.handler.peers.is_proxy,
         max_head_bytes=16384,
+        refuse=receiver.handler.refuse,
     )
     shared = socket.socket(fileno=given["socket"])
     await _KEPT.enter_async_context(accepting(server.protocol_for, [shared]))
@@ -253,9 +360,14 @@ def _fill(path: str, backlog: int) -> None:
 
 
 _KEPT = contextlib.AsyncExitStack()
+_TASKS: list[asyncio.Task[None]] = []
 
 SIDES: dict[str, Callable[[Mapping[str, Any], Counts], Awaitable[None]]] = {
-    "bare PyJWT": bare,
+    "bare PyJWT": lambda given, counts: bare(given, counts, routed=False),
+    "bare aiohttp": lambda given, counts: bare(given, counts, routed=True),
+    "bare FastAPI": bare_fastapi,
+    "receiver in aiohttp": in_aiohttp,
+    "receiver in FastAPI": in_fastapi,
     "receiver": lambda given, counts: ours(given, counts, calls=True),
     "receiver, no callbacks": lambda given, counts: ours(given, counts, calls=False),
     "receiver, after a stop": lambda given, counts: ours(given, counts, calls=False),
@@ -484,7 +596,7 @@ async def _measured(
         return await _drained(arrivals, receiving, agent, folder)
 
     async def until_called(number: int) -> None:
-        while side == "receiver" and ask()["called"] < number:
+        while side in _CALLING and ask()["called"] < number:
             await asyncio.sleep(0.01)
 
     tokens = ["token"] * arrivals.tasks
@@ -501,7 +613,7 @@ async def _measured(
     if not (arrivals.forged or arrivals.repeated):
         await until_called(at_first["called"] + len(requests))
     called = time.perf_counter() - began
-    if side == "receiver":
+    if side in _CALLING:
         await asyncio.sleep(0.05)  # the last of them are settled
     if set(sender.statuses) != {expected := _status(arrivals)}:
         raise RuntimeError(f"{side}: answered {sender.statuses}, expected {expected} alone")

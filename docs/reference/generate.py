@@ -387,9 +387,9 @@ def codes() -> Iterator[str]:
     """Describe every code: of answers, failed deliveries, deliveries left unchanged, and errors."""
     import pushkit  # noqa: F401  # so that every error class is defined
     import receiver  # noqa: F401
-    from pushkit.delivery.again import WhyNot
     from pushkit.delivery.error_codes import ERROR_CODES, mend
     from pushkit.errors import PushkitError
+    from pushkit.outbox.changes import WhyNot
     from receiver.refusals import REFUSALS
 
     yield "# Codes\n"

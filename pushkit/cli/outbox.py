@@ -14,10 +14,10 @@ import click
 from pushkit.cli.databases import Outbox, outbox_option
 from pushkit.cli.options import filter_options
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.again import Redriven, WhyNot
 from pushkit.delivery.documents import report_document, shown_answer, why_document
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
+from pushkit.outbox.changes import Redriven, WhyNot
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.secrets.sealing import SecretKeys

@@ -45,8 +45,7 @@ from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.outbox.model import Delivery, new_delivery_id
 from pushkit.outbox.states import Outcome
 from pushkit.secrets.vault import Vault
-from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
-from pushkit.subscriptions.secrets import StoredSubscription
+from pushkit.subscriptions.model import Profile, StoredSubscription, Subscription, SubscriptionKey
 from pushkit.terminal.options import (
     allow_option,
     choice_option,

@@ -24,7 +24,7 @@ from pushkit.alerts.alerts import AlertOptions
 from pushkit.cli.databases import database_option
 from pushkit.cli.destinations import load_destinations
 from pushkit.cli.options import KeyFile, key_file_options, signing_options
-from pushkit.delivery.kept_answers import KeepAnswers
+from pushkit.delivery.answers import KeepAnswers
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.sender import PushSender
 from pushkit.outbox.retention import Retention

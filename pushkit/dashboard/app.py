@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, urlencode
 
-from pushkit.bounded_json import JsonObject
-from pushkit.dashboard.openapi import openapi_document
-from pushkit.dashboard.pages import Pages, delivery_filter
-from pushkit.dashboard.refused import RefusedConfigs
-from pushkit.delivery.again import Redriven, Retried
-from pushkit.delivery.subscription_admin import Changed
+from pushkit.dashboard import pages
+from pushkit.dashboard.documents import Done
+from pushkit.dashboard.pages import OF_DELIVERIES, Pages, filter_of
+from pushkit.dashboard.refused import Refusals
 from pushkit.keys.source import KeySource
+from pushkit.outbox.changes import Redriven, Retried
+from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.webui.access import DashboardAccess
-from pushkit.webui.exchange import PageRequest
-from pushkit.webui.site import Acted, Site, fields_of, id_of
+from pushkit.webui.api import LIMIT
+from pushkit.webui.asgi import PageRequest
+from pushkit.webui.site import Changed, Link, Site, fields_of
 
 if TYPE_CHECKING:
     from pushkit.delivery.admin import OutboxAdmin
     from pushkit.delivery.sender import PushSender
+    from pushkit.delivery.subscription_admin import Changed as ChangedSubscriptions
     from pushkit.delivery.subscription_admin import SubscriptionAdmin
 
 
+_Act: TypeAlias = "Callable[[Sequence[str]], Awaitable[ChangedSubscriptions]]"
 _TEMPLATES: Final = Path(__file__).parent / "templates"
-_FILTERS: Final = ("state", "task", "tenant", "owner", "origin", "subscription", "error")
-
-_Change: TypeAlias = Callable[[Sequence[str]], Awaitable[Changed]]
+_LINKS: Final = (
+    Link("/", "Overview"),
+    Link("/deliveries", "Deliveries"),
+    Link("/deliveries?state=dead", "Dead letters"),
+    Link("/subscriptions", "Subscriptions"),
+    Link("/queues", "Queues"),
+    Link("/destinations", "Destinations"),
+    Link("/keys", "Keys"),
+)
+_SEARCH: Final = (
+    "Task, dlv_…, sub_…",
+    "Find a task, delivery, subscription or destination",
+)
 
 
 def sender_dashboard(
@@ -57,7 +71,7 @@ def sender_dashboard(
     Raises:
         ConfigError: The token is too short.
     """
-    refused = RefusedConfigs()
+    refused = Refusals()
     sender.events.add(refused.record)
     return dashboard_app(
         sender.outbox,
@@ -76,68 +90,86 @@ def dashboard_app(
     access: DashboardAccess,
     keys: KeySource | None = None,
     issuer: str | None = None,
-    refused: RefusedConfigs | None = None,
+    refused: Refusals | None = None,
 ) -> Site:
     """Return the dashboard of an open outbox, and of the refused configs of this process."""
-    pages = Pages(outbox, subscriptions, keys=keys, issuer=issuer, refused=refused)
-    site = Site(access=access, templates=_TEMPLATES, title="pushkit", database=outbox.location)
-    site.show("/", "overview.html", pages.overview)
-    site.show("/deliveries", "deliveries.html", pages.deliveries, kept=_FILTERS)
-    site.show("/deliveries/{id}", "delivery.html", pages.delivery)
-    site.show("/subscriptions", "subscriptions.html", pages.subscriptions, kept=_FILTERS)
-    site.show("/subscriptions/{id}", "subscription.html", pages.subscription)
-    site.show("/destinations", "destinations.html", pages.destinations)
-    site.show("/keys", "keys.html", pages.keys)
-    site.search(_found_by)
-    site.describe(openapi_document)
+    of = Pages(outbox, subscriptions, keys=keys, issuer=issuer, refused=refused)
+    site = Site(
+        access=access,
+        templates=_TEMPLATES,
+        title="pushkit",
+        database=outbox.location,
+        links=_LINKS,
+        search=_SEARCH,
+        found_by=_found_by,
+    )
+    paged = (pages.BEFORE, LIMIT)
+    site.show("/", "overview.html", of.overview)
+    site.show("/deliveries", "deliveries.html", of.deliveries, *OF_DELIVERIES, *paged)
+    flags = (pages.WITH_BODY, pages.WITH_ANSWERS)
+    site.show("/deliveries/{id}", "delivery.html", of.delivery, pages.ID, *flags)
+    wanted = (*pages.OF_SUBSCRIPTIONS, *paged)
+    site.show("/subscriptions", "subscriptions.html", of.subscriptions, *wanted)
+    site.show("/subscriptions/{id}", "subscription.html", of.subscription, pages.ID)
+    site.show("/queues", "queues.html", of.queues, pages.AFTER_QUEUE, LIMIT)
+    after = pages.AFTER_DESTINATION
+    site.show("/destinations", "destinations.html", of.destinations, after, LIMIT)
+    site.show("/keys", "keys.html", of.keys)
     if access.allow_actions:
-        _add_actions(site, outbox, subscriptions)
+        _add_changes(site, outbox)
+        _add_changes_of_subscriptions(site, subscriptions)
     return site
 
 
-def _add_actions(site: Site, outbox: OutboxAdmin, subscriptions: SubscriptionAdmin) -> None:
-    async def redrive(ids: list[str]) -> tuple[JsonObject, str]:
+def _add_changes(site: Site, outbox: OutboxAdmin) -> None:
+    async def redrive(ids: list[str]) -> tuple[Done, str]:
+        """Redrive a dead letter."""
         return _again("redriven", await outbox.redrive(ids))
 
-    async def resend(ids: list[str]) -> tuple[JsonObject, str]:
+    async def resend(ids: list[str]) -> tuple[Done, str]:
+        """Send a delivered or cancelled delivery again."""
         return _again("sent again", await outbox.resend(ids))
 
-    async def retry(ids: list[str]) -> tuple[JsonObject, str]:
+    async def retry(ids: list[str]) -> tuple[Done, str]:
+        """Attempt a pending delivery now."""
         return _again("tried now", await outbox.retry_now(ids))
 
-    async def cancel(ids: list[str]) -> tuple[JsonObject, str]:
+    async def cancel(ids: list[str]) -> tuple[Done, str]:
+        """Cancel a pending delivery."""
         done = await outbox.cancel(ids)
         not_done = {} if len(done) == len(ids) else {"not_pending": len(ids) - len(done)}
         return _result("cancelled", done, not_done)
 
-    async def redrive_all(request: PageRequest) -> Acted:
-        query = fields_of(request, _FILTERS)
-        found = await outbox.redrive(delivery_filter(query))
-        _, said = _again("redriven", found)
-        return Acted(f"/deliveries?{urlencode({**query, 'said': said})}", found.ids)
+    async def redrive_all(request: PageRequest) -> Changed:
+        query = fields_of(request, OF_DELIVERIES)
+        found = await outbox.redrive(filter_of(DeliveryFilter, OF_DELIVERIES, query))
+        done, said = _again("redriven", found)
+        return Changed(done.ids, said, "/deliveries", query)
 
-    site.action("/deliveries/redrive-all", "redrive-all", redrive_all, kept=_FILTERS)
-    site.actions("/deliveries", "redrive", redrive, kept=_FILTERS)
-    site.actions("/deliveries", "resend", resend, kept=_FILTERS)
-    site.actions("/deliveries", "retry", retry, kept=_FILTERS)
-    site.actions("/deliveries", "cancel", cancel, kept=_FILTERS)
-    _add_change(site, "pause", subscriptions.pause, "Paused.")
-    _add_change(site, "resume", subscriptions.resume, "Resumed.")
-    _add_change(site, "disable", subscriptions.disable, "Disabled.")
-    _add_change(site, "enable", subscriptions.enable, "Enabled.")
-    _add_change(site, "test", subscriptions.test, "A test notification is on its way.")
+    site.change("/deliveries/redrive-all", "redrive-all", redrive_all, OF_DELIVERIES)
+    for act in (redrive, resend, retry, cancel):
+        site.changes("/deliveries", act.__name__, act, pages.ID, OF_DELIVERIES)
 
 
-def _add_change(site: Site, name: str, change: _Change, done: str) -> None:
-    async def one(request: PageRequest) -> Acted:
-        found = await change([id_of(request)])
-        said = done if found.ids else "Nothing changed: it was in that state already."
-        if found.missing:
-            said = "There is no such subscription."
-        then = f"/subscriptions/{quote(id_of(request), safe='')}?{urlencode({'said': said})}"
-        return Acted(then, found.ids)
+def _add_changes_of_subscriptions(site: Site, subscriptions: SubscriptionAdmin) -> None:
+    for name, act, done in (
+        ("pause", subscriptions.pause, "Paused."),
+        ("resume", subscriptions.resume, "Resumed."),
+        ("disable", subscriptions.disable, "Disabled."),
+        ("enable", subscriptions.enable, "Enabled."),
+        ("test", subscriptions.test, "A test notification is on its way."),
+    ):
+        change = functools.partial(_change_subscription, act, done)
+        site.change(f"/subscriptions/{{id}}/{name}", name, change)
 
-    site.action(f"/subscriptions/{{id}}/{name}", name, one)
+
+async def _change_subscription(act: _Act, done: str, request: PageRequest) -> Changed:
+    subscription_id = pages.ID.of(request.values)
+    found = await act([subscription_id])
+    said = done if found.ids else "Nothing changed: it was in that state already."
+    if found.missing:
+        said = "There is no such subscription."
+    return Changed(found.ids, said, f"/subscriptions/{quote(subscription_id, safe='')}")
 
 
 def _found_by(wanted: str) -> str:
@@ -149,12 +181,12 @@ def _found_by(wanted: str) -> str:
     return f"/deliveries?{urlencode({'origin' if '://' in wanted else 'task': wanted})}"
 
 
-def _again(done: str, found: Redriven | Retried) -> tuple[JsonObject, str]:
+def _again(done: str, found: Redriven | Retried) -> tuple[Done, str]:
     return _result(done, found.ids, {why.value: n for why, n in found.reasons.items()})
 
 
-def _result(done: str, ids: Sequence[str], not_done: dict[str, int]) -> tuple[JsonObject, str]:
+def _result(done: str, ids: Sequence[str], not_done: dict[str, int]) -> tuple[Done, str]:
     said = f"{len(ids)} {done}"
     if not_done:
         said += "; not " + ", ".join(f"{n} ({why})" for why, n in sorted(not_done.items()))
-    return {"ids": list(ids), "not_done": {**not_done}}, f"{said}."
+    return Done(ids=ids, not_done=not_done), f"{said}."

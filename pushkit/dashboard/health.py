@@ -11,7 +11,7 @@ from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.browsing import OutboxFigures
 from pushkit.outbox.states import DeliveryState
-from pushkit.webui.documents import Finding, Headline, Severity, Verdict, worst_of
+from pushkit.webui.overview import Finding, Headline, Severity, Verdict, worst_of
 
 _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)

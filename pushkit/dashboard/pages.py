@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, unquote
 
-from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
+from pushkit.dashboard import documents
 from pushkit.dashboard.health import findings, headline
-from pushkit.dashboard.refused import RefusedConfigs
+from pushkit.dashboard.refused import Refusals
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import (
     key_document,
@@ -23,7 +22,7 @@ from pushkit.delivery.documents import (
 )
 from pushkit.delivery.error_codes import meaning, mend
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
-from pushkit.errors import ConfigError, InvalidUrlError, NoSigningKeyError
+from pushkit.errors import InvalidUrlError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm
 from pushkit.keys.source import KeySource
 from pushkit.lifetimes import TOKEN_LIFETIME
@@ -37,30 +36,55 @@ from pushkit.signing.standard_webhooks import ID_HEADER, TIMESTAMP_HEADER
 from pushkit.signing.token import token_headers
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionState
-from pushkit.terminal.output import document
 from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
-from pushkit.webui.documents import (
+from pushkit.webui import api
+from pushkit.webui.asgi import PageRequest, Refused
+from pushkit.webui.overview import (
+    a_minute,
     buckets,
-    choice_of,
-    limit_of,
-    page_document,
     percentile,
     percentiles,
     shown_body,
-    text_of,
-    verdict_document,
+    worst_first,
 )
-from pushkit.webui.exchange import PageRequest, Refused
-from pushkit.webui.site import id_of
+
+F = TypeVar("F", DeliveryFilter, SubscriptionFilter)
 
 _MASK: Final = "***"
-_DELIVERED: Final = DeliveryState.DELIVERED
 _SPARK_ATTEMPTS: Final = 40
 _SPARKED: Final = 200  # the last finished deliveries, whose attempts are shown
+
+
+def _destination_key(after: str) -> DestinationKey:
+    """Return the destination of a cursor (see `_cursor`)."""
+    tenant, owner, origin = map(unquote, after.split("/"))
+    return (tenant, owner, origin)
+
+
 _PART: Final = "([A-Za-z0-9_.~-]|%[2-9A-F][0-9A-F])"
-CURSOR_PATTERN: Final = f"^({_PART}*/){{2}}{_PART}+$"
-_CURSOR: Final = re.compile(CURSOR_PATTERN)
+ID: Final = api.id_in_path("[!-~]{1,128}", str, "")
+_OF_BOTH: Final = (
+    api.text("task", "Of this task; without `tenant`, of the unnamed tenant.", "task_id"),
+    api.text("tenant", "Of this tenant."),
+    api.text("owner", "Of this owner."),
+    api.text("origin", "To this destination: https://host:port."),
+)
+OF_DELIVERIES: Final = (
+    api.choice("state", "In this state.", DeliveryState),
+    *_OF_BOTH,
+    api.text("subscription", "Of this subscription.", "subscription_id"),
+    api.text("error", "With this code as their last error."),
+)
+OF_SUBSCRIPTIONS: Final = (
+    api.choice("state", "In this state; by default all but `withdrawn`.", SubscriptionState),
+    *_OF_BOTH,
+)
+BEFORE: Final = api.position("before", api.TEXT, str)
+AFTER_DESTINATION: Final = api.position("after", f"({_PART}*/){{2}}{_PART}+", _destination_key)
+AFTER_QUEUE: Final = api.position("after", api.TEXT, str)
+WITH_BODY: Final = api.flag("body", "1: with the body.")
+WITH_ANSWERS: Final = api.flag("answers", "1: with the webhook's answers, if they were stored.")
 
 
 class Pages:
@@ -73,7 +97,7 @@ class Pages:
         *,
         keys: KeySource | None = None,
         issuer: str | None = None,
-        refused: RefusedConfigs | None = None,
+        refused: Refusals | None = None,
     ) -> None:
         self._outbox = outbox
         self._subscriptions = subscriptions
@@ -81,129 +105,141 @@ class Pages:
         self._issuer = issuer
         self._refused = refused
 
-    async def overview(self, _request: PageRequest) -> JsonObject:
-        """Return the verdict, and the figures and errors behind it."""
+    async def overview(self, _request: PageRequest) -> documents.Overview:
+        """Return whether the sender is healthy, and its main figures."""
         figures = await self._outbox.figures()
-        found = list(findings(figures, self._keys.ring() if self._keys else None))
-        delivered = [each for each in figures.finished if each.state is _DELIVERED]
-        took = [(each.finished_at - each.age_from).total_seconds() for each in delivered]
-        minutes = max((figures.now - figures.finished_since).total_seconds() / 60, 1 / 60)
-        return {
-            **document(figures, "now"),
-            **verdict_document(headline(figures, found), found),
-            **document(figures, "pending in_flight dead oldest_pending_at"),
-            "failing_destinations": document(figures.failing),
-            "measured_since": figures.finished_since.isoformat(),
-            "delivered": len(delivered),
-            "delivered_per_minute": round(len(delivered) / minutes, 2),
-            "latency_seconds": percentiles(took),
-            "ended": buckets(
-                (
-                    (each.finished_at, "delivered" if each.state is _DELIVERED else "other")
-                    for each in figures.finished
-                ),
-                ("delivered", "other"),
-                figures.finished_since,
-                figures.now,
+        found = worst_first(findings(figures, self._keys.ring() if self._keys else None))
+        ended = [(each, each.state is DeliveryState.DELIVERED) for each in figures.finished]
+        delivered = [each for each, is_delivered in ended if is_delivered]
+        since, now = figures.finished_since, figures.now
+        times = buckets(((each.finished_at, good) for each, good in ended), since, now)
+        return documents.Overview(
+            headline=headline(figures, found),
+            findings=found,
+            figures=figures,
+            failing_destinations=figures.failing,
+            measured_since=since,
+            delivered=len(delivered),
+            delivered_per_minute=a_minute(len(delivered), since, now),
+            latency_seconds=percentiles(
+                (each.finished_at - each.age_from).total_seconds() for each in delivered
             ),
-            "errors": [
-                {"code": code, "deliveries": number, "means": meaning(code), "mend": mend(code)}
+            ended=[
+                documents.Ended(at=at, delivered=good, other=other) for at, good, other in times
+            ],
+            errors=[
+                documents.ErrorCount(
+                    code=code, means=meaning(code), mend=mend(code), deliveries=number
+                )
                 for code, number in figures.errors.items()
             ],
-            "refused_configs": None if self._refused is None else self._refused.document(),
-            "signing_key": next(
-                (key for key in self._key_documents(figures.now) if key["signs"]), None
-            ),
-        }
+            refused_configs=self._refused.document() if self._refused else None,
+            signing_key=next((key for key in self._key_documents(now) if key["signs"]), None),
+        )
 
-    async def deliveries(self, request: PageRequest) -> JsonObject:
-        """Return a page of deliveries, newest first."""
+    async def deliveries(self, request: PageRequest) -> documents.Deliveries:
+        """Return deliveries, newest first.
+
+        A page may not be full: `before` leads to the next one.
+        """
         query = request.query
         page = await self._outbox.browse(
-            delivery_filter(query), before=text_of(query, "before"), limit=limit_of(query)
+            filter_of(DeliveryFilter, OF_DELIVERIES, query),
+            before=BEFORE.of(query),
+            limit=api.LIMIT.of(query),
         )
-        return page_document("deliveries", page, document)
+        return documents.Deliveries(deliveries=page.items, before=page.before, is_cut=page.is_cut)
 
-    async def delivery(self, request: PageRequest) -> JsonObject:
-        """Return one delivery with its attempts and its request."""
-        report = await self._outbox.show(id_of(request))
+    async def delivery(self, request: PageRequest) -> documents.Delivery:
+        """Return one delivery with its attempts, and its request rebuilt."""
+        report = await self._outbox.show(ID.of(request.values))
         if report is None:
             raise Refused(404, "there is no delivery of this id: it may have been purged")
-        with_body = request.query.get("body") == "1"
-        with_answers = request.query.get("answers") == "1"
-        summary = report.delivery
-        of = await self._subscriptions.show(summary.subscription_id)
-        answers: list[JsonValue] = [
-            {"number": each.number, "answer": shown_answer(each)} for each in report.attempts
+        of = await self._subscriptions.show(report.delivery.subscription_id)
+        made = report_document(report, with_body=False, with_answers=False)
+        answers = [
+            documents.WebhookAnswer(number=each.number, answer=shown_answer(each))
+            for each in report.attempts
         ]
-        return {
-            **report_document(report, with_body=with_body, with_answers=False),
-            "answers": answers if with_answers else None,
-            "body": shown_body(report.body) if with_body else None,
-            "is_sealed": report.body is None,
-            "subscription": subscription_document(of.subscription) if of else None,
-            "request": self._request(report, of.subscription) if of else None,
-        }
+        return documents.Delivery(
+            summary=report.delivery,
+            why=cast("documents.Why | None", made["why"]),
+            log=cast("list[documents.Attempt]", made["log"]),
+            answers=answers if WITH_ANSWERS.of(request.query) else None,
+            body=shown_body(report.body) if WITH_BODY.of(request.query) else None,
+            is_sealed=report.body is None,
+            subscription=_document_of(of.subscription) if of else None,
+            request=self._request(report, of.subscription) if of else None,
+        )
 
-    async def subscriptions(self, request: PageRequest) -> JsonObject:
-        """Return a page of subscriptions, newest first."""
+    async def subscriptions(self, request: PageRequest) -> documents.Subscriptions:
+        """Return subscriptions, newest first, without secrets."""
         query = request.query
-        wanted = SubscriptionFilter(
-            state=choice_of(query, "state", SubscriptionState), **_shared_filter(query)
-        )
         page = await self._subscriptions.browse(
-            wanted, before=text_of(query, "before"), limit=limit_of(query)
+            filter_of(SubscriptionFilter, OF_SUBSCRIPTIONS, query),
+            before=BEFORE.of(query),
+            limit=api.LIMIT.of(query),
         )
-        return page_document("subscriptions", page, subscription_document)
+        return documents.Subscriptions(
+            subscriptions=[_document_of(each) for each in page.items],
+            before=page.before,
+            is_cut=page.is_cut,
+        )
 
-    async def subscription(self, request: PageRequest) -> JsonObject:
+    async def subscription(self, request: PageRequest) -> documents.SubscriptionReport:
         """Return one subscription with its newest deliveries."""
-        subscription_id = id_of(request)
+        subscription_id = ID.of(request.values)
         report = await self._subscriptions.show(subscription_id)
         if report is None:
             raise Refused(404, "there is no subscription of this id")
-        of = DeliveryFilter(subscription_id=subscription_id)
-        page = await self._outbox.browse(of, limit=20)
-        return {
-            **subscription_document(report.subscription),
-            "states_of_deliveries": {str(state): n for state, n in report.deliveries.items()},
-            "newest": [document(each) for each in page.items],
-        }
+        page = await self._outbox.browse(DeliveryFilter(subscription_id=subscription_id), limit=20)
+        return documents.SubscriptionReport(
+            subscription=_document_of(report.subscription),
+            states_of_deliveries={state.value: n for state, n in report.deliveries.items()},
+            newest=page.items,
+        )
 
-    async def destinations(self, request: PageRequest) -> JsonObject:
-        """Return a page of destinations with failures or a wait, and the last attempted ones."""
-        now, limit = utc_now(), limit_of(request.query)
-        after = _destination_key(request.query.get("after") or None)
-        page = await self._outbox.destinations(after=after, limit=limit + 1)
+    async def destinations(self, request: PageRequest) -> documents.Destinations:
+        """Return destinations that failed last or asked to wait, with their breakers."""
+        now, limit = utc_now(), api.LIMIT.of(request.query)
+        page = await self._outbox.destinations(
+            after=AFTER_DESTINATION.of(request.query), limit=limit + 1
+        )
         shown, more = page[:limit], len(page) > limit
         speeds = await self._speeds(await self._outbox.finished())
-        last = shown[-1] if more else None
-        return {
-            "destinations": [self._destination(each, now, speeds) for each in shown],
-            "after": _cursor(last) if last else None,
-            "lately": [
-                {
-                    "origin": origin,
-                    "attempt_seconds": [*seconds],
-                    "p50": percentile(sorted(seconds), 0.5),
-                }
-                for origin, seconds in sorted(speeds.items())
+        return documents.Destinations(
+            destinations=[self._destination(each, now, speeds) for each in shown],
+            after=_cursor(shown[-1]) if more else None,
+            lately=[
+                documents.Speed(
+                    origin=origin, attempt_seconds=took, p50=percentile(sorted(took), 0.5)
+                )
+                for origin, took in sorted(speeds.items())
             ],
-        }
+        )
 
-    async def keys(self, _request: PageRequest) -> JsonObject:
-        """Return the signing keys and their states, if the dashboard was given them."""
-        return {"is_known": self._keys is not None, "keys": [*self._key_documents(utc_now())]}
+    async def queues(self, request: PageRequest) -> documents.Queues:
+        """Return the queues that a worker leases, or in which deliveries wait for one."""
+        limit = api.LIMIT.of(request.query)
+        page = await self._outbox.queues(after=AFTER_QUEUE.of(request.query), limit=limit + 1)
+        after = page[limit - 1].id if len(page) > limit else None
+        return documents.Queues(queues=page[:limit], after=after)
+
+    async def keys(self, _request: PageRequest) -> documents.Keys:
+        """Return the signing keys and their states."""
+        return documents.Keys(is_known=self._keys is not None, keys=self._key_documents(utc_now()))
 
     # --- parts ---------------------------------------------------------------------------------
 
-    def _key_documents(self, now: datetime) -> list[JsonObject]:
+    def _key_documents(self, now: datetime) -> list[documents.Key]:
         if self._keys is None:
             return []
         ring = self._keys.ring()
-        return [key_document(ring, entry, now) for entry in ring.keys]
+        return [cast("documents.Key", key_document(ring, entry, now)) for entry in ring.keys]
 
-    def _request(self, report: DeliveryReport, subscription: Subscription) -> JsonObject | None:
+    def _request(
+        self, report: DeliveryReport, subscription: Subscription
+    ) -> documents.Request | None:
         """Return the request of the last attempt, rebuilt from stored rows, with masked secrets.
 
         It lacks what no row holds: the operator's own credentials for a destination, signature
@@ -235,26 +271,27 @@ class Pages:
             (ID_HEADER, delivery.id),
             (TIMESTAMP_HEADER, str(issued_at)),
         ]
-        return {
-            "line": f"POST {masked_url(url.target)} HTTP/1.1",
-            "headers": [{"name": name, "value": value} for name, value in fields],
-            "jwt_header": self._jwt_header(Algorithm.RS256 if is_samples else None, sent_at),
-            "jwt_claims": {
-                **static_claims(
-                    issuer=self._issuer or "<the issuer>",
-                    audience=None if is_samples else masked_url(url.audience),
-                    task_id=delivery.task_id,
-                    config_id=delivery.config_id,
-                ),
+        claims = static_claims(
+            issuer=self._issuer or "<the issuer>",
+            audience=None if is_samples else masked_url(url.audience),
+            task_id=delivery.task_id,
+            config_id=delivery.config_id,
+        )
+        return documents.Request(
+            line=f"POST {masked_url(url.target)} HTTP/1.1",
+            headers=[documents.Field(name=name, value=value) for name, value in fields],
+            jwt_header=self._jwt_header(Algorithm.RS256 if is_samples else None, sent_at),
+            jwt_claims={
+                **claims,
                 "iat": issued_at,
                 "exp": issued_at + int(TOKEN_LIFETIME.total_seconds()),
                 "jti": delivery.id,
                 "seq": delivery.seq,
                 "request_body_sha256": "<sealed>" if body is None else body_sha256(body),
             },
-        }
+        )
 
-    def _jwt_header(self, wanted: Algorithm | None, sent_at: datetime) -> JsonObject | None:
+    def _jwt_header(self, wanted: Algorithm | None, sent_at: datetime) -> dict[str, str] | None:
         if self._keys is None:
             return None
         try:
@@ -274,52 +311,33 @@ class Pages:
 
     def _destination(
         self, each: DestinationStanding, now: datetime, speeds: Mapping[str, list[float]]
-    ) -> JsonObject:
-        threshold = self._outbox.breaker.failures
-        state = "failing"
-        if each.waits_until > now:
-            state = "open" if each.failures >= threshold else "waits"
-        elif each.failures >= threshold:
-            state = "half_open"
-        return {
-            **document(each, "tenant owner origin"),
-            "state": state,
-            "failures": each.failures,
-            "waits_until": each.waits_until.isoformat() if state in ("open", "waits") else None,
-            "attempt_seconds": list(speeds.get(each.origin, [])),
-        }
+    ) -> documents.Destination:
+        threshold, waits = self._outbox.breaker.failures, each.waits_until > now
+        state = documents.BreakerState.WAITS if waits else documents.BreakerState.FAILING
+        if each.failures >= threshold:
+            state = documents.BreakerState.OPEN if waits else documents.BreakerState.HALF_OPEN
+        return documents.Destination(
+            standing=each,
+            state=state,
+            waits_until=each.waits_until if waits else None,
+            attempt_seconds=speeds.get(each.origin, []),
+        )
 
 
-def delivery_filter(query: Mapping[str, str]) -> DeliveryFilter:
-    """Return the filter that a query asks for. Raises ConfigError: a wrong value."""
-    return DeliveryFilter(
-        state=choice_of(query, "state", DeliveryState),
-        subscription_id=text_of(query, "subscription"),
-        error=text_of(query, "error"),
-        **_shared_filter(query),
-    )
-
-
-def _shared_filter(query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the members that filters of deliveries and of subscriptions share.
+def filter_of(
+    filters: Callable[..., F], by: Iterable[api.Parameter[Any]], query: Mapping[str, str]
+) -> F:
+    """Return the filter that a query asks for. Raises Refused: a wrong value.
 
     A task without a tenant is one of the tenant without a name, on pages and in actions alike.
     """
-    names = {"tenant": "tenant", "owner": "owner", "task_id": "task", "origin": "origin"}
-    shared = {member: text_of(query, name) for member, name in names.items()}
-    if shared["task_id"] is not None and shared["tenant"] is None:
-        shared["tenant"] = ""
-    return shared
+    wanted = api.selected(filters, by, query)
+    is_unnamed = wanted.task_id is not None and wanted.tenant is None
+    return replace(wanted, tenant="") if is_unnamed else wanted
 
 
-def _destination_key(after: str | None) -> DestinationKey | None:
-    """Return the destination of a cursor (see `_cursor`)."""
-    if after is None:
-        return None
-    if not _CURSOR.fullmatch(after):
-        raise ConfigError("after: expected the `after` of the previous page")
-    tenant, owner, origin = map(unquote, after.split("/"))
-    return (tenant, owner, origin)
+def _document_of(subscription: Subscription) -> documents.Subscription:
+    return cast("documents.Subscription", subscription_document(subscription))
 
 
 def _cursor(each: DestinationStanding) -> str:

@@ -7,20 +7,21 @@ the others.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from pushkit.bounded_json import JsonObject
 from pushkit.clock import utc_now
+from pushkit.dashboard.documents import RefusedConfigs
 from pushkit.events.model import Event
 from pushkit.events.sender import PushConfigRefused
-from pushkit.terminal.output import document
 
 _KEPT: Final = 20  # for each reason
 _MOST_CHARS: Final = 256
+_OF_CLIENT: Final = ("reason", "tenant", "owner", "task_id", "host")  # and of any length
 
 
-class RefusedConfigs:
+class Refusals:
     """Counts refusals, and keeps the newest ones."""
 
     def __init__(self) -> None:
@@ -34,17 +35,11 @@ class RefusedConfigs:
         """Keep a refusal; ignore any other event."""
         if isinstance(event, PushConfigRefused):
             self._counts[event.code] += 1
-            self._kept[event.code].append(event)
+            of_client = {name: getattr(event, name)[:_MOST_CHARS] for name in _OF_CLIENT}
+            self._kept[event.code].append(replace(event, **of_client))
 
-    def document(self) -> JsonObject:
+    def document(self) -> RefusedConfigs:
         """Return the counts by code, and the newest refusals."""
         kept = [each for of_code in self._kept.values() for each in of_code]
         newest = sorted(kept, key=lambda each: each.at, reverse=True)[:_KEPT]
-        return {
-            "since": self._since.isoformat(),
-            "counts": {**self._counts},
-            "newest": [
-                {name: str(value)[:_MOST_CHARS] for name, value in document(each).items()}
-                for each in newest
-            ],
-        }
+        return RefusedConfigs(since=self._since, counts=self._counts, newest=newest)

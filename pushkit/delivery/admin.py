@@ -13,11 +13,12 @@ from typing import NamedTuple, TypeVar
 
 from pushkit.arguments import check_age, check_list, check_number
 from pushkit.clock import utc_now
-from pushkit.delivery.again import Again, Redriven, Retried
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged
+from pushkit.outbox import changes, inspection, retention
+from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.browsing import (
     DestinationStanding,
@@ -28,28 +29,26 @@ from pushkit.outbox.browsing import (
     finished_since,
     outbox_figures,
 )
-from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.changes import Redriven, Retried
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import (
     DeliveryFilter,
     DeliveryReport,
     DeliverySummary,
-    Inspection,
     OutboxStats,
     QueueStanding,
 )
-from pushkit.outbox.retention import Purge, Retention
+from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import CancelledBy, DeliveryState
-from pushkit.outbox.store import OutboxStore
 from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
 from pushkit.storage.paging import Page
-from pushkit.storage.script import Script, chunks
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.storage.script import Script
+from pushkit.subscriptions import store as subscriptions
 
 D = TypeVar("D", Redriven, Retried)
+T = TypeVar("T")
 
 _log = logging.getLogger("pushkit.delivery")
 
@@ -57,6 +56,7 @@ _BATCH = 200
 _BREAKER = BreakerPolicy()
 # Between two batches, so that other transactions get their turn.
 _PAUSE = timedelta(milliseconds=20)
+_SENT_AGAIN = (DeliveryState.DELIVERED, DeliveryState.CANCELLED)
 
 
 class Erased(NamedTuple):
@@ -66,17 +66,17 @@ class Erased(NamedTuple):
     deliveries: int
 
 
-class OutboxAdmin:
-    """The outbox, for operators. All methods are safe while workers run.
+class Admin:
+    """A sender's database, for operators. All methods are safe while workers run.
 
     Changes are made in small transactions, one after another, so that deliveries continue.
 
     Args:
         database: The outbox, open (see `open_outbox`).
         wake: Called when deliveries become due, to wake a worker in this process.
-        vault: Opens sealed bodies.
+        vault: Opens sealed bodies and answers, and seals test notifications.
         breaker: The workers' policy: when a destination gets one delivery at a time.
-        events: Where changes are emitted, one event for each call.
+        events: Where changes are emitted.
         clock: The time of those events.
     """
 
@@ -90,18 +90,51 @@ class OutboxAdmin:
         events: Listeners | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        self._database = database
+        self._wake = wake
+        self._vault = vault or Vault()
+        self.breaker = breaker
+        self.location: str = database.location  # of the outbox, as commands name it
         self._events = events or Listeners(_log)
         self._clock = clock
-        self.breaker = breaker
-        self._database = database
-        self.location: str = database.location  # of the outbox, as commands name it
-        self._wake = wake
-        self._inspection = Inspection(vault)
-        self._dead_letters = DeadLetters()
-        self._again = Again(database=database, probes_from=breaker.failures)
-        self._purge = Purge()
-        self._outbox = OutboxStore()
-        self._subscriptions = SubscriptionStore()
+
+    async def _apply(
+        self,
+        chosen: AsyncIterator[Sequence[str]],
+        script: Callable[[Sequence[str]], Script[T]],
+        *,
+        dry_run: bool = False,
+    ) -> AsyncIterator[tuple[Sequence[str], T]]:
+        """Run a script over ids, one batch after another; yield each batch with its result.
+
+        Args:
+            chosen: The batches.
+            script: The script.
+            dry_run: Whether it only reads.
+        """
+        is_first = True
+        async for ids in chosen:
+            if dry_run:
+                yield ids, await self._database.read(script(ids))
+                continue
+            if not is_first:
+                await asyncio.sleep(_PAUSE.total_seconds())
+            is_first = False
+            done = await self._database.write(script(ids))
+            advance(len(ids))
+            yield ids, done
+
+
+def batches(wanted: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """Yield ids that were given, each once, so many at a time."""
+    check_list("wanted", wanted)
+    ids = list(dict.fromkeys(wanted))
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]
+
+
+class OutboxAdmin(Admin):
+    """The outbox, for operators: inspect, send again, cancel, clean up."""
 
     # --- inspecting ----------------------------------------------------------------------------
 
@@ -112,7 +145,7 @@ class OutboxAdmin:
 
         `after` is the last id of the previous page.
         """
-        script = self._inspection.find(wanted or DeliveryFilter(), after=after, limit=limit)
+        script = inspection.find(wanted or DeliveryFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -149,20 +182,20 @@ class OutboxAdmin:
         Those of paused subscriptions only while they are leased. `after` is the last id of the
         previous page.
         """
-        look = functools.partial(self._inspection.queues, after=after, limit=limit)
+        look = functools.partial(inspection.queues, after=after, limit=limit)
         return await read_now(self._database, look)
 
     async def attempts_of(self, ids: Sequence[str]) -> dict[str, list[LoggedAttempt]]:
         """Return the attempts of some deliveries, by id."""
-        return await self._database.read(self._inspection.attempts_of(ids))
+        return await self._database.read(inspection.attempts_of(ids, self._vault))
 
     async def show(self, delivery_id: str) -> DeliveryReport | None:
         """Return one delivery with its body and every attempt; None if there is none."""
-        return await self._database.read(self._inspection.show(delivery_id))
+        return await self._database.read(inspection.show(delivery_id, self._vault))
 
     async def stats(self) -> OutboxStats:
         """Return the outbox in numbers."""
-        return await self._database.read(self._inspection.stats())
+        return await self._database.read(inspection.stats())
 
     # --- sending again -------------------------------------------------------------------------
 
@@ -174,14 +207,9 @@ class OutboxAdmin:
         They keep id and `seq`, start with no attempts and a new age, and go ahead of pending
         deliveries. A webhook may get one again that it has, if its answer was lost.
         """
-        redrive = self._again.would_redrive if dry_run else self._again.redrive
-        return await self._send(
-            OutboxChange.REDRIVEN,
-            self._chosen(wanted, DeliveryState.DEAD),
-            lambda ids: redrive(ids, (DeliveryState.DEAD,)),
-            Redriven(),
-            dry_run=dry_run,
-        )
+        chosen = self._chosen(wanted, DeliveryState.DEAD)
+        send = functools.partial(changes.send_again, states=(DeliveryState.DEAD,))
+        return await self._send(OutboxChange.REDRIVEN, chosen, send, Redriven(), dry_run=dry_run)
 
     async def resend(
         self, wanted: Sequence[str] | DeliveryFilter, *, from_seq: int = 1, dry_run: bool = False
@@ -200,21 +228,16 @@ class OutboxAdmin:
         Raises:
             ConfigError: The filter is for another state.
         """
-        states: Sequence[DeliveryState] = (DeliveryState.DELIVERED, DeliveryState.CANCELLED)
-        state = DeliveryState.DELIVERED
+        states: Sequence[DeliveryState] = _SENT_AGAIN
         if isinstance(wanted, DeliveryFilter):
-            state = wanted.state or state
-            if state not in states:
-                raise ConfigError(f"resend: found state {state}, expected delivered or cancelled")
-            states = (state,)
-        redrive = self._again.would_redrive if dry_run else self._again.redrive
-        return await self._send(
-            OutboxChange.RESENT,
-            self._chosen(wanted, state, from_seq),
-            lambda ids: redrive(ids, states),
-            Redriven(),
-            dry_run=dry_run,
-        )
+            states = (wanted.state or DeliveryState.DELIVERED,)
+            if states[0] not in _SENT_AGAIN:
+                raise ConfigError(
+                    f"resend: found state {states[0]}, expected delivered or cancelled"
+                )
+        chosen = self._chosen(wanted, states[0], from_seq)
+        send = functools.partial(changes.send_again, states=states)
+        return await self._send(OutboxChange.RESENT, chosen, send, Redriven(), dry_run=dry_run)
 
     async def retry_now(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
@@ -225,32 +248,59 @@ class OutboxAdmin:
         others follow once it is answered. Subscriptions stay paused, and in order. A filter selects
         the first one of each subscription; deliveries given by id wait for those before them.
         """
-        chosen = replace(wanted, next_only=True) if isinstance(wanted, DeliveryFilter) else wanted
-        return await self._send(
-            OutboxChange.RETRIED,
-            self._chosen(chosen, DeliveryState.PENDING),
-            self._again.would_retry if dry_run else self._again.retry,
-            Retried(),
-            dry_run=dry_run,
-        )
+        if isinstance(wanted, DeliveryFilter):
+            wanted = replace(wanted, next_only=True)
+        chosen = self._chosen(wanted, DeliveryState.PENDING)
+        send = functools.partial(changes.send_now, probes_from=self.breaker.failures)
+        return await self._send(OutboxChange.RETRIED, chosen, send, Retried(), dry_run=dry_run)
+
+    async def _send(
+        self,
+        change: OutboxChange,
+        chosen: AsyncIterator[Sequence[str]],
+        script: Callable[..., Script[D]],  # over the database and ids
+        result: D,  # what the results of all batches are added to
+        *,
+        dry_run: bool,
+    ) -> D:
+        send = functools.partial(script, self._database, dry_run=dry_run)
+        with self._counting(change) as count:
+            async for _, done in self._apply(chosen, send, dry_run=dry_run):
+                if not dry_run:
+                    count(len(done.ids))
+                    self._wake()
+                result += done
+        return result
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:
         """Cancel pending deliveries, and return them; running attempts continue."""
         check_list("ids", ids)
+        cancel = functools.partial(changes.cancel_pending, self._database)
         cancelled: list[str] = []
         with self._counting(OutboxChange.CANCELLED) as count:
-            for batch in chunks(ids):
-                done = await self._database.write(self._cancel_script(batch))
+            async for _, done in self._apply(self._chosen(ids, DeliveryState.PENDING), cancel):
                 count(len(done))
                 cancelled += done
-                advance(len(batch))
         return cancelled
 
     async def states(self, ids: Sequence[str]) -> dict[str, DeliveryState]:
         """Return the states of deliveries by id; unknown ids are left out."""
         check_list("ids", ids)
-        found = await self._database.read(self._dead_letters.standings(ids))
+        found = await self._database.read(changes.standings(ids))
         return {delivery_id: each.state for delivery_id, each in found.items()}
+
+    async def _chosen(
+        self, wanted: Sequence[str] | DeliveryFilter, state: DeliveryState, from_seq: int = 1
+    ) -> AsyncIterator[Sequence[str]]:
+        if not isinstance(wanted, DeliveryFilter):
+            for batch in batches(wanted, _BATCH):
+                yield batch
+            return
+        chosen = replace(wanted, state=state)
+        after: str | None = None
+        while page := await self.find(chosen, after=after, limit=_BATCH):
+            yield [each.id for each in page if each.seq >= from_seq and _is_selected(each, chosen)]
+            after = page[-1].id
 
     # --- cleaning up ---------------------------------------------------------------------------
 
@@ -275,32 +325,32 @@ class OutboxAdmin:
             raise ConfigError("purge: expected older_than or per_task, found neither")
         check_age("purge: older_than", older_than)
         check_number("purge: per_task", per_task)
+        now = await self._database.read(self._database.now())
         purged = 0
         with self._counting(OutboxChange.PURGED) as count:
             if older_than is not None and states:
-                now = await self._database.read(self._database.now())
-                purged += await self._purge_finished(states, now - older_than, count)
+                purged += await self._delete(self._finished(states, now - older_than), count)
             if per_task is not None:
-                purged += await self._purge_tasks(per_task, count)
+                purged += await self._delete(self._excess(per_task), count)
         return purged
 
-    async def retain(self, retention: Retention) -> int:
+    async def retain(self, policy: Retention) -> int:
         """Delete deliveries whose retention is over; return how many.
 
         Subscriptions that were withdrawn at their task's end are deleted after their last delivery;
         so are those that have been disabled for as long as dead letters are kept.
         """
         purged, disabled_before = 0, None
-        if retention.delivered is not None or retention.per_task is not None:
-            purged += await self.purge(older_than=retention.delivered, per_task=retention.per_task)
-        if retention.dead is not None:
-            purged += await self.purge(older_than=retention.dead, states=(DeliveryState.DEAD,))
-            disabled_before = await self._database.read(self._database.now()) - retention.dead
+        if policy.delivered is not None or policy.per_task is not None:
+            purged += await self.purge(older_than=policy.delivered, per_task=policy.per_task)
+        if policy.dead is not None:
+            purged += await self.purge(older_than=policy.dead, states=(DeliveryState.DEAD,))
+            disabled_before = await self._database.read(self._database.now()) - policy.dead
         forgettable = functools.partial(
-            self._subscriptions.forgettable, disabled_before=disabled_before, limit=_BATCH
+            subscriptions.forgettable, disabled_before=disabled_before, limit=_BATCH
         )
         while ids := await self._database.read(forgettable()):
-            await self._database.write(self._subscriptions.forget(ids))
+            await self._database.write(subscriptions.forget(ids))
             await asyncio.sleep(_PAUSE.total_seconds())
         return purged
 
@@ -310,34 +360,56 @@ class OutboxAdmin:
         First its subscriptions are removed and its unfinished deliveries cancelled, then deliveries
         and attempts are deleted. A running attempt ends, and stores nothing.
         """
-        known = await self._database.read(
-            self._subscriptions.of_task(tenant=tenant, task_id=task_id)
-        )
-        subscriptions = await self._database.write(self._remove_script(tenant, task_id, known))
-        excess = await self._database.read(self._purge.excess_of_task(tenant, task_id, keep=0))
+        known = await self._database.read(subscriptions.of_task(tenant=tenant, task_id=task_id))
+        removed = await self._database.write(self._remove_script(tenant, task_id, known))
+        excess = await self._database.read(retention.excess_of_task(tenant, task_id, keep=0))
         if excess is None:
-            return Erased(subscriptions, 0)
-        deliveries = 0
+            return Erased(removed, 0)
         with self._counting(OutboxChange.ERASED) as count:
-            while ids := await self._database.read(self._purge.ids_of(excess, limit=_BATCH)):
-                deliveries += await self._delete(ids, count)
-        return Erased(subscriptions, deliveries)
+            return Erased(removed, await self._delete(self._ids_of(excess), count))
 
-    # --- in batches ----------------------------------------------------------------------------
+    async def _delete(
+        self, chosen: AsyncIterator[Sequence[str]], count: Callable[[int], None]
+    ) -> int:
+        deleted = 0
+        async for _, done in self._apply(chosen, retention.delete):
+            count(done)
+            deleted += done
+        return deleted
 
-    async def _chosen(
-        self, wanted: Sequence[str] | DeliveryFilter, state: DeliveryState, from_seq: int = 1
+    async def _finished(
+        self, states: Sequence[DeliveryState], before: datetime
     ) -> AsyncIterator[Sequence[str]]:
-        if not isinstance(wanted, DeliveryFilter):
-            check_list("wanted", wanted)
-            for batch in chunks(list(dict.fromkeys(wanted))):
-                yield batch
-            return
-        chosen = replace(wanted, state=state)
-        after: str | None = None
-        while page := await self.find(chosen, after=after, limit=_BATCH):
-            yield [each.id for each in page if each.seq >= from_seq and _is_selected(each, chosen)]
-            after = page[-1].id
+        since = 0
+        while found := await self._database.read(
+            retention.finished_between(states, since, before, limit=_BATCH)
+        ):
+            yield [delivery_id for _, delivery_id in found]
+            since = found[-1][0]  # those of other states, which stay, are read once
+
+    async def _excess(self, per_task: int) -> AsyncIterator[Sequence[str]]:
+        last, few = ("", ""), list[str]()
+        while crowded := await self._database.read(
+            retention.crowded_tasks(per_task, after=last, limit=_BATCH)
+        ):
+            for last in crowded:
+                excess = await self._database.read(retention.excess_of_task(*last, keep=per_task))
+                if excess is None:
+                    continue  # redriven or deleted meanwhile
+                async for ids in self._ids_of(excess):
+                    if len(ids) == _BATCH:
+                        yield ids
+                        continue
+                    few += ids  # of several tasks in one transaction
+                    break
+                if len(few) >= _BATCH:
+                    yield few
+                    few = []
+        yield few
+
+    async def _ids_of(self, excess: retention.Excess) -> AsyncIterator[Sequence[str]]:
+        while ids := await self._database.read(retention.ids_of(excess, limit=_BATCH)):
+            yield ids
 
     @contextlib.contextmanager
     def _counting(self, change: OutboxChange) -> Iterator[Callable[[int], None]]:
@@ -350,89 +422,12 @@ class OutboxAdmin:
             if done and self._events.wants(OutboxChanged.usual_level):
                 self._events.emit(OutboxChanged(at=self._clock(), change=change, count=done))
 
-    async def _send(
-        self,
-        change: OutboxChange,
-        pages: AsyncIterator[Sequence[str]],
-        script: Callable[[Sequence[str]], Script[D]],
-        result: D,  # what the results of all pages are added to
-        *,
-        dry_run: bool,
-    ) -> D:
-        """Send page by page, or only read what would be sent."""
-        with self._counting(change) as count:
-            async for page in pages:
-                if dry_run:
-                    result += await self._database.read(script(page))
-                    continue
-                done = await self._database.write(script(page))
-                count(len(done.ids))
-                result += done
-                self._wake()
-                advance(len(page))
-                await asyncio.sleep(_PAUSE.total_seconds())
-        return result
-
-    async def _purge_finished(
-        self, states: Sequence[DeliveryState], moment: datetime, count: Callable[[int], None]
-    ) -> int:
-        purged, since = 0, 0
-        while found := await self._database.read(
-            self._purge.finished_between(states, since, moment, limit=_BATCH)
-        ):
-            purged += await self._delete([delivery_id for _, delivery_id in found], count)
-            since = found[-1][0]  # those of other states, which stay, are read once
-        return purged
-
-    async def _purge_tasks(self, per_task: int, count: Callable[[int], None]) -> int:
-        purged, last, few = 0, ("", ""), list[str]()
-        while crowded := await self._database.read(
-            self._purge.crowded_tasks(per_task, after=last, limit=_BATCH)
-        ):
-            for last in crowded:
-                excess = await self._database.read(self._purge.excess_of_task(*last, keep=per_task))
-                if excess is None:
-                    continue  # redriven or deleted meanwhile
-                find = functools.partial(self._purge.ids_of, excess, limit=_BATCH)
-                while len(ids := await self._database.read(find())) == _BATCH:
-                    purged += await self._delete(ids, count)
-                few += ids  # of several tasks in one transaction
-                if len(few) >= _BATCH:
-                    purged += await self._delete(few, count)
-                    few = []
-        return purged + await self._delete(few, count)
-
-    async def _delete(self, ids: Sequence[str], count: Callable[[int], None]) -> int:
-        found = await self._database.write(self._purge.delete(ids))
-        count(found)
-        advance(len(ids))
-        await asyncio.sleep(_PAUSE.total_seconds())
-        return found
-
-    # --- scripts -------------------------------------------------------------------------------
-
-    def _cancel_script(self, ids: Sequence[str]) -> Script[list[str]]:
-        by_subscription = yield from self._dead_letters.subscriptions_of(ids)
-        cancelled: list[str] = []
-        for subscription_id, found in by_subscription.items():
-            subscription = yield from self._subscriptions.lock(subscription_id)
-            now = yield from self._database.now()
-            if subscription is None:
-                continue
-            queues = yield from OUTBOX.lock([subscription_id])
-            cancelled += yield from self._dead_letters.cancel(queues[subscription_id], found, now)
-            unfinished = yield from self._outbox.has_unfinished(subscription_id)
-            if subscription.ended and not unfinished:
-                yield from self._subscriptions.withdraw([subscription_id], now)
-        yield from self._database.wake()
-        return cancelled
-
     def _remove_script(self, tenant: str, task_id: str, known: Sequence[str]) -> Script[int]:
         """Remove a task's subscriptions, and cancel their deliveries; return their number."""
         now = yield from self._database.now()
-        ids = yield from self._subscriptions.erase_task(tenant=tenant, task_id=task_id, known=known)
+        ids = yield from subscriptions.erase_task(tenant=tenant, task_id=task_id, known=known)
         for subscription_id in ids:
-            yield from self._outbox.cancel_subscription(subscription_id, now, CancelledBy.REMOVED)
+            yield from outbox.cancel_subscription(subscription_id, now, CancelledBy.REMOVED)
         return len(ids)
 
 

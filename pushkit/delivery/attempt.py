@@ -13,8 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
-from pushkit.delivery.kept_answers import KeepAnswers, kept_answer
+from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, KeepAnswers, judge, kept_answer
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.route import Route, Routes
@@ -54,12 +53,12 @@ from pushkit.scheduling.retry import (
     wait_schedule,
 )
 from pushkit.secrets.vault import Vault
-from pushkit.subscriptions.secrets import StoredSubscription
+from pushkit.subscriptions.model import StoredSubscription
 from pushkit.traceparent import TRACEPARENT
 from pushkit.url import Url
 
 if TYPE_CHECKING:
-    from pushkit.delivery.job import Job
+    from pushkit.delivery.route import Job
     from pushkit.telemetry.tracing import Tracing
 
 T = TypeVar("T")

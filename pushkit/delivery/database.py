@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pushkit.clock import utc_now
-from pushkit.outbox.migrations import SENDER_MIGRATIONS
+from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.storage.database import Database, open_location
 
 

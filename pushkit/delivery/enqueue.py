@@ -12,16 +12,15 @@ from typing import TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
-from pushkit.delivery.job import Job, job_of, read_subscriptions
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import OpenQueue, Queues
 from pushkit.delivery.reporting import NotifiedDelivery, NotifyResult, RefusedRecipient
-from pushkit.delivery.route import Routes
+from pushkit.delivery.route import Job, Routes, job_of, read_subscriptions
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
+from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import Enqueued, IdempotencyKey, TaskKey, find_enqueued
 from pushkit.outbox.model import NewDelivery, StatusMark, new_delivery_ids
-from pushkit.outbox.store import OutboxStore
 from pushkit.queue.rules import Handed
 from pushkit.queue.runner import seconds
 from pushkit.record import field, record
@@ -29,9 +28,8 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import DEFERRED, Deferred, Group, Refused, Script, alone
+from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import Recipient
-from pushkit.subscriptions.owners import OwnerStore
-from pushkit.subscriptions.store import SubscriptionStore
 
 _BY_SUBSCRIPTION = operator.attrgetter("subscription_id")
 
@@ -65,7 +63,16 @@ class Notice:
         if self.worker is None or isinstance(stored, BaseException):
             return
         for queue, handed, job in self.handed:
-            self.worker.hand(queue.recipient, handed, job, since=self.since, seen_at=self.seen_at)
+            row = queue.recipient.queue
+            self.worker.runner.hand(
+                row.id,
+                row.group,
+                handed,
+                job,
+                version=queue.recipient.revision,
+                since=self.since,
+                seen_at=self.seen_at,
+            )
         if self.some_wait:
             self.worker.wake()
 
@@ -97,14 +104,12 @@ class Enqueuer:
         self.options = options
         self.routes = routes  # the worker's, for deliveries that begin at once
         self.vault = vault  # seals bodies, if that is configured
-        self.outbox = OutboxStore()
-        self.subscriptions = SubscriptionStore()
         self._whole_backlog = Quota[str | None](
-            options.max_backlog, lambda _, limit: self.outbox.whole_backlog(limit)
+            options.max_backlog, lambda _, limit: outbox.whole_backlog(limit)
         )
         self._owner_backlog = Quota[str | None](
             options.max_backlog_per_owner,
-            lambda owner, limit: OwnerStore().backlog(owner or "", limit),
+            lambda owner, limit: subscriptions.backlog_of_owner(owner or "", limit),
         )
         # `enqueue`, as one object: a group commit collects the calls of the same function.
         self._group: Group[Notice, NotifyResult | SnapshotsMissing | CountsMissing] = self.enqueue
@@ -175,7 +180,7 @@ class Enqueuer:
             notice.handed, notice.since = [], since
         tasks = tuple(dict.fromkeys([notice.bodies.task for notice in notices]))
         recipients: Sequence[Recipient]
-        recipients = yield from self.subscriptions.lock_recipients(tasks, wait=wait)
+        recipients = yield from subscriptions.lock_recipients(tasks, wait=wait)
         deferred = set[tuple[str, str]]()
         if not wait:
             recipients, deferred = yield from self._without_deferred(tasks, recipients)
@@ -205,7 +210,7 @@ class Enqueuer:
         A task is deferred if another transaction has locked one of its subscriptions.
         """
         locked = Counter((each.tenant, each.task_id) for each in recipients)
-        there = yield from self.subscriptions.count_recipients(tasks)
+        there = yield from subscriptions.count_recipients(tasks)
         deferred = {task for task, count in there.items() if count != locked[task]}
         return [
             each for each in recipients if (each.tenant, each.task_id) not in deferred
@@ -227,7 +232,7 @@ class _Transaction:
         self._now = now
         self._ids = new_delivery_ids(now)
         self._enqueued = enqueued
-        self._queues = Queues(recipients, enqueuer.outbox, enqueuer.subscriptions)
+        self._queues = Queues(recipients)
         # How many more deliveries each owner may add, and (None) all of them together: now, and
         # when the transaction began.
         self._left: dict[str | None, int] = {}
@@ -352,12 +357,12 @@ class _Transaction:
         """
         enqueuer, recipient = self._enqueuer, queue.recipient
         yield from self._queues.write()
-        backlog = yield from enqueuer.outbox.backlog(recipient.id, self._max_backlog)
+        backlog = yield from outbox.backlog(recipient.id, self._max_backlog)
         left = min(self._left[recipient.owner], self._left[None])
         if backlog < self._max_backlog and left > 0:
             return
         if enqueuer.options.coalesce:
-            dropped = yield from enqueuer.outbox.supersede(
+            dropped = yield from outbox.supersede(
                 queue.row,
                 by_new_status=_status_mark(notice.bodies.update) is not None,
                 now=self._now,

@@ -18,8 +18,7 @@ from pushkit.arguments import (
     check_types,
     read_member,
 )
-from pushkit.delivery.answers import BreakerPolicy
-from pushkit.delivery.kept_answers import KeepAnswers
+from pushkit.delivery.answers import BreakerPolicy, KeepAnswers
 from pushkit.delivery.signatures import Signing, SigningChoice
 from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import hmac
 import secrets
 import ssl
@@ -21,8 +22,8 @@ from pushkit.net.destination import Destination
 from pushkit.net.transport import Transport
 from pushkit.scheduling.renewing import Held, Renewing, anew
 from pushkit.storage.database import Database
-from pushkit.storage.script import Script
-from pushkit.subscriptions.owners import Owner, OwnerStore
+from pushkit.storage.script import Script, Statement, from_micros, to_micros
+from pushkit.subscriptions.model import Owner
 from pushkit.version import USER_AGENT
 
 _TIMEOUT: Final = timedelta(seconds=10)
@@ -48,7 +49,6 @@ class Ownership:
         self._database = database
         self._transport = transport
         self._clock = clock
-        self._owners = OwnerStore()
         self._proofs: dict[tuple[Owner, str], Renewing[bool]] = {}
 
     def has_proof(self, owner: Owner, destination: Destination) -> bool:
@@ -97,14 +97,13 @@ class Ownership:
 
     def _proved_for(self, owner: Owner, url: str) -> Script[timedelta | None]:
         """Return how long a stored proof remains valid; None if there is none."""
-        now = yield from self._database.now()
-        since = now - _VALID_FOR
-        proved_at = yield from self._owners.proved_at(owner, url, since=since)
-        return None if proved_at is None else min(proved_at - since, _VALID_FOR)
+        since = (yield from self._database.now()) - _VALID_FOR
+        proved = yield from proved_at(owner, url, since=since)
+        return None if proved is None else min(proved - since, _VALID_FOR)
 
     def _note(self, owner: Owner, url: str) -> Script[None]:
         now = yield from self._database.now()
-        yield from self._owners.prove(owner, url, now=now, since=now - _VALID_FOR)
+        yield from prove(owner, url, now=now, since=now - _VALID_FOR)
 
     async def _ask(self, destination: Destination, tls: ssl.SSLContext | None) -> None:
         token = secrets.token_urlsafe(32)
@@ -119,3 +118,28 @@ class Ownership:
                 + ("another body" if answer.status // 100 == 2 else "no proof"),
                 status=answer.status,
             )
+
+
+def proved_at(owner: Owner, url: str, *, since: datetime) -> Script[datetime | None]:
+    """Return when a URL proved to be this owner's, if it did so after `since`."""
+    rows = yield Statement(
+        "SELECT proved_at FROM pushkit_proved_urls"
+        " WHERE tenant = $1 AND owner = $2 AND url_sha256 = $3 AND proved_at > $4",
+        (*owner, _sha256(url), to_micros(since)),
+    )
+    return from_micros(rows[0]["proved_at"]) if rows else None
+
+
+def prove(owner: Owner, url: str, *, now: datetime, since: datetime) -> Script[None]:
+    """Store that a URL proved to be this owner's, and delete proofs from before `since`."""
+    yield Statement("DELETE FROM pushkit_proved_urls WHERE proved_at <= $1", (to_micros(since),))
+    yield Statement(
+        "INSERT INTO pushkit_proved_urls (tenant, owner, url_sha256, proved_at)"
+        " VALUES ($1, $2, $3, $4) ON CONFLICT (tenant, owner, url_sha256)"
+        " DO UPDATE SET proved_at = excluded.proved_at",
+        (*owner, _sha256(url), to_micros(now)),
+    )
+
+
+def _sha256(url: str) -> str:
+    return hashlib.sha256(url.encode("utf-8")).hexdigest()

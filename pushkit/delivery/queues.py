@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import NewDelivery, StatusMark
-from pushkit.outbox.store import OutboxStore
 from pushkit.queue.rules import Handed, Queue, appended
 from pushkit.storage.script import Script, to_micros
-from pushkit.subscriptions.model import Recipient
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, Recipient
 
 _MAX_UNWRITTEN: Final = 2**20  # bytes
 
@@ -42,11 +41,7 @@ class Queues:
     the end.
     """
 
-    def __init__(
-        self, recipients: Sequence[Recipient], outbox: OutboxStore, subscriptions: SubscriptionStore
-    ) -> None:
-        self._outbox = outbox
-        self._subscriptions = subscriptions
+    def __init__(self, recipients: Sequence[Recipient]) -> None:
         self._of_task: dict[tuple[str, str], list[OpenQueue]] = {}
         self._new: list[NewDelivery] = []
         self._changed: dict[str, OpenQueue] = {}
@@ -114,10 +109,10 @@ class Queues:
         for queue in self._of_task.pop(task, ()):
             queue.ended = True
             self._ended.append(queue.recipient.id)
-            if queue.has_new or (yield from self._outbox.has_unfinished(queue.recipient.id)):
+            if queue.has_new or (yield from outbox.has_unfinished(queue.recipient.id)):
                 remaining.append(queue)
             else:
-                yield from self._subscriptions.withdraw([queue.recipient.id], now)
+                yield from subscriptions.withdraw([queue.recipient.id], now)
         if remaining:
             self._of_task[task] = remaining
 
@@ -126,8 +121,8 @@ class Queues:
         if self._new:
             new, self._new, self._bytes = self._new, [], 0
             changed, self._changed = self._changed, {}
-            yield from self._outbox.add(new)
+            yield from outbox.add(new)
             yield from OUTBOX.write([queue.row for queue in changed.values()])
         if self._ended:
             ended, self._ended = self._ended, []
-            yield from self._subscriptions.end(ended)
+            yield from subscriptions.end(ended)

@@ -25,29 +25,28 @@ from pushkit.a2a import (
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
-from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.events.sender import SubscriptionChange
+from pushkit.outbox import changes
+from pushkit.outbox import store as outbox
 from pushkit.outbox.model import new_delivery_id
 from pushkit.outbox.states import CancelledBy, DeliveryState
-from pushkit.outbox.store import OutboxStore
 from pushkit.queue.leases import reschedule
-from pushkit.queue.rules import Queue, released
+from pushkit.queue.rules import released
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import Script, to_micros
+from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import (
+    OUTBOX,
     DisabledBy,
     Filter,
     Profile,
-    Recipient,
     Subscription,
     SubscriptionKey,
     SubscriptionState,
 )
-from pushkit.subscriptions.owners import OwnerStore
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
 
 
 class Registrar:
@@ -58,9 +57,9 @@ class Registrar:
         # Of one owner for one task. Concurrent calls may exceed it by one each.
         self._max_configs_per_task = options.max_configs_per_task
         self._vault = vault  # seals tokens and credentials
-        self._quota = Quota(options.max_subscriptions_per_owner, OwnerStore().subscriptions)
-        self._subscriptions = SubscriptionStore()
-        self._outbox = OutboxStore()
+        self._quota = Quota(
+            options.max_subscriptions_per_owner, subscriptions.count_of_owner_in_all
+        )
 
     def put(
         self,
@@ -82,15 +81,15 @@ class Registrar:
             TooManySubscriptionsError: The owner has used up its quota.
         """
         now = yield from self._database.now()
-        found = yield from self._subscriptions.of_owner(
+        found = yield from subscriptions.of_owner(
             tenant=key.tenant, task_id=key.task_id, owner=key.owner, config_id=key.config_id
         )
         # Locked: others may have changed or removed it after it was read.
-        locked = yield from self._subscriptions.lock_all([each.id for each in found])
+        locked = yield from subscriptions.lock_all([each.id for each in found])
         before = next((each for each in locked.values() if not each.withdrawn), None)
         if before is None:
             yield from self._check_quota(key, now)
-        subscription = yield from self._subscriptions.put(
+        subscription = yield from subscriptions.put(
             key,
             config,
             version=version,
@@ -104,18 +103,19 @@ class Registrar:
             self._quota.add(key.owner, 1)
             # Receivers order updates by `seq` within a task and config: a lower one looks late.
             # Until `put`, others might set the config, get updates and remove it.
-            subscription = yield from self._subscriptions.continue_seq(subscription)
+            subscription = yield from subscriptions.continue_seq(subscription)
         else:
             if before is None or before.origin != origin:  # None: another client has just set it
-                yield from self._outbox.move(subscription.id, origin)
-            yield from _reschedule([subscription.id], now)
+                yield from outbox.move(subscription.id, origin)
+            queues = yield from OUTBOX.lock([subscription.id])
+            yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
             yield from self._database.wake()
         return replace(subscription, replaced=before is not None), before
 
     def _check_quota(self, key: SubscriptionKey, now: datetime) -> Script[None]:
         """Check that a subscription may be added."""
         most = self._max_configs_per_task
-        number = yield from self._subscriptions.count_of_owner(key, most)
+        number = yield from subscriptions.count_of_owner(key, most)
         if number >= most:
             raise TooManyConfigsError(
                 f"task {key.task_id!r} has {number} push configs of this owner,"
@@ -155,77 +155,48 @@ class SubscriptionChanges:
 
     database: Database  # supplies the time, and wakes its workers
     vault: Vault = field(default_factory=Vault)  # seals bodies, if that is configured
-    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
-    outbox: OutboxStore = field(default_factory=OutboxStore)
-    dead_letters: DeadLetters = field(default_factory=DeadLetters)
 
-    def pause(self, chosen: Chosen) -> Script[Found]:
-        """Pause the chosen subscriptions: what their workers have not begun waits."""
-        found, now = yield from self._lock(chosen)
-        for subscription in found:
-            yield from self.subscriptions.set_paused(subscription.id, now, paused=True)
-        yield from _reschedule([each.id for each in found], now)
-        return Found(found)
+    def apply(
+        self, change: SubscriptionChange, chosen: Chosen, *, resend: bool = False
+    ) -> Script[Found]:
+        """Change the chosen subscriptions.
 
-    def resume(self, chosen: Chosen) -> Script[Found]:
-        """Resume the chosen subscriptions, each from the first delivery of its queue."""
-        found, now = yield from self._lock(chosen)
-        for subscription in found:
-            yield from self.subscriptions.set_paused(subscription.id, now, paused=False)
-        yield from _reschedule([each.id for each in found], now)
-        yield from self.database.wake()
-        return Found(found)
-
-    def disable(self, chosen: Chosen) -> Script[Found]:
-        """Disable the chosen subscriptions, and cancel their unfinished deliveries."""
-        found, now = yield from self._lock(chosen)
-        for subscription in found:
-            if subscription.active:
-                yield from self.subscriptions.disable(subscription.id, now, DisabledBy.OPERATOR)
-                yield from self.outbox.cancel_subscription(
-                    subscription.id, now, CancelledBy.DISABLED
-                )
-                yield from _take_away(subscription.id)
-            if subscription.ended:
-                yield from self.subscriptions.withdraw([subscription.id], now)
-        return Found(found)
-
-    def enable(self, chosen: Chosen, *, resend: bool) -> Script[Found]:
-        """Enable the chosen subscriptions that are disabled.
-
-        Args:
-            chosen: The subscriptions.
-            resend: Bring back the deliveries that were cancelled when they were disabled.
+        - `PAUSED`: what their workers have not begun waits.
+        - `RESUMED`: each goes on with the first delivery of its queue.
+        - `DISABLED`: their unfinished deliveries are cancelled.
+        - `ENABLED`: with `resend`, the deliveries that were cancelled with them come back.
+        - `REMOVED`: their unfinished deliveries are cancelled (A2A 1.0 §3.1.10).
         """
         found, now = yield from self._lock(chosen)
         again: list[str] = []
-        for subscription in found:
-            if subscription.active:
-                continue
-            yield from self.subscriptions.enable(subscription.id, now)
-            if resend and subscription.disabled_at is not None:
-                cancelled = yield from self.dead_letters.cancelled_with(
-                    subscription.id, subscription.disabled_at
-                )
-                queues = yield from OUTBOX.lock([subscription.id])
-                again += yield from self.dead_letters.redrive(
-                    queues[subscription.id], cancelled, states=(DeliveryState.CANCELLED,), now=now
-                )
-        yield from self.database.wake()
+        for each in found:
+            match change:
+                case SubscriptionChange.PAUSED | SubscriptionChange.RESUMED:
+                    paused = change is SubscriptionChange.PAUSED
+                    yield from subscriptions.set_paused(each.id, now, paused=paused)
+                case SubscriptionChange.DISABLED:
+                    yield from _disable(each, now)
+                case SubscriptionChange.ENABLED if not each.active:
+                    again += yield from _enable(each, now, resend=resend)
+                case SubscriptionChange.REMOVED:
+                    yield from _remove(each, now)
+        if change in _OF_PAUSES:
+            queues = yield from OUTBOX.lock([each.id for each in found])
+            yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
+        if change in _WAKING:
+            yield from self.database.wake()
         return Found(found, again)
 
     def test(self, chosen: Chosen, snapshot: Task | None = None) -> Script[Found]:
         """Enqueue a test notification for each that is neither disabled nor withdrawn."""
         found, now = yield from self._lock(chosen)
-        rows = yield from OUTBOX.lock([each.id for each in found])
+        wanting = [each.id for each in found if each.state not in _GETS_NOTHING]
+        recipients = yield from subscriptions.lock_current(wanting)
         ids = []
-        for subscription in found:
-            if subscription.state in _GETS_NOTHING:
-                continue
-            recipient = _recipient(subscription, rows[subscription.id])
+        for recipient in recipients.values():
             update = _test_update(recipient.task_id, recipient.version, snapshot)
             body = push_body(update, recipient.version, now=now)
-            queues = Queues([recipient], self.outbox, self.subscriptions)
+            queues = Queues([recipient])
             [queue] = queues.of_task((recipient.tenant, recipient.task_id))
             ids.append(new_delivery_id(now))
             queues.add(queue, ids[-1], self.vault.seal_body(ids[-1], body), now=now)
@@ -233,48 +204,45 @@ class SubscriptionChanges:
         yield from self.database.wake()
         return Found(found, ids)
 
-    def remove(self, chosen: Chosen) -> Script[Found]:
-        """Remove the chosen subscriptions, cancel their unfinished deliveries (A2A 1.0 §3.1.10)."""
-        found, now = yield from self._lock(chosen)
-        for subscription in found:
-            if subscription.withdrawn:
-                yield from self.subscriptions.forget([subscription.id])
-            else:
-                yield from self.subscriptions.remove(subscription.key)
-            yield from self.outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)
-        return Found(found)
-
     def _lock(self, chosen: Chosen) -> Script[tuple[list[Subscription], datetime]]:
         """Lock the chosen subscriptions in id order; return them, and the time."""
         if isinstance(chosen, Choice):
-            found = yield from self.subscriptions.of_owner(**chosen._asdict())
+            found = yield from subscriptions.of_owner(**chosen._asdict())
             chosen = [each.id for each in found]
-        locked = yield from self.subscriptions.lock_all(chosen)
+        locked = yield from subscriptions.lock_all(chosen)
         return list(locked.values()), (yield from self.database.now())
 
 
-def _recipient(subscription: Subscription, queue: Queue) -> Recipient:
-    return Recipient(
-        queue=queue,
-        task_id=subscription.key.task_id,
-        config_id=subscription.key.config_id,
-        version=subscription.version,
-        wanted=subscription.wanted,
-        ended=subscription.ended,
-        revision=subscription.revision,
-    )
+_OF_PAUSES = {SubscriptionChange.PAUSED, SubscriptionChange.RESUMED}
+_WAKING = {SubscriptionChange.RESUMED, SubscriptionChange.ENABLED}
 
 
-def _reschedule(ids: Sequence[str], now: datetime) -> Script[None]:
-    """Schedule queues anew whose subscriptions were changed; their holders look at them."""
-    queues = yield from OUTBOX.lock(ids)
-    yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
+def _disable(subscription: Subscription, now: datetime) -> Script[None]:
+    if subscription.active:
+        yield from subscriptions.disable(subscription.id, now, DisabledBy.OPERATOR)
+        yield from outbox.cancel_subscription(subscription.id, now, CancelledBy.DISABLED)
+        queues = yield from OUTBOX.lock([subscription.id])
+        yield from OUTBOX.write([released(queue, None) for queue in queues.values()])
+    if subscription.ended:
+        yield from subscriptions.withdraw([subscription.id], now)
 
 
-def _take_away(subscription_id: str) -> Script[None]:
-    """End the lease of a queue whose deliveries were cancelled."""
-    queues = yield from OUTBOX.lock([subscription_id])
-    yield from OUTBOX.write([released(queue, None) for queue in queues.values()])
+def _enable(subscription: Subscription, now: datetime, *, resend: bool) -> Script[list[str]]:
+    yield from subscriptions.enable(subscription.id, now)
+    if not resend or subscription.disabled_at is None:
+        return []
+    cancelled = yield from changes.cancelled_with(subscription.id, subscription.disabled_at)
+    queue = (yield from OUTBOX.lock([subscription.id]))[subscription.id]
+    states = (DeliveryState.CANCELLED,)
+    return (yield from changes.redrive(queue, cancelled, states=states, now=now))
+
+
+def _remove(subscription: Subscription, now: datetime) -> Script[None]:
+    if subscription.withdrawn:
+        yield from subscriptions.forget([subscription.id])
+    else:
+        yield from subscriptions.remove(subscription.key)
+    yield from outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)
 
 
 def _test_update(task_id: str, version: WireVersion, snapshot: Task | None) -> TaskUpdate:

@@ -1,4 +1,7 @@
-"""Routes: what all requests of a subscription have in common, computed once per revision."""
+"""A delivery in a worker's memory, and its route.
+
+A route is what all requests of a subscription have in common, computed once per revision.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from pushkit.bounded_json import JsonValue
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.authorization import Access, Credentials, credential_header
 from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.outbox.model import Delivery, Result
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.signing.notification_jwt import static_claims
 from pushkit.signing.token import token_headers
-from pushkit.subscriptions.model import Profile, Subscription
-from pushkit.subscriptions.owners import Owner
-from pushkit.subscriptions.secrets import StoredSubscription, open_subscription
+from pushkit.storage.script import Script
+from pushkit.subscriptions.model import Owner, Profile, StoredSubscription, Subscription
+from pushkit.subscriptions.store import by_ids, open_subscription
 from pushkit.version import USER_AGENT
 
 
@@ -120,3 +124,31 @@ class Routes:
             ),
             has_authorization=access.tokens is not None or "Authorization" in dict(credentials),
         )
+
+
+@record(frozen=False, slots=True, eq=False)
+class Job:
+    """A leased delivery, where it goes, and the result of its attempt."""
+
+    delivery: Delivery  # as it was leased
+    # Its subscription, or the subscription's route; None if the subscription was removed.
+    to: StoredSubscription | Route | None
+    seq: int
+    redrives: int
+    size: int  # of its body, in bytes
+    refusals: int = 0  # how often this sender's own policy refused its destination
+    result: Result | None = None  # by the worker's clock
+
+
+def job_of(delivery: Delivery, to: StoredSubscription | Route | None, refusals: int = 0) -> Job:
+    """Return the job of a delivery."""
+    size = len(delivery.body)
+    return Job(delivery, to, delivery.seq, delivery.redrives, size, refusals)
+
+
+def read_subscriptions(jobs: list[Job]) -> Script[None]:
+    """Read the subscriptions of jobs whose routes are not remembered."""
+    ids = [job.delivery.subscription_id for job in jobs]
+    found = yield from by_ids(ids)
+    for job in jobs:
+        job.to = found.get(job.delivery.subscription_id)

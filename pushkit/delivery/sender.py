@@ -69,18 +69,18 @@ from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport
+from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
-from pushkit.outbox.store import OutboxStore
 from pushkit.scheduling.ending import cancelled, check_may_close
 from pushkit.scheduling.housekeeping import housekeep
 from pushkit.scheduling.locks import LoopLock
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly, read_now
+from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
-from pushkit.subscriptions.secrets import open_subscription
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions.store import open_subscription
 from pushkit.url import unchecked_host
 
 if TYPE_CHECKING:
@@ -205,8 +205,6 @@ class PushSender:
         self._registrar = Registrar(self._database, self.options, self._vault)
         self._changes = SubscriptionChanges(database=self._database, vault=self._vault)
         self._reports = Reports(self.events)
-        self._outbox = OutboxStore()
-        self._subscriptions = SubscriptionStore()
         self._opening = LoopLock()
         self._closing: asyncio.Task[None] | None = None
         self._closed = False  # and not opened again since
@@ -380,7 +378,8 @@ class PushSender:
         return self._metrics
 
     async def _read(self) -> Readings:
-        from pushkit.delivery.readings import key_readings, outbox_readings
+        from pushkit.outbox.browsing import outbox_readings
+        from pushkit.telemetry.sides import key_readings
 
         readings = dict(key_readings(self._keys.ring(), self._clock()))
         look = functools.partial(outbox_readings, breaker_opens_at=self.options.breaker.failures)
@@ -493,20 +492,32 @@ class PushSender:
             if not isinstance(config, PushConfig):
                 config = parse_push_config(config, wire_version)
             host = unchecked_host(config.url)
-            return await self._subscribe(
-                task_id,
+            origin = self._policy.check(config.url).origin
+            signed_as = read_member("profile", profile, Profile)
+            key = _checked_key(tenant, task_id, owner, config.id or task_id)
+            await self._ready()
+            put = functools.partial(
+                self._registrar.put,
+                key,
                 config,
-                wire_version,
-                owner=owner,
-                tenant=tenant,
-                profile=read_member("profile", profile, Profile),
+                version=wire_version,
+                origin=origin,
+                profile=signed_as,
                 wanted=filter,
             )
+            subscription, before = await self._database.write_patiently(put)
         except (InvalidPushConfigError, UnsupportedVersionError) as exc:
             self.report_refusal(exc, owner=owner, tenant=tenant, task_id=task_id, host=host)
             if advice := local_advice(exc):  # a note is in tracebacks, not in answers to clients
                 exc.add_note(advice.removeprefix("; "))
             raise
+        change = SubscriptionChange.REGISTERED
+        if before is not None:
+            self.worker.changed()
+            change = SubscriptionChange.REPLACED
+            self._reports.report_replaced(before, subscription)
+        report_changed(self.events, change, [subscription], self._clock())
+        return subscription
 
     def report_refusal(
         self,
@@ -547,46 +558,6 @@ class PushSender:
             local_advice(error),
         )
 
-    async def _subscribe(
-        self,
-        task_id: str,
-        config: PushConfig,
-        version: WireVersion,
-        *,
-        owner: str,
-        tenant: str,
-        profile: Profile,
-        wanted: Filter,
-    ) -> Subscription:
-        destination = self._policy.check(config.url)
-        key = SubscriptionKey(
-            tenant=tenant,
-            task_id=_checked_id("task_id", task_id),
-            owner=owner,
-            config_id=_checked_id("id", config.id or task_id),
-        )
-        if (task_id == ALERTS_TASK) != (owner == ALERTS_OWNER):
-            reason = f"{ALERTS_TASK} and {ALERTS_OWNER} are reserved for the operator's alerts"
-            raise InvalidPushConfigError(f"task_id, owner: {reason}")
-        await self._ready()
-        subscription, before = await self._database.write_patiently(
-            lambda: self._registrar.put(
-                key,
-                config,
-                version=version,
-                origin=destination.origin,
-                profile=profile,
-                wanted=wanted,
-            )
-        )
-        change = SubscriptionChange.REGISTERED
-        if before is not None:
-            self.worker.changed()
-            change = SubscriptionChange.REPLACED
-            self._reports.report_replaced(before, subscription)
-        report_changed(self.events, change, [subscription], self._clock())
-        return subscription
-
     async def unsubscribe(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
     ) -> int:
@@ -598,9 +569,7 @@ class PushSender:
             How many subscriptions were removed.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        removed, _ = await self._database.write_patiently(lambda: self._changes.remove(choice))
-        self.worker.changed()
-        return report_changed(self.events, SubscriptionChange.REMOVED, removed, self._clock())
+        return await self._change(SubscriptionChange.REMOVED, choice)
 
     async def pause(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -611,9 +580,7 @@ class PushSender:
             How many subscriptions were found: the given one, or all of the owner's to the task.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        paused, _ = await self._database.write_patiently(lambda: self._changes.pause(choice))
-        self.worker.changed()
-        return report_changed(self.events, SubscriptionChange.PAUSED, paused, self._clock())
+        return await self._change(SubscriptionChange.PAUSED, choice)
 
     async def resume(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -624,9 +591,7 @@ class PushSender:
             How many subscriptions were found, as `pause`.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        resumed, _ = await self._database.write_patiently(lambda: self._changes.resume(choice))
-        self.worker.changed()
-        return report_changed(self.events, SubscriptionChange.RESUMED, resumed, self._clock())
+        return await self._change(SubscriptionChange.RESUMED, choice)
 
     async def disable(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -639,9 +604,7 @@ class PushSender:
             How many subscriptions were found, as `pause`.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        disabled, _ = await self._database.write_patiently(lambda: self._changes.disable(choice))
-        self.worker.changed()
-        return report_changed(self.events, SubscriptionChange.DISABLED, disabled, self._clock())
+        return await self._change(SubscriptionChange.DISABLED, choice)
 
     async def enable(
         self,
@@ -665,13 +628,7 @@ class PushSender:
             How many subscriptions were found, as `pause`.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        enabled = await self._database.write_patiently(
-            lambda: self._changes.enable(choice, resend=resend)
-        )
-        self.worker.changed()
-        return report_changed(
-            self.events, SubscriptionChange.ENABLED, enabled.subscriptions, self._clock()
-        )
+        return await self._change(SubscriptionChange.ENABLED, choice, resend=resend)
 
     async def send_test(
         self,
@@ -695,6 +652,15 @@ class PushSender:
         self.worker.changed()
         return list(sent.deliveries)
 
+    async def _change(
+        self, change: SubscriptionChange, choice: Choice, *, resend: bool = False
+    ) -> int:
+        found = await self._database.write_patiently(
+            lambda: self._changes.apply(change, choice, resend=resend)
+        )
+        self.worker.changed()
+        return report_changed(self.events, change, found.subscriptions, self._clock())
+
     async def _choice(self, tenant: str, task_id: str, owner: str, config_id: str | None) -> Choice:
         check_each(str, tenant=tenant, task_id=task_id, owner=owner)
         if config_id is not None:
@@ -710,14 +676,14 @@ class PushSender:
         They are without tokens and credentials (A2A#1681).
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        return await self._database.read(self._subscriptions.of_owner(**choice._asdict()))
+        return await self._database.read(subscriptions.of_owner(**choice._asdict()))
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
         """Return all owners' active subscriptions to a task: for the agent, not for clients."""
         check_each(str, task_id=task_id, tenant=tenant)
         await self._ready()
         found = await self._database.read(
-            self._subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
+            subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
         )
         return [each.subscription for each in found]
 
@@ -732,7 +698,7 @@ class PushSender:
         check_each(str, task_id=task_id, tenant=tenant)
         await self._ready()
         found = await self._database.read(
-            self._subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
+            subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
         )
         return [
             replace(open_subscription(self._vault, each).config, task_id=task_id) for each in found
@@ -846,7 +812,7 @@ class PushSender:
         """
         check_each(str, task_id=task_id, tenant=tenant)
         await self._ready()
-        found = await self._database.read(self._outbox.of_task(tenant=tenant, task_id=task_id))
+        found = await self._database.read(outbox.of_task(tenant=tenant, task_id=task_id))
         return [replace(each, body=self._vault.open_body(each.id, each.body)) for each in found]
 
     def jwks(self, if_none_match: str | None = None) -> DocumentResponse:
@@ -872,6 +838,19 @@ def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
         return SecretKeys.from_environment()
     check_type("secrets", secrets, SecretKeys | str | Path)
     return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
+
+
+def _checked_key(tenant: str, task_id: str, owner: str, config_id: str) -> SubscriptionKey:
+    """Return the key of a subscription. Raises InvalidPushConfigError."""
+    if (task_id == ALERTS_TASK) != (owner == ALERTS_OWNER):
+        reason = f"{ALERTS_TASK} and {ALERTS_OWNER} are reserved for the operator's alerts"
+        raise InvalidPushConfigError(f"task_id, owner: {reason}")
+    return SubscriptionKey(
+        tenant=tenant,
+        task_id=_checked_id("task_id", task_id),
+        owner=owner,
+        config_id=_checked_id("id", config_id),
+    )
 
 
 def _checked_id(name: str, value: str) -> str:

@@ -13,9 +13,8 @@ from datetime import datetime, timedelta
 from typing import TypedDict
 
 from pushkit.delivery.answers import wait_after, works
-from pushkit.delivery.job import Job, job_of, read_subscriptions
 from pushkit.delivery.options import SenderOptions
-from pushkit.delivery.route import Routes
+from pushkit.delivery.route import Job, Routes, job_of, read_subscriptions
 from pushkit.errors import AddressRefusedError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import (
@@ -28,21 +27,21 @@ from pushkit.events.sender import (
     LocalFault,
     SubscriptionDisabled,
 )
-from pushkit.outbox.attempts import AttemptLog, is_folded
-from pushkit.outbox.destinations import DestinationStore, destination_of
+from pushkit.outbox import attempts, destinations
+from pushkit.outbox import store as outbox
+from pushkit.outbox.attempts import is_folded, store_results
+from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.model import Delivery, Result
-from pushkit.outbox.results import leased_deliveries, store_results
 from pushkit.outbox.states import CancelledBy, Outcome
-from pushkit.outbox.store import OutboxStore
+from pushkit.outbox.store import leased_deliveries
 from pushkit.queue.held import Ask, Reply
 from pushkit.queue.leases import Advanced, advance
 from pushkit.queue.rules import GroupKey, Queue, released
 from pushkit.record import record
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script, to_micros
-from pushkit.subscriptions.model import Current, DisabledBy
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, DisabledBy, Recipient
 from pushkit.traceparent import trace_id_of
 
 
@@ -63,7 +62,7 @@ class _Settling:
     """One queue under its holder's epoch, while it is settled."""
 
     ask: Ask
-    current: Current
+    current: Recipient
     queue: Queue
     settled: Settled
     is_taken_away: bool = False  # whether it was disabled
@@ -77,10 +76,6 @@ class Settler:
     clock: Callable[[], datetime]  # the worker's, aware, in UTC
     options: SenderOptions  # the sender's
     routes: Routes  # the worker's
-    attempts: AttemptLog = field(default_factory=AttemptLog)
-    outbox: OutboxStore = field(default_factory=OutboxStore)
-    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
-    destinations: DestinationStore = field(default_factory=DestinationStore)
 
     def script(
         self, asks: Sequence[Ask], /, *, wait: bool = True
@@ -96,7 +91,7 @@ class Settler:
                 defer their queues.
         """
         ids = {ask.id for ask in asks}
-        current = yield from self.subscriptions.lock_current(list(ids), wait=wait)
+        current = yield from subscriptions.lock_current(list(ids), wait=wait)
         missing = [] if wait else ids.difference(current)
         deferred = (yield from OUTBOX.existing(list(missing))) if missing else ()
         now = yield from self.database.now()
@@ -118,7 +113,7 @@ class Settler:
         asks: Sequence[Ask],
         ours: Sequence[_Settling],
         settled: Mapping[int, Settled],
-        current: Mapping[str, Current],
+        current: Mapping[str, Recipient],
         now: datetime,
     ) -> Script[None]:
         """Store results with their attempts and side effects."""
@@ -141,7 +136,7 @@ class Settler:
             and result.started_at is not None
             and not is_folded(delivery, result)
         ]
-        yield from self.attempts.record(made)
+        yield from attempts.add(made)
         late = [
             (job.delivery, _result_of(job, current, now, ahead))
             for of_ask in settled.values()
@@ -150,8 +145,8 @@ class Settler:
         ]
         for delivery, result in late:
             if result.started_at is not None:
-                yield from self.attempts.record_late(delivery, result)
-        failing = yield from self.destinations.failing([delivery for delivery, _ in pairs])
+                yield from attempts.add_late(delivery, result)
+        failing = yield from destinations.failing([delivery for delivery, _ in pairs])
         ours = sorted(ours, key=lambda each: each.queue.group)
         for each in ours:
             for job, is_ours in zip(each.ask.results, each.settled.are_ours, strict=True):
@@ -161,7 +156,7 @@ class Settler:
         for delivery, result in late:
             if result.wait_until is not None:
                 # It was cancelled or removed meanwhile; its destination waits all the same.
-                yield from self.destinations.postpone(delivery, result.wait_until, now)
+                yield from destinations.postpone(delivery, result.wait_until, now)
 
     def _settle_one(
         self,
@@ -178,8 +173,15 @@ class Settler:
         each.queue = queue._replace(abandoned=0)
         # The first answer ends the failures in a row.
         failures = failing.pop(destination_of(delivery), 0) if failing else 0
-        if failures or _has_side_effects(each.current, result):
-            each.settled.events += yield from self._apply(each, delivery, result, now, failures)
+        if not failures and not _has_side_effects(each.current, result):
+            return
+        about = _about(delivery)
+        if result.outcome in {Outcome.DEAD, Outcome.GONE}:
+            each.settled.events.append(DeliveryDead(at=now, error=result.error, **about))
+        if result.outcome is Outcome.LOCAL_FAULT:
+            each.settled.events.append(LocalFault(at=now, error=result.error, **about))
+        yield from self._for_subscription(about, each, result, now)
+        yield from self._for_destination(about, each, delivery, result, now, failures)
 
     def _advance(self, ours: Sequence[_Settling], now: datetime) -> Script[None]:
         """Keep or release the queues, and read the next deliveries of those that are kept."""
@@ -213,58 +215,38 @@ class Settler:
         if unrouted:
             yield from read_subscriptions(unrouted)
         for each in left:
-            if each.current.ended and not (yield from self.outbox.has_unfinished(each.ask.id)):
-                yield from self.subscriptions.withdraw([each.ask.id], now)
+            if each.current.ended and not (yield from outbox.has_unfinished(each.ask.id)):
+                yield from subscriptions.withdraw([each.ask.id], now)
 
     # --- side effects --------------------------------------------------------------------------
 
-    def _apply(
-        self,
-        each: _Settling,
-        delivery: Delivery,
-        result: Result,  # with times by the database's clock
-        now: datetime,
-        failures: int,  # how many failures in a row its destination had before this attempt
-    ) -> Script[list[DeliveryEvent]]:
-        """Apply the side effects of a settled attempt; return the events to emit."""
-        events: list[DeliveryEvent] = []
-        about = _about(delivery)
-        if result.outcome in {Outcome.DEAD, Outcome.GONE}:
-            events.append(DeliveryDead(at=now, error=result.error, **about))
-        if result.outcome is Outcome.LOCAL_FAULT:
-            events.append(LocalFault(at=now, error=result.error, **about))
-        events += yield from self._for_subscription(about, each, result, now)
-        events += yield from self._for_destination(about, each, delivery, result, now, failures)
-        return events
-
     def _for_subscription(
         self, about: _About, each: _Settling, result: Result, now: datetime
-    ) -> Script[list[DeliveryEvent]]:
-        events: list[DeliveryEvent] = []
+    ) -> Script[None]:
+        """Note what an attempt means for its subscription."""
         current = each.current
         reason = yield from self._reason_to_disable(current, result, now)
         if reason is not None:
-            yield from self.subscriptions.disable(current.queue.id, now, reason)
-            yield from self.outbox.cancel_subscription(current.queue.id, now, CancelledBy.DISABLED)
-            events.append(SubscriptionDisabled(at=now, error=reason.value, **about))
+            yield from subscriptions.disable(current.queue.id, now, reason)
+            yield from outbox.cancel_subscription(current.queue.id, now, CancelledBy.DISABLED)
+            each.settled.events.append(SubscriptionDisabled(at=now, error=reason.value, **about))
             each.is_taken_away = True
             if current.ended:
-                yield from self.subscriptions.withdraw([current.queue.id], now)
-        return events
+                yield from subscriptions.withdraw([current.queue.id], now)
 
     def _reason_to_disable(
-        self, current: Current, result: Result, now: datetime
+        self, current: Recipient, result: Result, now: datetime
     ) -> Script[DisabledBy | None]:
         since = current.failing_since
         if result.outcome is Outcome.GONE:
             return DisabledBy.GONE
         if result.outcome is Outcome.DELIVERED:
             if since is not None:
-                yield from self.subscriptions.set_failing_since(current.queue.id, None)
+                yield from subscriptions.set_failing_since(current.queue.id, None)
         elif works(result) is not None or result.error == AddressRefusedError.code:
             # The webhook did not accept it, or its name leads to a forbidden address.
             if since is None:
-                yield from self.subscriptions.set_failing_since(current.queue.id, now)
+                yield from subscriptions.set_failing_since(current.queue.id, now)
             elif current.active and now - since >= self.options.disable_after:
                 return DisabledBy.FAILING
         return None
@@ -274,13 +256,12 @@ class Settler:
         about: _About,
         each: _Settling,
         delivery: Delivery,
-        result: Result,
+        result: Result,  # with times by the database's clock
         now: datetime,
-        failures: int,
-    ) -> Script[list[DeliveryEvent]]:
-        destinations = self.destinations
-        working = works(result)
-        events: list[DeliveryEvent] = []
+        failures: int,  # how many failures in a row its destination had before this attempt
+    ) -> Script[None]:
+        """Note what an attempt means for its destination."""
+        working, events = works(result), each.settled.events
         if working is True:
             if failures:
                 yield from destinations.answered(delivery)
@@ -295,12 +276,11 @@ class Settler:
                 events.append(BreakerOpened(at=now, error=result.error, **about))
         if result.wait_until is not None:
             yield from self._postpone(each, delivery, result.wait_until, now)
-        return events
 
     def _postpone(
         self, each: _Settling, delivery: Delivery, until: datetime, now: datetime
     ) -> Script[None]:
-        yield from self.destinations.postpone(delivery, until, now)
+        yield from destinations.postpone(delivery, until, now)
         if delivery.origin == each.queue.origin:
             waits_until = max(each.queue.waits_until, to_micros(until))
             each.queue = each.queue._replace(waits_until=waits_until)
@@ -369,7 +349,7 @@ def emit_settled(events: Listeners, settled: Settled) -> None:
         events.emit(event)
 
 
-def _has_side_effects(current: Current, result: Result) -> bool:
+def _has_side_effects(current: Recipient, result: Result) -> bool:
     """Return whether an attempt has side effects, if its destination had no failure before."""
     return (
         result.outcome is not Outcome.DELIVERED
@@ -379,7 +359,7 @@ def _has_side_effects(current: Current, result: Result) -> bool:
 
 
 def _result_of(
-    attempted: Job, current: Mapping[str, Current], now: datetime, ahead: timedelta
+    attempted: Job, current: Mapping[str, Recipient], now: datetime, ahead: timedelta
 ) -> Result:
     """Return the result to be stored: its times by the database's clock, `ahead` of the worker's.
 

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from pushkit.arguments import check_list
-from pushkit.clock import utc_now
+from pushkit.delivery.admin import Admin, batches
 from pushkit.delivery.registrar import Found, SubscriptionChanges
 from pushkit.delivery.reporting import report_changed
-from pushkit.events.listeners import Listeners
 from pushkit.events.sender import SubscriptionChange
-from pushkit.outbox.inspection import Inspection
+from pushkit.outbox.inspection import states_of
 from pushkit.outbox.states import DeliveryState
-from pushkit.progress import advance
-from pushkit.secrets.vault import Vault
-from pushkit.storage.database import Database
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script
-from pushkit.subscriptions.inspection import SubscriptionFilter, SubscriptionInspection
+from pushkit.subscriptions import inspection
+from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Subscription
 
 Wanted: TypeAlias = Sequence[str] | SubscriptionFilter
 
-_log = logging.getLogger("pushkit.delivery")
-
 # Few, because each of them may cancel or bring back a whole backlog.
 _BATCH = 10
-# Between two batches, so that other transactions get their turn.
-_PAUSE = timedelta(milliseconds=20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,36 +51,12 @@ class Changed:
         )
 
 
-class SubscriptionAdmin:
-    """The subscriptions of all owners, for operators. All methods are safe while workers run.
+class SubscriptionAdmin(Admin):
+    """The subscriptions of all owners, for operators, selected by id or by filter."""
 
-    Subscriptions are selected by id or by filter, and changed in small transactions.
-
-    Args:
-        database: The outbox, open (see `open_outbox`).
-        wake: Called when deliveries become due, to wake a worker in this process.
-        vault: Seals test notifications, if bodies are sealed, and opens secrets to mask them.
-        events: Where each changed subscription is emitted.
-        clock: The time of those events.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        *,
-        wake: Callable[[], None] = lambda: None,
-        vault: Vault | None = None,
-        events: Listeners | None = None,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._events = events or Listeners(_log)
-        self._clock = clock
-        self._database = database
-        self._wake = wake
-        self._inspection = SubscriptionInspection()
-        self._deliveries = Inspection()
-        self._vault = vault or Vault()
-        self._changes = SubscriptionChanges(database=database, vault=self._vault)
+    @functools.cached_property
+    def _changes(self) -> SubscriptionChanges:
+        return SubscriptionChanges(database=self._database, vault=self._vault)
 
     async def find(
         self,
@@ -104,7 +69,7 @@ class SubscriptionAdmin:
 
         Withdrawn ones only if the filter names them. `after` is the last id of the previous page.
         """
-        script = self._inspection.find(wanted or SubscriptionFilter(), after=after, limit=limit)
+        script = inspection.find(wanted or SubscriptionFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -119,7 +84,7 @@ class SubscriptionAdmin:
         Withdrawn ones only if the filter names them. A filter with a task and no tenant means the
         tenant without a name. `before` is `Page.before` of the previous page.
         """
-        script = self._inspection.browse(wanted or SubscriptionFilter(), before=before, limit=limit)
+        script = inspection.browse(wanted or SubscriptionFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def show(self, subscription_id: str) -> SubscriptionReport | None:
@@ -127,29 +92,23 @@ class SubscriptionAdmin:
         return await self._database.read(self._show(subscription_id))
 
     def _show(self, subscription_id: str) -> Script[SubscriptionReport | None]:
-        subscription = yield from self._inspection.show(subscription_id)
+        subscription = yield from inspection.show(subscription_id)
         if subscription is None:
             return None
-        deliveries = yield from self._deliveries.states_of(subscription_id)
+        deliveries = yield from states_of(subscription_id)
         return SubscriptionReport(subscription=subscription, deliveries=deliveries)
 
     async def pause(self, wanted: Wanted) -> Changed:
         """Stop attempting deliveries until `resume`; updates are still stored."""
-        return await self._change(
-            SubscriptionChange.PAUSED, wanted, self._changes.pause, lambda each: not each.paused
-        )
+        return await self._change(SubscriptionChange.PAUSED, wanted)
 
     async def resume(self, wanted: Wanted) -> Changed:
         """Attempt deliveries again, in order."""
-        return await self._change(
-            SubscriptionChange.RESUMED, wanted, self._changes.resume, lambda each: each.paused
-        )
+        return await self._change(SubscriptionChange.RESUMED, wanted)
 
     async def disable(self, wanted: Wanted) -> Changed:
         """Stop notifying the webhooks, and cancel unfinished deliveries."""
-        return await self._change(
-            SubscriptionChange.DISABLED, wanted, self._changes.disable, lambda each: each.active
-        )
+        return await self._change(SubscriptionChange.DISABLED, wanted)
 
     async def enable(self, wanted: Wanted, *, resend: bool = False) -> Changed:
         """Enable subscriptions that a 410, failures, an operator or a client disabled.
@@ -157,64 +116,63 @@ class SubscriptionAdmin:
         With `resend`, the deliveries that were cancelled with them come back, with their ids and
         `seq`, ahead of pending ones.
         """
-        enable = functools.partial(self._changes.enable, resend=resend)
-        return await self._change(
-            SubscriptionChange.ENABLED,
-            wanted,
-            enable,
-            lambda each: not each.active,
-            # To bring back a backlog takes several times as long as to cancel it.
-            most=1 if resend else _BATCH,
-        )
-
-    async def test(self, wanted: Wanted) -> Changed:
-        """Send a test notification to each that is neither disabled nor withdrawn."""
-        return await self._change(
-            None, wanted, self._changes.test, lambda each: each.active and not each.withdrawn
-        )
+        return await self._change(SubscriptionChange.ENABLED, wanted, resend=resend)
 
     async def remove(self, wanted: Wanted) -> Changed:
         """Remove subscriptions for good, and cancel their unfinished deliveries."""
-        remove = self._changes.remove
-        return await self._change(SubscriptionChange.REMOVED, wanted, remove, lambda _: True)
+        return await self._change(SubscriptionChange.REMOVED, wanted)
 
-    async def _change(
-        self,
-        change: SubscriptionChange | None,  # None if the subscription itself is not changed
-        wanted: Wanted,
-        script: Callable[[Sequence[str]], Script[Found]],
-        changes: Callable[[Subscription], bool],  # whether the script changes this subscription
-        *,
-        most: int = _BATCH,
-    ) -> Changed:
-        """Run a script in small transactions, and emit the changes."""
+    async def test(self, wanted: Wanted) -> Changed:
+        """Send a test notification to each that is neither disabled nor withdrawn."""
         result = Changed(ids=())
-        async for ids in self._pages(wanted, most):
-            found, deliveries = await self._database.write(script(ids))
+        async for ids, found in self._apply(self._chosen(wanted, _BATCH), self._changes.test):
             self._wake()
-            advance(len(ids))
-            changed = [each for each in found if changes(each)]
-            if change is not None:
-                report_changed(self._events, change, changed, self._clock())
-            there = {each.id for each in found}
-            result += Changed(
-                ids=tuple(each.id for each in changed),
-                unchanged=tuple(each.id for each in found if not changes(each)),
-                missing=tuple(each for each in ids if each not in there),
-                deliveries=tuple(deliveries),
-            )
+            result += _changed(ids, found, lambda each: each.active and not each.withdrawn)
         return result
 
-    async def _pages(self, wanted: Wanted, most: int) -> AsyncIterator[Sequence[str]]:
-        if isinstance(wanted, SubscriptionFilter):
-            after: str | None = None
-            while page := await self.find(wanted, after=after, limit=most):
-                yield [found.id for found in page]
-                after = page[-1].id
-                await asyncio.sleep(_PAUSE.total_seconds())
+    async def _change(
+        self, change: SubscriptionChange, wanted: Wanted, *, resend: bool = False
+    ) -> Changed:
+        apply = functools.partial(self._changes.apply, change, resend=resend)
+        # To bring back a backlog takes several times as long as to cancel it.
+        chosen = self._chosen(wanted, 1 if resend else _BATCH)
+        result = Changed(ids=())
+        async for ids, found in self._apply(chosen, apply):
+            self._wake()
+            is_changed = _CHANGES[change]
+            changed = [each for each in found.subscriptions if is_changed(each)]
+            report_changed(self._events, change, changed, self._clock())
+            result += _changed(ids, found, is_changed)
+        return result
+
+    async def _chosen(self, wanted: Wanted, size: int) -> AsyncIterator[Sequence[str]]:
+        if not isinstance(wanted, SubscriptionFilter):
+            for batch in batches(wanted, size):
+                yield batch
             return
-        check_list("wanted", wanted)
-        ids = list(dict.fromkeys(wanted))
-        for start in range(0, len(ids), most):
-            yield ids[start : start + most]
-            await asyncio.sleep(_PAUSE.total_seconds())
+        after: str | None = None
+        while page := await self.find(wanted, after=after, limit=size):
+            yield [each.id for each in page]
+            after = page[-1].id
+
+
+# Whether each change changes a subscription.
+_CHANGES: Mapping[SubscriptionChange, Callable[[Subscription], bool]] = {
+    SubscriptionChange.PAUSED: lambda each: not each.paused,
+    SubscriptionChange.RESUMED: lambda each: each.paused,
+    SubscriptionChange.DISABLED: lambda each: each.active,
+    SubscriptionChange.ENABLED: lambda each: not each.active,
+    SubscriptionChange.REMOVED: lambda _: True,
+}
+
+
+def _changed(
+    ids: Sequence[str], found: Found, is_changed: Callable[[Subscription], bool]
+) -> Changed:
+    there = {each.id for each in found.subscriptions}
+    return Changed(
+        ids=tuple(each.id for each in found.subscriptions if is_changed(each)),
+        unchanged=tuple(each.id for each in found.subscriptions if not is_changed(each)),
+        missing=tuple(each for each in ids if each not in there),
+        deliveries=tuple(found.deliveries),
+    )

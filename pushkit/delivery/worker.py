@@ -8,25 +8,24 @@ from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import REFUSED
 from pushkit.delivery.attempt import Attempt
-from pushkit.delivery.job import Job, job_of, read_subscriptions
 from pushkit.delivery.options import SenderOptions
+from pushkit.delivery.route import Job, job_of, read_subscriptions
 from pushkit.delivery.settle import Settled, Settler, emit_settled
 from pushkit.events.listeners import Listeners
-from pushkit.outbox.attempts import AttemptLog
-from pushkit.outbox.results import leased_deliveries, lose
+from pushkit.outbox import attempts
 from pushkit.outbox.states import Outcome
+from pushkit.outbox.store import leased_deliveries, lose
 from pushkit.queue.held import Answer
 from pushkit.queue.leases import LEFT_BEHIND, Claimed
-from pushkit.queue.rules import Handed, PendingJob
+from pushkit.queue.rules import PendingJob
 from pushkit.queue.runner import Runner, Seen
 from pushkit.queue.worker import QueueWorker
 from pushkit.scheduling.ending import cancelled
 from pushkit.scheduling.retry import after_faults, next_attempt
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, from_micros, to_micros
-from pushkit.subscriptions.model import Recipient
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX
 
 _LAST_WRITES = 1.0  # seconds for the transactions that run when the worker ends
 _ANSWERS = {
@@ -61,8 +60,6 @@ class Worker(QueueWorker[Job]):
         self._options = options
         self._attempt = attempt
         self._events = events
-        self._attempts = AttemptLog()
-        self._subscriptions = SubscriptionStore()
         self._settler = Settler(
             database=database, clock=clock, options=options, routes=attempt.routes
         )
@@ -112,26 +109,6 @@ class Worker(QueueWorker[Job]):
         """Claim once, and work off what is due of the claimed queues; return how many attempts."""
         return await self.runner.run_once()
 
-    # --- deliveries that are stored ----------------------------------------------------------
-
-    def hand(
-        self, recipient: Recipient, handed: Handed, job: Job, *, since: float, seen_at: float
-    ) -> None:
-        """Take a stored delivery, after its commit (see `Runner.hand`).
-
-        After the worker was retired, it is left in flight until the lease ends.
-        """
-        queue = recipient.queue
-        self.runner.hand(
-            queue.id,
-            queue.group,
-            handed,
-            job,
-            version=recipient.revision,
-            since=since,
-            seen_at=seen_at,
-        )
-
     # --- `QueueWorker` -----------------------------------------------------------------------
 
     def _jobs_of(self, claimed: Sequence[Claimed]) -> Script[dict[str, Job]]:
@@ -143,7 +120,7 @@ class Worker(QueueWorker[Job]):
             for each in deliveries.values()
             if each.attempts and each.last_error in REFUSED.union(LEFT_BEHIND)
         ]
-        refusals = yield from self._attempts.count(refused, REFUSED)
+        refusals = yield from attempts.count(refused, REFUSED)
         jobs = {each.id: job_of(each, None, refusals[each.id]) for each in deliveries.values()}
         yield from read_subscriptions(list(jobs.values()))
         return jobs
@@ -186,7 +163,7 @@ class Worker(QueueWorker[Job]):
 
     def _look(self, ids: Sequence[str]) -> Script[dict[str, Seen]]:
         now = to_micros((yield from self._database.now()))
-        found = yield from self._subscriptions.read_current(ids)
+        found = yield from subscriptions.read_current(ids)
         failures = self._options.breaker.failures
         return {
             name: Seen(

@@ -1,4 +1,4 @@
-"""The log of attempts, as scripts (see `pushkit.storage.script`).
+"""Results of attempts, and their log, as scripts (see `pushkit.storage.script`).
 
 An attempt is recorded in the transaction that settles its delivery, even if the delivery was
 cancelled meanwhile: the request reached the webhook all the same. An attempt whose process died is
@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from pushkit.net.timing import Timing
 from pushkit.outbox.model import Delivery, Result
-from pushkit.outbox.states import Outcome
+from pushkit.outbox.states import SETTLED, SETTLING, DeliveryState, Outcome
 from pushkit.record import field, record
 from pushkit.storage.script import (
     EPOCH,
@@ -24,7 +24,9 @@ from pushkit.storage.script import (
     Script,
     SqlValue,
     Statement,
+    chunks,
     from_micros,
+    padded,
     run_for_ids,
     slices,
     to_micros,
@@ -97,69 +99,124 @@ def _unfold(folded: str) -> LoggedAttempt:
     return _logged_attempt({**row, **others, "address": address or None})
 
 
-class AttemptLog:
-    """Scripts over `pushkit_attempts`, and the attempts that are folded into deliveries."""
+def store_results(
+    settled: Sequence[tuple[Delivery, Result]], *, now: int, ahead: timedelta
+) -> Script[set[str]]:
+    """Store results; return the ids of the deliveries that were still those of this lease.
 
-    def record(self, made: Sequence[tuple[str, Result]]) -> Script[None]:
-        """Record attempts of deliveries, by id, whose rows are held."""
-        for attempts in slices(made):
-            yield Statement(
-                f"INSERT INTO pushkit_attempts ({_COLUMNS}) VALUES {_rows(len(attempts))}",
-                tuple(itertools.chain.from_iterable(_values(*each) for each in attempts)),
+    A delivery that was cancelled or redriven meanwhile is left as it is: `redrives` tells the
+    delivery before and after apart. The caller holds the rows of the queues, has compared their
+    epochs, and records the attempts that are not folded into rows (`is_folded`).
+
+    Args:
+        settled: Deliveries as they were leased, with their results.
+        now: The time, by the database's clock.
+        ahead: How far that clock is ahead of the worker's, which timed the attempts.
+    """
+    alike: dict[tuple[SqlValue, ...], list[tuple[SqlValue, ...]]] = {}
+    for delivery, result in settled:
+        folds, state = is_folded(delivery, result), SETTLED[result.outcome]
+        shared = (
+            str(state),  # a subclass of str is slow to bind
+            result.status,
+            result.error,
+            to_micros(result.retry_at) if result.retry_at else None,
+            None if state is DeliveryState.PENDING else now,
+            int(result.started_at is not None),
+            delivery.redrives,
+        )
+        own: tuple[SqlValue, ...] = (delivery.id, fold(result, ahead)) if folds else (delivery.id,)
+        alike.setdefault((folds, *shared), []).append(own)
+    stored = set[str]()
+    for (is_folded_in, *values_of_all), rows_of in alike.items():
+        for some in chunks(rows_of):
+            values = padded(some)
+            rows = yield Statement(
+                _settling(len(values), folds=bool(is_folded_in)),
+                (*values_of_all, now, *itertools.chain.from_iterable(values)),
             )
+            stored.update(row["id"] for row in rows)
+    return stored
 
-    def record_late(self, delivery: Delivery, result: Result) -> Script[None]:
-        """Record an attempt of a delivery that is not this worker's any more, unless it was erased.
 
-        It is recorded once, even if the worker repeats the call because the first commit's outcome
-        is unknown.
-        """
-        # A statement of its own: the next one sees what was written while this one waited.
-        held = yield Statement(
-            "SELECT 1 FROM pushkit_deliveries WHERE id = $1 FOR UPDATE", (delivery.id,)
-        )
-        logged = yield from self.of_deliveries([delivery.id])
-        is_there = any(
-            (each.duration, each.outcome, each.status)
-            == (result.duration, result.outcome.value, result.status)
-            and abs(each.started_at - _began(result)) < _CLOCKS_APART
-            for each in logged[delivery.id]
-        )
-        if held and not is_there:
-            yield from self.record([(delivery.id, result)])
+@functools.cache
+def _settling(number: int, *, folds: bool) -> str:
+    """Return the statement that settles so many deliveries with the same columns.
 
-    def count(
-        self, deliveries: Sequence[Delivery], errors: Collection[str]
-    ) -> Script[Counter[str]]:
-        """Count the attempts of each delivery, since its age began, with one of these errors."""
-        since = {each.id: to_micros(each.age_from) for each in deliveries}
-        rows = yield from run_for_ids(
-            "SELECT delivery_id, started_at, error FROM pushkit_attempts"
-            " WHERE delivery_id IN ($ids)",
-            list(since),
-        )
-        return Counter(
-            row["delivery_id"]
-            for row in rows
-            if row["error"] in errors and row["started_at"] >= since[row["delivery_id"]]
+    Parameters from `$9` on: the id of each, and the first attempt if that is folded into the row.
+    """
+    places = range(9, 9 + (2 if folds else 1) * number, 2 if folds else 1)
+    folded = ""
+    if folds:
+        attempts = " ".join(f"WHEN ${n} THEN ${n + 1}" for n in places)
+        folded = f", first_attempt = CASE id {attempts} END"
+    ids = ", ".join(f"${n}" for n in places)
+    return (
+        f"{SETTLING}{folded} WHERE state = 'pending' AND redrives = $7 AND id IN ({ids})"
+        " RETURNING id"
+    )
+
+
+def add(made: Sequence[tuple[str, Result]]) -> Script[None]:
+    """Record attempts of deliveries, by id, whose rows are held."""
+    for attempts in slices(made):
+        yield Statement(
+            f"INSERT INTO pushkit_attempts ({_COLUMNS}) VALUES {_rows(len(attempts))}",
+            tuple(itertools.chain.from_iterable(_values(*each) for each in attempts)),
         )
 
-    def of_deliveries(self, ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
-        """Return the attempts of each of some deliveries, first to last."""
-        found: dict[str, list[LoggedAttempt]] = {each: [] for each in ids}
-        folded = yield from run_for_ids(
-            "SELECT id, first_attempt FROM pushkit_deliveries"
-            " WHERE first_attempt IS NOT NULL AND id IN ($ids)",
-            ids,
-        )
-        for row in folded:
-            found[row["id"]].append(_unfold(row["first_attempt"]))
-        rows = yield from run_for_ids(
-            "SELECT * FROM pushkit_attempts WHERE delivery_id IN ($ids) ORDER BY number", ids
-        )
-        for row in rows:
-            found[row["delivery_id"]].append(_logged_attempt(row))
-        return found
+
+def add_late(delivery: Delivery, result: Result) -> Script[None]:
+    """Record an attempt of a delivery that is not this worker's any more, unless it was erased.
+
+    It is recorded once, even if the worker repeats the call because the first commit's outcome
+    is unknown.
+    """
+    # A statement of its own: the next one sees what was written while this one waited.
+    held = yield Statement(
+        "SELECT 1 FROM pushkit_deliveries WHERE id = $1 FOR UPDATE", (delivery.id,)
+    )
+    logged = yield from of_deliveries([delivery.id])
+    is_there = any(
+        (each.duration, each.outcome, each.status)
+        == (result.duration, result.outcome.value, result.status)
+        and abs(each.started_at - _began(result)) < _CLOCKS_APART
+        for each in logged[delivery.id]
+    )
+    if held and not is_there:
+        yield from add([(delivery.id, result)])
+
+
+def count(deliveries: Sequence[Delivery], errors: Collection[str]) -> Script[Counter[str]]:
+    """Count the attempts of each delivery, since its age began, with one of these errors."""
+    since = {each.id: to_micros(each.age_from) for each in deliveries}
+    rows = yield from run_for_ids(
+        "SELECT delivery_id, started_at, error FROM pushkit_attempts WHERE delivery_id IN ($ids)",
+        list(since),
+    )
+    return Counter(
+        row["delivery_id"]
+        for row in rows
+        if row["error"] in errors and row["started_at"] >= since[row["delivery_id"]]
+    )
+
+
+def of_deliveries(ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
+    """Return the attempts of each of some deliveries, first to last."""
+    found: dict[str, list[LoggedAttempt]] = {each: [] for each in ids}
+    folded = yield from run_for_ids(
+        "SELECT id, first_attempt FROM pushkit_deliveries"
+        " WHERE first_attempt IS NOT NULL AND id IN ($ids)",
+        ids,
+    )
+    for row in folded:
+        found[row["id"]].append(_unfold(row["first_attempt"]))
+    rows = yield from run_for_ids(
+        "SELECT * FROM pushkit_attempts WHERE delivery_id IN ($ids) ORDER BY number", ids
+    )
+    for row in rows:
+        found[row["delivery_id"]].append(_logged_attempt(row))
+    return found
 
 
 _COLUMNS = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import (
@@ -29,7 +30,10 @@ from pushkit.storage.paging import (
     narrowed,
     read_record,
 )
-from pushkit.storage.script import Script, SqlValue, Statement, moment_or_none, to_micros
+from pushkit.storage.script import Script, SqlValue, Statement, count, moment_or_none, to_micros
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.metrics import Readings
 
 _MOST_FINISHED = 2000
 _MOST_ERRORS = 500
@@ -164,14 +168,7 @@ def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]
         to_micros(now),
     )
     oldest = yield Statement(f"SELECT MIN(age_from) AS oldest FROM ({_FIRST}) f")
-    due = yield Statement(
-        f"SELECT MIN(q.due_at) AS moment FROM (SELECT * FROM pushkit_subscriptions"
-        " WHERE due_at IS NOT NULL AND lease_worker IS NULL AND due_at <= $1"
-        f" ORDER BY due_at LIMIT {_MOST_FIRST}) q LEFT JOIN pushkit_destinations g"
-        " ON g.tenant = q.tenant AND g.owner = q.owner AND g.origin = q.origin"
-        " WHERE COALESCE(g.until, 0) <= $1",
-        (to_micros(now),),
-    )
+    due_since = yield from _due_since(now)
     since = now - within
     finished = yield from finished_since(since)
     is_all = len(finished) < _MOST_FINISHED
@@ -201,7 +198,7 @@ def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]
         in_flight=in_flight,
         dead=dead,
         oldest_pending_at=moment_or_none(oldest[0]["oldest"]),
-        due_since=moment_or_none(due[0]["moment"]),
+        due_since=due_since,
         local_faults=dict(+local),
         errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),
         retrying=retrying,
@@ -210,6 +207,53 @@ def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]
         finished=tuple(finished),
         finished_since=since if is_all else finished[-1].finished_at,
     )
+
+
+def _due_since(now: datetime) -> Script[datetime | None]:
+    """Return since when a queue is due whose destination does not wait; None if none is."""
+    rows = yield Statement(
+        "SELECT MIN(q.due_at) AS moment FROM (SELECT * FROM pushkit_subscriptions"
+        " WHERE due_at IS NOT NULL AND lease_worker IS NULL AND due_at <= $1"
+        f" ORDER BY due_at LIMIT {_MOST_FIRST}) q LEFT JOIN pushkit_destinations g"
+        " ON g.tenant = q.tenant AND g.owner = q.owner AND g.origin = q.origin"
+        " WHERE COALESCE(g.until, 0) <= $1",
+        (to_micros(now),),
+    )
+    return moment_or_none(rows[0]["moment"])
+
+
+def outbox_readings(now: datetime, *, breaker_opens_at: int) -> Script[Readings]:
+    """Return the outbox's metrics.
+
+    Args:
+        now: The time of the database's clock.
+        breaker_opens_at: How many failures in a row of a destination open its breaker.
+    """
+    moment = to_micros(now)
+    # The same conditions as the partial indexes have, so that no row is read.
+    unfinished = yield from count(f"pushkit_deliveries WHERE {UNFINISHED}")
+    in_flight = yield from count(IN_FLIGHT)
+    dead = yield from count("pushkit_deliveries WHERE state = 'dead'")
+    since = yield from _due_since(now)
+    oldest = 0.0 if since is None else (now - since).total_seconds()
+    failing = f"pushkit_destinations WHERE failures >= {breaker_opens_at}"
+    waiting = yield from count(f"{failing} AND until > $1", moment)
+    probed = yield from count(f"{failing} AND until <= $1", moment)
+    subscriptions = yield Statement(
+        "SELECT active, paused, COUNT(*) AS found FROM pushkit_subscriptions"
+        " WHERE removed_at IS NULL GROUP BY active, paused"
+    )
+    found = Counter(active=0, paused=0, disabled=0)
+    for row in subscriptions:
+        state = "paused" if row["paused"] else "active"
+        found[state if row["active"] else "disabled"] += row["found"]
+    deliveries = {"pending": unfinished - in_flight, "in_flight": in_flight, "dead": dead}
+    return {
+        "pushkit_deliveries": _by_one(deliveries),
+        "pushkit_oldest_due_seconds": {(): oldest},
+        "pushkit_breakers": _by_one({"open": waiting, "half_open": probed}),
+        "pushkit_subscriptions": _by_one(found),
+    }
 
 
 def browse_destinations(
@@ -238,3 +282,7 @@ def finished_since(since: datetime) -> Script[list[Finished]]:
         (to_micros(since),),
     )
     return [read_record(Finished, row) for row in rows]
+
+
+def _by_one(found: dict[str, int]) -> dict[tuple[str, ...], float]:
+    return {(name,): float(number) for name, number in found.items()}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from pushkit.errors import SealedSecretError
-from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
+from pushkit.outbox import attempts
+from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.states import (
     IS_IN_FLIGHT,
     IS_NEXT,
@@ -21,8 +23,8 @@ from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
 from pushkit.storage.paging import WINDOW, AtMost, conditions, read_record, rows_after
-from pushkit.storage.script import Row, Rows, Script, Statement, moment_or_none, to_micros
-from pushkit.subscriptions.queues import OUTBOX
+from pushkit.storage.script import Row, Script, Statement, moment_or_none, to_micros
+from pushkit.subscriptions.model import OUTBOX
 
 _FILTERED = ("tenant", "owner", "task_id", "subscription_id", "origin", "cancelled_by")
 
@@ -139,6 +141,7 @@ WHERE_STATE: Final = {
 }
 """The condition of each state, in SQL."""
 _MOST_WAITING: Final = 1000
+_OF_ORIGIN: Final = ("pending", "in_flight", "dead")
 _BUSY: Final = "SELECT id FROM pushkit_subscriptions WHERE lease_worker IS NOT NULL"
 _DUE: Final = (
     "SELECT id FROM pushkit_subscriptions WHERE due_at IS NOT NULL AND lease_worker IS NULL"
@@ -157,127 +160,118 @@ _WITH_BODIES: Final = (
 SUMMARIES: Final = f"SELECT {_SUMMARY} FROM {_WITH_BODIES}"
 
 
-class Inspection:
-    """Scripts that only read."""
-
-    def __init__(self, vault: Vault | None = None) -> None:
-        self._vault = vault or Vault()
-
-    def find(
-        self, wanted: DeliveryFilter, *, after: str | None, limit: int
-    ) -> Script[list[DeliverySummary]]:
-        """Return a page of deliveries, by id: oldest first."""
-        rows = yield from rows_after(SUMMARIES, wanted, after or "", limit=limit)
-        return [*map(summary_of, rows)]
-
-    def show(self, delivery_id: str) -> Script[DeliveryReport | None]:
-        """Return one delivery with its attempts; None if there is no such delivery."""
-        rows = yield Statement(
-            f"SELECT {_SUMMARY}, body FROM {_WITH_BODIES} WHERE id = $1", (delivery_id,)
-        )
-        if not rows:
-            return None
-        attempts = yield from self.attempts_of([delivery_id])
-        return DeliveryReport(
-            delivery=summary_of(rows[0]),
-            body=self._opened(delivery_id, rows[0]["body"]),
-            attempts=tuple(attempts[delivery_id]),
-        )
-
-    def attempts_of(self, ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
-        """Return the attempts of each of some deliveries, first to last."""
-        found = yield from AttemptLog().of_deliveries(ids)
-        return {of: [self._with_answer(of, each) for each in log] for of, log in found.items()}
-
-    def _with_answer(self, delivery_id: str, attempt: LoggedAttempt) -> LoggedAttempt:
-        if attempt.answer is None:
-            return attempt
-        try:
-            opened = self._vault.open_answer(delivery_id, attempt.number, attempt.answer)
-        except SealedSecretError:
-            return replace(attempt, answer=None, is_sealed=True)
-        return replace(attempt, answer=opened)
-
-    def states_of(self, subscription_id: str) -> Script[dict[DeliveryState, int]]:
-        """Count the newest deliveries of a subscription by state."""
-        rows = yield Statement(
-            f"SELECT state, COUNT(*) AS found FROM (SELECT {SHOWN_STATE} AS state"
-            " FROM pushkit_deliveries"
-            f" WHERE subscription_id = $1 ORDER BY seq DESC LIMIT {WINDOW}) n GROUP BY state",
-            (subscription_id,),
-        )
-        return _by_state(rows)
-
-    def _opened(self, delivery_id: str, body: bytes) -> bytes | None:
-        try:
-            return self._vault.open_body(delivery_id, bytes(body))
-        except SealedSecretError:
-            return None
-
-    def queues(
-        self, now: datetime, *, after: str | None, limit: int
-    ) -> Script[list[QueueStanding]]:
-        """Return a page of queues that are leased or due, now or later, by id."""
-        rows = yield Statement(
-            "SELECT q.id, q.tenant, q.owner, q.task_id, q.origin, q.lease_worker AS worker,"
-            " q.leased_at, q.lease_until, q.epoch, q.due_at, q.failing_since,"
-            " CASE WHEN g.until > $1 THEN g.until END AS waits_until,"
-            " COALESCE(g.failures, 0) AS failures, (SELECT COUNT(*) FROM (SELECT 1"
-            f" FROM pushkit_deliveries d WHERE d.subscription_id = q.id AND d.{UNFINISHED}"
-            f" LIMIT {_MOST_WAITING + 1}) w) AS waiting FROM {OUTBOX.joined} WHERE q.id IN"
-            # Not in the order of the primary key, which has many subscriptions that are idle.
-            f" (SELECT id FROM ({_BUSY} UNION ALL {_DUE}) b WHERE id || '' > $2"
-            " ORDER BY id || '' LIMIT CAST($3 AS BIGINT)) ORDER BY q.id",
-            (to_micros(now), after or "", limit),
-        )
-        return [
-            read_record(
-                QueueStanding,
-                row,
-                waiting=AtMost(
-                    min(row["waiting"], _MOST_WAITING), more=row["waiting"] > _MOST_WAITING
-                ),
-            )
-            for row in rows
-        ]
-
-    def stats(self) -> Script[OutboxStats]:
-        """Return counts over the whole outbox."""
-        states = yield Statement(
-            f"SELECT state, COUNT(*) AS found FROM (SELECT {SHOWN_STATE} AS state"
-            " FROM pushkit_deliveries) d GROUP BY state"
-        )
-        oldest = yield Statement(
-            f"SELECT MIN(age_from) AS moment FROM (SELECT {AGE_FROM} FROM pushkit_deliveries"
-            f" WHERE {WHERE_STATE[DeliveryState.PENDING]}) p"
-        )
-        origins = yield Statement(
-            "SELECT origin, COUNT(*) FILTER (WHERE state = 'pending') AS pending,"
-            " COUNT(*) FILTER (WHERE state = 'in_flight') AS in_flight,"
-            f" COUNT(*) FILTER (WHERE state = 'dead') AS dead FROM (SELECT origin, {SHOWN_STATE}"
-            " AS state FROM pushkit_deliveries WHERE state IN ('pending', 'dead')) d"
-            " GROUP BY origin"
-        )
-        by_origin = [read_record(OriginStats, row) for row in origins]
-        by_origin.sort(key=lambda each: (-each.pending, -each.dead, each.origin))
-        errors = yield Statement(
-            "SELECT last_error AS error, COUNT(*) AS found,"
-            " SUM(CASE WHEN state = 'pending' AND faults > 0 THEN 1 ELSE 0 END) AS local"
-            " FROM pushkit_deliveries WHERE state IN ('pending', 'dead')"
-            " AND last_error IS NOT NULL GROUP BY last_error ORDER BY last_error"
-        )
-        return OutboxStats(
-            states=_by_state(states),
-            oldest_pending_at=moment_or_none(oldest[0]["moment"]),
-            origins=tuple(by_origin),
-            errors={row["error"]: row["found"] for row in errors},
-            local_faults={row["error"]: row["local"] for row in errors if row["local"]},
-        )
+def find(wanted: DeliveryFilter, *, after: str | None, limit: int) -> Script[list[DeliverySummary]]:
+    """Return a page of deliveries, by id: oldest first."""
+    rows = yield from rows_after(SUMMARIES, wanted, after or "", limit=limit)
+    return [*map(summary_of, rows)]
 
 
-def _by_state(rows: Rows) -> dict[DeliveryState, int]:
+def show(delivery_id: str, vault: Vault) -> Script[DeliveryReport | None]:
+    """Return one delivery with its attempts; None if there is no such delivery."""
+    rows = yield Statement(
+        f"SELECT {_SUMMARY}, body FROM {_WITH_BODIES} WHERE id = $1", (delivery_id,)
+    )
+    if not rows:
+        return None
+    attempts = yield from attempts_of([delivery_id], vault)
+    return DeliveryReport(
+        delivery=summary_of(rows[0]),
+        body=_opened(vault, delivery_id, rows[0]["body"]),
+        attempts=tuple(attempts[delivery_id]),
+    )
+
+
+def attempts_of(ids: Sequence[str], vault: Vault) -> Script[dict[str, list[LoggedAttempt]]]:
+    """Return the attempts of each of some deliveries, first to last, their answers opened."""
+    found = yield from attempts.of_deliveries(ids)
+    return {of: [_with_answer(vault, of, each) for each in log] for of, log in found.items()}
+
+
+def _with_answer(vault: Vault, delivery_id: str, attempt: LoggedAttempt) -> LoggedAttempt:
+    if attempt.answer is None:
+        return attempt
+    try:
+        opened = vault.open_answer(delivery_id, attempt.number, attempt.answer)
+    except SealedSecretError:
+        return replace(attempt, answer=None, is_sealed=True)
+    return replace(attempt, answer=opened)
+
+
+def states_of(subscription_id: str) -> Script[dict[DeliveryState, int]]:
+    """Count the newest deliveries of a subscription by state."""
+    rows = yield Statement(
+        f"SELECT state, COUNT(*) AS found FROM (SELECT {SHOWN_STATE} AS state"
+        " FROM pushkit_deliveries"
+        f" WHERE subscription_id = $1 ORDER BY seq DESC LIMIT {WINDOW}) n GROUP BY state",
+        (subscription_id,),
+    )
     found = {row["state"]: row["found"] for row in rows}
     return {state: found.get(state, 0) for state in DeliveryState}
+
+
+def _opened(vault: Vault, delivery_id: str, body: bytes) -> bytes | None:
+    try:
+        return vault.open_body(delivery_id, bytes(body))
+    except SealedSecretError:
+        return None
+
+
+def queues(now: datetime, *, after: str | None, limit: int) -> Script[list[QueueStanding]]:
+    """Return a page of queues that are leased or due, now or later, by id."""
+    rows = yield Statement(
+        "SELECT q.id, q.tenant, q.owner, q.task_id, q.origin, q.lease_worker AS worker,"
+        " q.leased_at, q.lease_until, q.epoch, q.due_at, q.failing_since,"
+        " CASE WHEN g.until > $1 THEN g.until END AS waits_until,"
+        " COALESCE(g.failures, 0) AS failures, (SELECT COUNT(*) FROM (SELECT 1"
+        f" FROM pushkit_deliveries d WHERE d.subscription_id = q.id AND d.{UNFINISHED}"
+        f" LIMIT {_MOST_WAITING + 1}) w) AS waiting FROM {OUTBOX.joined} WHERE q.id IN"
+        # Not in the order of the primary key, which has many subscriptions that are idle.
+        f" (SELECT id FROM ({_BUSY} UNION ALL {_DUE}) b WHERE id || '' > $2"
+        " ORDER BY id || '' LIMIT CAST($3 AS BIGINT)) ORDER BY q.id",
+        (to_micros(now), after or "", limit),
+    )
+    return [
+        read_record(
+            QueueStanding,
+            row,
+            waiting=AtMost(min(row["waiting"], _MOST_WAITING), more=row["waiting"] > _MOST_WAITING),
+        )
+        for row in rows
+    ]
+
+
+def stats() -> Script[OutboxStats]:
+    """Return counts over the whole outbox."""
+    rows = yield Statement(
+        "SELECT state, origin, error, is_local, COUNT(*) AS found, MIN(age_from) AS oldest FROM"
+        f" (SELECT {SHOWN_STATE} AS state, {AGE_FROM},"
+        # Of what is finished, only the number counts.
+        " CASE WHEN state IN ('pending', 'dead') THEN origin END AS origin,"
+        " CASE WHEN state IN ('pending', 'dead') THEN last_error END AS error,"
+        " CASE WHEN state = 'pending' AND faults > 0 THEN 1 ELSE 0 END AS is_local"
+        " FROM pushkit_deliveries) d GROUP BY state, origin, error, is_local"
+    )
+    states, errors, local = Counter[str](), Counter[str](), Counter[str]()
+    of_origin: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        states[row["state"]] += row["found"]
+        if row["origin"] is not None:
+            of_origin[row["origin"]][row["state"]] += row["found"]
+        if row["error"] is not None:
+            errors[row["error"]] += row["found"]
+            local[row["error"]] += row["found"] * row["is_local"]
+    origins = [
+        OriginStats(origin=origin, **{name: found[name] for name in _OF_ORIGIN})
+        for origin, found in of_origin.items()
+    ]
+    oldest = (row["oldest"] for row in rows if row["state"] == DeliveryState.PENDING)
+    return OutboxStats(
+        states={state: states[state] for state in DeliveryState},
+        oldest_pending_at=moment_or_none(min(oldest, default=None)),
+        origins=tuple(sorted(origins, key=lambda each: (-each.pending, -each.dead, each.origin))),
+        errors=dict(sorted(errors.items())),
+        local_faults=dict(sorted((+local).items())),
+    )
 
 
 def summary_of(row: Row) -> DeliverySummary:

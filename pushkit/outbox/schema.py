@@ -6,8 +6,8 @@ Times and durations are whole microseconds; true is 1, false 0.
 from __future__ import annotations
 
 from pushkit.queue.tables import QUEUE_COLUMNS
-from pushkit.storage.migrations import statements
-from pushkit.subscriptions.queues import OUTBOX
+from pushkit.storage.migrations import Migration, statements
+from pushkit.subscriptions.model import OUTBOX
 
 SCHEMA = statements(f"""
 CREATE TABLE pushkit_subscriptions (
@@ -124,3 +124,6 @@ CREATE TABLE pushkit_destinations (  -- those that failed or asked to wait
 
 {OUTBOX.indexes()}
 """)
+
+SENDER_MIGRATIONS = (Migration(1, SCHEMA),)
+"""A released one is never changed."""

@@ -10,105 +10,145 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from pushkit.outbox.model import DELIVERY, Delivery, NewDelivery, delivery_of
-from pushkit.outbox.states import CANCELLED, SHOWN_STATE, SUPERSEDED, UNFINISHED, CancelledBy
+from pushkit.outbox.states import (
+    CANCELLED,
+    LOST,
+    LOST_FOR_GOOD,
+    SHOWN_STATE,
+    SUPERSEDED,
+    UNFINISHED,
+    CancelledBy,
+    DeliveryState,
+)
 from pushkit.queue.rules import Queue
 from pushkit.storage.script import (
     Script,
     Statement,
     count,
     insert_rows,
+    run_for_ids,
     slices,
     to_micros,
 )
 
 
-class OutboxStore:
-    """Scripts that add deliveries, end them, and count them."""
+def add(deliveries: Sequence[NewDelivery]) -> Script[None]:
+    """Store deliveries of subscriptions whose rows are held."""
+    yield from insert_rows(
+        "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
+        " config_id, seq, origin, content_type, body_bytes, notified_at, not_before,"
+        " scheduled_at, status, idempotency_key, update_sha256) VALUES $rows",
+        slices(list(map(_row_of, deliveries))),
+    )
+    yield from insert_rows(
+        "INSERT INTO pushkit_bodies (id, body, traceparent) VALUES $rows",
+        slices([(each.id, each.body, each.traceparent) for each in deliveries]),
+    )
 
-    def add(self, deliveries: Sequence[NewDelivery]) -> Script[None]:
-        """Store deliveries of subscriptions whose rows are held."""
-        yield from insert_rows(
-            "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
-            " config_id, seq, origin, content_type, body_bytes, notified_at, not_before,"
-            " scheduled_at, status, idempotency_key, update_sha256) VALUES $rows",
-            slices(list(map(_row_of, deliveries))),
-        )
-        yield from insert_rows(
-            "INSERT INTO pushkit_bodies (id, body, traceparent) VALUES $rows",
-            slices([(each.id, each.body, each.traceparent) for each in deliveries]),
-        )
 
-    def move(self, subscription_id: str, origin: str) -> Script[None]:
-        """Move the unfinished deliveries of a subscription to its new destination."""
-        yield Statement(
-            "UPDATE pushkit_deliveries SET origin = $2"
-            f" WHERE subscription_id = $1 AND origin <> $2 AND {UNFINISHED}",
-            (subscription_id, origin),
-        )
+def move(subscription_id: str, origin: str) -> Script[None]:
+    """Move the unfinished deliveries of a subscription to its new destination."""
+    yield Statement(
+        "UPDATE pushkit_deliveries SET origin = $2"
+        f" WHERE subscription_id = $1 AND origin <> $2 AND {UNFINISHED}",
+        (subscription_id, origin),
+    )
 
-    def cancel_subscription(
-        self, subscription_id: str, now: datetime, by: CancelledBy
-    ) -> Script[int]:
-        """Cancel the unfinished deliveries of a subscription; return how many."""
-        rows = yield Statement(
-            CANCELLED.where("subscription_id = $1 RETURNING id"),
-            (subscription_id, to_micros(now), by.value),
-        )
-        return len(rows)
 
-    def of_task(self, *, tenant: str, task_id: str) -> Script[list[Delivery]]:
-        """Return every delivery of a task, by subscription and `seq`."""
-        rows = yield Statement(
-            f"SELECT {_DELIVERY} FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
-            " ORDER BY subscription_id, seq",
-            (tenant, task_id),
-        )
-        return [delivery_of(row) for row in rows]
+def cancel_subscription(subscription_id: str, now: datetime, by: CancelledBy) -> Script[int]:
+    """Cancel the unfinished deliveries of a subscription; return how many."""
+    rows = yield Statement(
+        CANCELLED.where("subscription_id = $1 RETURNING id"),
+        (subscription_id, to_micros(now), by.value),
+    )
+    return len(rows)
 
-    def has_unfinished(self, subscription_id: str) -> Script[bool]:
-        """Return whether a subscription has a delivery that is pending or in flight."""
-        rows = yield Statement(
-            f"SELECT 1 FROM pushkit_deliveries WHERE subscription_id = $1 AND {UNFINISHED} LIMIT 1",
-            (subscription_id,),
-        )
-        return bool(rows)
 
-    def backlog(self, subscription_id: str, limit: int) -> Script[int]:
-        """Return how many deliveries of a subscription are unfinished, at most `limit`."""
-        rows = f"pushkit_deliveries WHERE subscription_id = $1 AND {UNFINISHED}"
-        return count(rows, subscription_id, limit=limit)
+def of_task(*, tenant: str, task_id: str) -> Script[list[Delivery]]:
+    """Return every delivery of a task, by subscription and `seq`."""
+    rows = yield Statement(
+        f"SELECT {_DELIVERY} FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
+        " ORDER BY subscription_id, seq",
+        (tenant, task_id),
+    )
+    return [delivery_of(row) for row in rows]
 
-    def whole_backlog(self, limit: int) -> Script[int]:
-        """Return how many deliveries are unfinished in all, at most `limit`."""
-        return count(f"pushkit_deliveries WHERE {UNFINISHED}", limit=limit)
 
-    def supersede(self, queue: Queue, *, by_new_status: bool, now: datetime) -> Script[int]:
-        """Cancel pending `working` statuses that a newer status replaces; return how many.
+def has_unfinished(subscription_id: str) -> Script[bool]:
+    """Return whether a subscription has a delivery that is pending or in flight."""
+    rows = yield Statement(
+        f"SELECT 1 FROM pushkit_deliveries WHERE subscription_id = $1 AND {UNFINISHED} LIMIT 1",
+        (subscription_id,),
+    )
+    return bool(rows)
 
-        Args:
-            queue: Their queue, whose row is held: what is in flight stays.
-            by_new_status: Whether a status that is newer than all of them is about to be stored.
-        """
-        rows = yield Statement(
-            SUPERSEDED.where(
-                f"subscription_id = $1 AND {UNFINISHED} AND status = 'bare'"
-                " AND (seq > $5 OR waits = 1)"
-                " AND (CAST($4 AS BIGINT) = 1 OR seq <"
-                " (SELECT MAX(seq) FROM pushkit_deliveries WHERE subscription_id = $1"
-                f" AND {UNFINISHED} AND status IS NOT NULL)) RETURNING id"
-            ),
-            (
-                queue.id,
-                to_micros(now),
-                CancelledBy.SUPERSEDED.value,
-                int(by_new_status),
-                queue.sending_to,
-            ),
-        )
-        return len(rows)
+
+def backlog(subscription_id: str, limit: int) -> Script[int]:
+    """Return how many deliveries of a subscription are unfinished, at most `limit`."""
+    rows = f"pushkit_deliveries WHERE subscription_id = $1 AND {UNFINISHED}"
+    return count(rows, subscription_id, limit=limit)
+
+
+def whole_backlog(limit: int) -> Script[int]:
+    """Return how many deliveries are unfinished in all, at most `limit`."""
+    return count(f"pushkit_deliveries WHERE {UNFINISHED}", limit=limit)
+
+
+def supersede(queue: Queue, *, by_new_status: bool, now: datetime) -> Script[int]:
+    """Cancel pending `working` statuses that a newer status replaces; return how many.
+
+    Args:
+        queue: Their queue, whose row is held: what is in flight stays.
+        by_new_status: Whether a status that is newer than all of them is about to be stored.
+    """
+    rows = yield Statement(
+        SUPERSEDED.where(
+            f"subscription_id = $1 AND {UNFINISHED} AND status = 'bare'"
+            " AND (seq > $5 OR waits = 1)"
+            " AND (CAST($4 AS BIGINT) = 1 OR seq <"
+            " (SELECT MAX(seq) FROM pushkit_deliveries WHERE subscription_id = $1"
+            f" AND {UNFINISHED} AND status IS NOT NULL)) RETURNING id"
+        ),
+        (
+            queue.id,
+            to_micros(now),
+            CancelledBy.SUPERSEDED.value,
+            int(by_new_status),
+            queue.sending_to,
+        ),
+    )
+    return len(rows)
+
+
+def leased_deliveries(ids: Sequence[str]) -> Script[dict[str, Delivery]]:
+    """Return deliveries with their bodies, by id, which the caller leased."""
+    rows = yield from run_for_ids(
+        f"SELECT {_LEASED} FROM pushkit_deliveries WHERE id IN ($ids)",
+        ids,
+    )
+    return {row["id"]: delivery_of(row) for row in rows}
+
+
+def lose(
+    delivery_id: str, error: str, *, counts: bool, retry_at: int | None, now: int
+) -> Script[None]:
+    """Note the death of a worker with the delivery that it may have died of.
+
+    Args:
+        delivery_id: The first delivery of its queue, which is held.
+        error: The code to store.
+        counts: Whether it counts as an attempt.
+        retry_at: When to try again; None to give it up.
+        now: The time.
+    """
+    if retry_at is None:
+        yield Statement(LOST_FOR_GOOD.where("id = $1"), (delivery_id, error, now))
+    else:
+        yield Statement(LOST.where("id = $1"), (delivery_id, error, retry_at, int(counts), now))
 
 
 _DELIVERY = DELIVERY.format(state=SHOWN_STATE)
+_LEASED = DELIVERY.format(state=f"'{DeliveryState.IN_FLIGHT}'")
 
 
 def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:

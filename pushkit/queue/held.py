@@ -7,11 +7,11 @@ protocol runs this very code. Moments are seconds by a clock of the worker that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from pushkit.queue.rules import QUANTUM, GroupKey, Handed
+from pushkit.queue.rules import QUANTUM, GroupKey, Handed, Leased
 from pushkit.queue.scheduler import count_down
 
 KNOWN_FOR = 0.25
@@ -80,30 +80,17 @@ class HeldQueue(Generic[J]):
     )  # fmt: skip
 
     def __init__(
-        self,
-        queue_id: str,
-        group: GroupKey,
-        epoch: int,
-        *,
-        version: int,
-        until: float,
-        seen_at: float,
-        tail: int,
-        most_unsettled: int = QUANTUM,
+        self, leased: Leased, *, until: float, seen_at: float, most_unsettled: int = QUANTUM
     ) -> None:
-        self.id = queue_id
-        self.group = group
-        self.epoch = epoch
+        self.id, self.group, self.epoch, jobs, self.tail, self.version = leased
         self.most_unsettled = most_unsettled
-        self.version = version  # of what its jobs have in common, as it was when it was leased
         self.until = until  # when its lease ends, by the worker's clock: earlier than it does
         self.seen_at = seen_at  # before its row was read the last time
-        self.waiting: list[J] = []  # by `seq`
+        self.waiting: list[J] = [*jobs]  # by `seq`
         self.current: J | None = None  # begun, and not answered
         self.answered: list[J] = []  # and not settled
         self.settling: Sequence[J] = ()  # a settlement of them is under way
         self.is_settling = False
-        self.tail = tail  # up to where the memory is complete
         self.gap = False  # a job was handed over that is not behind `tail`
         self.must_settle = False  # a result that must be settled before the next job begins
         self.stops = False  # nothing more begins under this epoch
@@ -246,61 +233,28 @@ class Memory(Generic[J]):
         Only under the same epoch, and behind what the memory has. A new lease replaces what is
         known of an older one.
         """
+        if handed.took:
+            leased = Leased(queue_id, group, handed.epoch, (), handed.seq - 1, version)
+            self.claimed(leased, until=until, seen_at=seen_at)
         queue = self.queues.get(queue_id)
-        if queue is None or queue.epoch < handed.epoch:
-            if not handed.took:
-                return queue
-            queue = HeldQueue[J](
-                queue_id,
-                group,
-                handed.epoch,
-                version=version,
-                until=until,
-                seen_at=seen_at,
-                tail=handed.seq - 1,
-                most_unsettled=self._most_unsettled,
-            )
-            self._keep(queue)
-        if queue.epoch == handed.epoch:
+        if queue is not None and queue.epoch == handed.epoch:
             queue.append(job)
             queue.seen_at = max(queue.seen_at, seen_at)
             queue.stops |= queue.version != version
         return queue
 
-    def claimed(
-        self,
-        queue_id: str,
-        group: GroupKey,
-        epoch: int,
-        jobs: Iterable[J],
-        upto: int,
-        *,
-        version: int,
-        until: float,
-        seen_at: float,
-    ) -> HeldQueue[J] | None:
-        """Take a queue that was claimed; None if the memory knows of a newer lease of it."""
-        queue = self.queues.get(queue_id)
-        if queue is not None and queue.epoch >= epoch:
+    def claimed(self, leased: Leased, *, until: float, seen_at: float) -> HeldQueue[J] | None:
+        """Take a queue that was leased; None if the memory knows of that lease, or a newer one."""
+        known = self.queues.get(leased.id)
+        if known is not None and known.epoch >= leased.epoch:
             return None
-        queue = HeldQueue[J](
-            queue_id,
-            group,
-            epoch,
-            version=version,
-            until=until,
-            seen_at=seen_at,
-            tail=upto,
-            most_unsettled=self._most_unsettled,
+        if known is not None:  # it may have moved to another origin since
+            self.forget(known)
+        queue = self.queues[leased.id] = HeldQueue[J](
+            leased, until=until, seen_at=seen_at, most_unsettled=self._most_unsettled
         )
-        queue.waiting.extend(jobs)
-        self._keep(queue)
+        self.at_origin[queue.group[2]] += 1
         return queue
-
-    def _keep(self, queue: HeldQueue[J]) -> None:
-        if queue.id not in self.queues:
-            self.at_origin[queue.group[2]] += 1
-        self.queues[queue.id] = queue
 
     def forget(self, queue: HeldQueue[J]) -> None:
         """Forget a queue whose lease has ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pushkit.queue.held import Ask
 from pushkit.queue.rules import (
@@ -13,6 +13,7 @@ from pushkit.queue.rules import (
     GroupKey,
     PendingJob,
     Queue,
+    Room,
     fetched,
     leased,
     released,
@@ -25,6 +26,7 @@ from pushkit.storage.script import Script
 LEFT_BEHIND: Final = ("worker_died", "lease_expired")
 """The codes of jobs whose worker ended, or was late."""
 _MOST_EXPIRED: Final = 256  # in one claim
+_MOST_BYTES: Final = 2**20  # of the bodies that are read of one queue
 
 
 class Claimed(NamedTuple):
@@ -39,22 +41,9 @@ class Claimed(NamedTuple):
 class ClaimResult:
     """The queues that a claim leased, and what else is due."""
 
-    claimed: Sequence[Claimed] = ()
+    claimed: Sequence[Any] = ()  # `Claimed`; then `Leased`, with the jobs as a memory has them
     waiting: frozenset[GroupKey] = frozenset()  # groups with more due queues, for want of room
     is_cut: bool = False  # whether it did not see all that is due
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class ClaimLimits:
-    """How much a claim may lease: a worker leases ahead of what it sends, within bounds."""
-
-    queues: int  # in all
-    of_origin: Callable[[str], int]  # how many more of an origin
-    # Groups with a job that has begun here, though its lease may have been taken away.
-    under_way: Collection[GroupKey] = ()
-    most_bytes: int = 2**26  # of the bodies that are read in all; the last queue may exceed it
-    per_queue_bytes: int = 2**20  # of the bodies that are read of one queue
-    probation_from: int  # from so many failures on, a group has one queue leased, and one job of it
 
 
 @record(frozen=False, slots=True, kw_only=True)
@@ -65,25 +54,24 @@ class Claims:
     # Notes the first job of each queue whose worker ended: the job, the code of the reason, and
     # how many deaths count as attempts of it.
     lose: Callable[[Sequence[tuple[PendingJob, str, int]], int], Script[None]]
+    probation_from: int = 1  # from so many failures on, a group has one queue leased, and one job
     window: int = 128  # how many due queues a claim reads in the order of their time
     steps: int = 32  # of how many groups it reads the first queue, if there are more
     _last_group: GroupKey = FIRST_GROUP
     _last_owner: tuple[str, str] = field(default=("", ""))
 
-    def claim(
-        self, worker: str, limits: ClaimLimits, *, now: int, until: int
-    ) -> Script[ClaimResult]:
+    def claim(self, worker: str, room: Room, *, now: int, until: int) -> Script[ClaimResult]:
         """Lease due queues for a worker, fairly by owner, and read their next jobs."""
         candidates, is_cut = yield from self._candidates(now)
         waits = {each.group: each.waits_until for each in candidates if each.waits_until > now}
         tried = {
-            each.group for each in candidates if each.failures >= limits.probation_from
+            each.group for each in candidates if each.failures >= self.probation_from
         }.difference(waits)
-        busy = tried.intersection(limits.under_way)
+        busy = tried.intersection(room.under_way)
         busy |= yield from self.tables.leased_in(tried - busy)
-        chosen, left = _share_out(candidates, limits, blocked=busy.union(waits), single=tried)
+        chosen, left = _share_out(candidates, room, blocked=busy.union(waits), single=tried)
         claimed, others = yield from self._lease(
-            worker, chosen, limits, tried, now=now, until=until
+            worker, chosen, room.bytes, tried, now=now, until=until
         )
         if waits:
             yield from self.tables.postpone(waits, now)
@@ -130,18 +118,18 @@ class Claims:
         self,
         worker: str,
         chosen: Sequence[Queue],
-        limits: ClaimLimits,
+        most_bytes: int,
         tried: Collection[GroupKey],
         *,
         now: int,
         until: int,
     ) -> Script[tuple[list[Claimed], set[GroupKey]]]:
         """Lease queues, as long as there is room; return these, and the groups of the others."""
-        room, others = limits.most_bytes, set[GroupKey]()
+        others = set[GroupKey]()
         pending = yield from self.tables.first_pending([each.id for each in chosen], QUANTUM + 1)
         claimed, written, handed_out = list[Claimed](), list[Queue](), list[PendingJob]()
         for queue in chosen:
-            if room <= 0:
+            if most_bytes <= 0:
                 others.add(queue.group)
                 continue
             is_alone = queue.abandoned or queue.group in tried
@@ -151,7 +139,7 @@ class Claims:
                 jobs,
                 (),
                 most=1 if is_alone else QUANTUM,
-                most_bytes=limits.per_queue_bytes,
+                most_bytes=_MOST_BYTES,
                 now=now,
                 is_all=len(jobs) <= QUANTUM,
             )
@@ -159,7 +147,7 @@ class Claims:
                 after = leased(after, worker, now=now, until=until)
                 claimed.append(Claimed(after, taken.jobs, taken.upto))
                 handed_out += taken.jobs
-                room -= sum(job.size for job in taken.jobs)
+                most_bytes -= sum(job.size for job in taken.jobs)
             else:
                 after = queue._replace(due_at=schedule(queue, jobs[0] if jobs else None, now))
             written.append(after)
@@ -222,19 +210,20 @@ class Claims:
             )
         ]
         yield from self.lose(lost, now)
-        first = yield from self.tables.first_pending([each.id for each in over], 1)
-        written = []
-        for queue in over:
-            jobs = first[queue.id]
-            due = schedule(queue, jobs[0] if jobs else None, now)
-            abandoned = 0 if due is None else queue.abandoned + 1
-            written.append(released(queue, due)._replace(abandoned=abandoned))
-        yield from self.tables.write(written)
+        due = yield from _due(self.tables, over, now)
+        yield from self.tables.write(
+            [
+                released(each, due[each.id])._replace(
+                    abandoned=0 if due[each.id] is None else each.abandoned + 1
+                )
+                for each in over
+            ]
+        )
 
 
 def _share_out(
     candidates: Sequence[Queue],
-    limits: ClaimLimits,
+    room: Room,
     *,
     blocked: Collection[GroupKey],
     single: Collection[GroupKey],
@@ -252,9 +241,7 @@ def _share_out(
             queue = theirs.popleft()
             if queue.group in blocked or queue.group in tried:
                 continue
-            if len(chosen) >= limits.queues or taken[queue.origin] >= limits.of_origin(
-                queue.origin
-            ):
+            if len(chosen) >= room.queues or taken[queue.origin] >= room.of_origin(queue.origin):
                 left.add(queue.group)
                 continue
             taken[queue.origin] += 1
@@ -282,7 +269,6 @@ def advance(
     *,
     stops: Callable[[Queue], bool],
     now: int,
-    most_bytes: int = 2**20,
 ) -> Script[dict[str, Advanced]]:
     """Keep or release queues whose results were stored, and give their holder the next jobs.
 
@@ -305,7 +291,7 @@ def advance(
                 jobs,
                 ask.has,
                 most=min(ask.more, 1) if queue.abandoned else ask.more,
-                most_bytes=most_bytes,
+                most_bytes=_MOST_BYTES,
                 now=now,
                 is_all=len(jobs) < most,
             )
@@ -319,14 +305,12 @@ def advance(
         else:
             advanced[queue.id] = Advanced(True, found, stops(queue))
             written.append(after)
-    first = yield from tables.first_pending(
-        [queue.id for queue, ask in leaving if _may_have_more(queue, ask)], 1
+    due = yield from _due(
+        tables, [queue for queue, ask in leaving if _may_have_more(queue, ask)], now
     )
     for queue, _ in leaving:
-        jobs = first.get(queue.id)
-        due = schedule(queue, jobs[0], now) if jobs else None
-        advanced[queue.id] = Advanced(False, due_at=due)
-        written.append(released(queue, due))
+        advanced[queue.id] = Advanced(False, due_at=due.get(queue.id))
+        written.append(released(queue, due.get(queue.id)))
     yield from tables.hand_out(handed_out)
     yield from tables.write(written)
     return advanced
@@ -353,16 +337,22 @@ def reschedule(tables: QueueTables, queues: Sequence[Queue], now: int) -> Script
 
     The holder of a leased one looks when it settles next.
     """
-    first = yield from tables.first_pending([queue.id for queue in queues], 1)
+    due = yield from _due(tables, [each for each in queues if each.lease_worker is None], now)
     written = list[Queue]()
     for queue in queues:
-        if queue.lease_worker is not None:
-            written.append(queue._replace(due_at=now))
-            continue
-        jobs = first[queue.id]
-        due = schedule(queue, jobs[0] if jobs else None, now)
-        written.append(queue._replace(due_at=due, abandoned=0 if due is None else queue.abandoned))
+        due_at = due.get(queue.id) if queue.lease_worker is None else now
+        abandoned = 0 if due_at is None else queue.abandoned
+        written.append(queue._replace(due_at=due_at, abandoned=abandoned))
     yield from tables.write(written)
+
+
+def _due(tables: QueueTables, queues: Sequence[Queue], now: int) -> Script[dict[str, int | None]]:
+    """Return by id when queues are due, if nobody leases them."""
+    first = yield from tables.first_pending([each.id for each in queues], 1)
+    return {
+        each.id: schedule(each, jobs[0] if (jobs := first[each.id]) else None, now)
+        for each in queues
+    }
 
 
 def give_back(tables: QueueTables, worker: str, now: int, *, but: Collection[str]) -> Script[None]:
@@ -373,9 +363,5 @@ def give_back(tables: QueueTables, worker: str, now: int, *, but: Collection[str
         leaving = [each for each in locked.values() if each.lease_worker == worker]
         if not leaving:
             return
-        first = yield from tables.first_pending([each.id for each in leaving], 1)
-        written = []
-        for queue in leaving:
-            jobs = first[queue.id]
-            written.append(released(queue, schedule(queue, jobs[0] if jobs else None, now)))
-        yield from tables.write(written)
+        due = yield from _due(tables, leaving, now)
+        yield from tables.write([released(each, due[each.id]) for each in leaving])

@@ -22,7 +22,7 @@ works them off one after another, and writes their results in batches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 QUANTUM: Final = 8
@@ -143,6 +143,27 @@ def appended(
 def schedule(queue: Queue, first: PendingJob | None, now: int) -> int | None:
     """Return when a queue without a lease is due, given its first pending job."""
     return None if first is None or queue.paused else max(now, due_of(first, now))
+
+
+class Room(NamedTuple):
+    """How much a claim may lease: a worker leases ahead of what it sends, within bounds."""
+
+    queues: int  # in all
+    of_origin: Callable[[str], int]  # how many more of an origin
+    # Groups with a job that has begun here, though its lease may have been taken away.
+    under_way: Collection[GroupKey] = ()
+    bytes: int = 2**26  # of the bodies that are read in all; the last queue may exceed it
+
+
+class Leased(NamedTuple):
+    """A queue that a worker leases, with its next jobs."""
+
+    id: str
+    group: GroupKey
+    epoch: int
+    jobs: Sequence[Any]  # by `seq`
+    upto: int  # up to where the memory is complete with them
+    version: int = 0  # of what the jobs have in common, as it was then
 
 
 class Fetched(NamedTuple):

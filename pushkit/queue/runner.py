@@ -23,10 +23,12 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from pushkit.errors import StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.queue.held import KNOWN_FOR, Answer, Ask, HeldQueue, Job, Memory, Reply
-from pushkit.queue.rules import QUANTUM, GroupKey, Handed
+from pushkit.queue.leases import ClaimResult
+from pushkit.queue.rules import QUANTUM, GroupKey, Handed, Room
 from pushkit.queue.scheduler import Scheduler, count_down
 
 J = TypeVar("J", bound=Job)
+J_contra = TypeVar("J_contra", bound=Job, contravariant=True)
 
 _log = logging.getLogger("pushkit.queue")
 
@@ -48,34 +50,6 @@ clock = getattr(time, "CLOCK_BOOTTIME", None)
 def seconds() -> float:
     """Return seconds by a clock that never goes back, and counts sleep where the system can."""
     return time.monotonic() if clock is None else time.clock_gettime(clock)
-
-
-class Leased(NamedTuple, Generic[J]):
-    """A queue that was claimed, with its next jobs."""
-
-    id: str
-    group: GroupKey
-    epoch: int
-    jobs: Sequence[J]
-    upto: int
-    version: int = 0
-
-
-class LeasedQueues(NamedTuple, Generic[J]):
-    """The result of a claim."""
-
-    leased: Sequence[Leased[J]]
-    waiting: frozenset[GroupKey]  # groups with more due queues than there was room for
-    is_cut: bool  # whether it did not see all that is due
-
-
-class Room(NamedTuple):
-    """How much a claim may lease."""
-
-    queues: int
-    of_origin: Callable[[str], int]
-    under_way: Collection[GroupKey] = ()  # groups with a job that has begun here
-    bytes: int = 2**26  # of their jobs' bodies; the last queue may exceed it
 
 
 class Seen(NamedTuple):
@@ -100,13 +74,13 @@ class Due(NamedTuple):
     later: timedelta | None = None
 
 
-class Work(Protocol[J]):
+class Work(Protocol[J_contra]):
     """What a runner works on: the protocol of its database, and one job."""
 
-    async def claim(self, room: Room, held: Collection[str]) -> LeasedQueues[J]:
+    async def claim(self, room: Room, held: Collection[str]) -> ClaimResult:
         """Lease due queues, and take over those of workers that ended."""
 
-    async def attempt(self, job: J) -> Answer:
+    async def attempt(self, job: J_contra) -> Answer:
         """Work off one job, and keep its result in it; raise nothing but for a defect."""
 
     def settle(
@@ -353,23 +327,14 @@ class Runner(Generic[J]):
         room = self._most_held() - self.memory.at_origin[origin]
         return min(self._ahead - self._fresh[origin], room)
 
-    def _claimed(self, claiming: asyncio.Future[LeasedQueues[J]], since: float) -> None:
+    def _claimed(self, claiming: asyncio.Future[ClaimResult], since: float) -> None:
         if claiming.cancelled() or claiming.exception() is not None:
             return
-        claims = claiming.result()
-        self._crowded = frozenset(origin for _, _, origin in claims.waiting)
-        for leased in claims.leased:
+        result = claiming.result()
+        self._crowded = frozenset(origin for _, _, origin in result.waiting)
+        for leased in result.claimed:
             known = self.memory.queues.get(leased.id)
-            queue = self.memory.claimed(
-                leased.id,
-                leased.group,
-                leased.epoch,
-                leased.jobs,
-                leased.upto,
-                version=leased.version,
-                until=since + self._begins_within,
-                seen_at=since,
-            )
+            queue = self.memory.claimed(leased, until=since + self._begins_within, seen_at=since)
             if queue is not None:
                 if known is not None:
                     self._lose(known)

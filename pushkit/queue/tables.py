@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from pushkit.queue.rules import GroupKey, PendingJob, Queue
@@ -39,6 +41,7 @@ _WRITTEN = (
     ("settled_to", "BIGINT"),
     ("abandoned", "BIGINT"),
 )
+_written: Callable[[Queue], tuple[Any, ...]] = attrgetter(*(name for name, _ in _WRITTEN))
 _DUE = "q.due_at IS NOT NULL AND q.lease_worker IS NULL"  # as in the indexes
 
 QUEUE_COLUMNS: Final = """
@@ -134,12 +137,7 @@ CREATE INDEX {self.jobs}_pending
         """Write queues whose rows are held."""
         for some in chunks(queues):
             rows = padded(some)
-            values = itertools.chain.from_iterable(
-                (each.id, each.last_seq, each.due_at, each.lease_worker, each.leased_at,
-                 each.lease_until, each.epoch, each.sending_to, each.settled_to,
-                 each.abandoned)
-                for each in rows
-            )  # fmt: skip
+            values = itertools.chain.from_iterable((each.id, *_written(each)) for each in rows)
             yield Statement(_writing(self.queues, len(rows)), tuple(values))
 
     def read(self, ids: Sequence[str]) -> Script[dict[str, Queue]]:
@@ -156,17 +154,8 @@ CREATE INDEX {self.jobs}_pending
 
     def add(self, queues: Sequence[Queue]) -> Script[None]:
         """Store new queues, which nobody else can make now."""
-        yield from insert_rows(
-            _adding(self.queues),
-            filled(
-                [
-                    (each.id, each.tenant, each.owner, each.origin, each.last_seq, each.due_at,
-                     each.lease_worker, each.leased_at, each.lease_until, each.epoch,
-                     each.sending_to, each.settled_to, each.abandoned)
-                    for each in queues
-                ]
-            ),
-        )  # fmt: skip
+        rows = [(each.id, each.tenant, each.owner, each.origin, *_written(each)) for each in queues]
+        yield from insert_rows(_adding(self.queues), filled(rows))
 
     # --- jobs --------------------------------------------------------------------------------
 
@@ -426,15 +415,11 @@ def _following(table: str, tenant: str, owner: str, origin: str | None = None) -
 @functools.cache
 def _writing(table: str, number: int) -> str:
     places = rows_of_places(number, 1 + len(_WRITTEN))
-    for place, kind in reversed([(1, "TEXT"), *_numbered(_WRITTEN)]):
-        places = places.replace(f"${place},", f"CAST(${place} AS {kind}),", 1)
-        places = places.replace(f"${place})", f"CAST(${place} AS {kind}))", 1)
+    # The types of the first row are those of all.
+    for place, (_, kind) in reversed([*enumerate((("id", "TEXT"), *_WRITTEN), 1)]):
+        places = re.sub(rf"\${place}\b", f"CAST(${place} AS {kind})", places, count=1)
     sets = ", ".join(f"{name} = v.column{place}" for place, (name, _) in enumerate(_WRITTEN, 2))
     return f"UPDATE {table} SET {sets} FROM (VALUES {places}) v WHERE {table}.id = v.column1"
-
-
-def _numbered(columns: Sequence[tuple[str, str]]) -> list[tuple[int, str]]:
-    return [(place, kind) for place, (_, kind) in enumerate(columns, 2)]
 
 
 @functools.cache

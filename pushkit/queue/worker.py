@@ -8,19 +8,17 @@ import functools
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 from pushkit.errors import StorageError
 from pushkit.queue.held import Ask, Job, Reply
-from pushkit.queue.leases import Claimed, ClaimLimits, Claims
-from pushkit.queue.rules import PendingJob
+from pushkit.queue.leases import Claimed, ClaimResult, Claims
+from pushkit.queue.rules import Leased, PendingJob, Room
 from pushkit.queue.runner import (
     Due,
-    Leased,
-    LeasedQueues,
     Renewed,
-    Room,
     Runner,
     Seen,
     Work,
@@ -67,8 +65,7 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
         self._tables = tables
         self._kind = kind
         self._lease = lease
-        self._probation_from = probation_from
-        self._claims = Claims(tables=tables, lose=self._lose)
+        self._claims = Claims(tables=tables, lose=self._lose, probation_from=probation_from)
         self._seen_at: datetime | None = None  # the time that the last look or claim saw
         self._spares_until = 0.0
 
@@ -117,7 +114,7 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
 
     # --- `pushkit.queue.runner.Work` ---------------------------------------------------------
 
-    async def claim(self, room: Room, held: Collection[str]) -> LeasedQueues[J]:
+    async def claim(self, room: Room, held: Collection[str]) -> ClaimResult:
         """Lease due queues, and take over those of workers that ended."""
         self._hold_lock()
         before = self._seen_at
@@ -139,7 +136,7 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
             self._database.locks.hold(self.name)
         self.runner.is_open = self.runner.is_running
 
-    def _claim(self, room: Room, held: Collection[str]) -> Script[LeasedQueues[J]]:
+    def _claim(self, room: Room, held: Collection[str]) -> Script[ClaimResult]:
         now = yield from self._database.now()
         moment = to_micros(now)
         if self._is_set_back(now):
@@ -155,15 +152,8 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
         )
         for worker in ended:
             _log.warning("worker %s ended with queues that it leased: they are taken over", worker)
-        limits = ClaimLimits(
-            queues=room.queues,
-            of_origin=room.of_origin,
-            under_way=room.under_way,
-            most_bytes=room.bytes,
-            probation_from=self._probation_from,
-        )
         result = yield from self._claims.claim(
-            self.name, limits, now=moment, until=self.lease_until(now)
+            self.name, room, now=moment, until=self.lease_until(now)
         )
         jobs = yield from self._jobs_of(result.claimed)
         leased = []
@@ -172,7 +162,7 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
             leased.append(
                 Leased(queue.id, queue.group, queue.epoch, theirs, upto, self._version(theirs))
             )
-        return LeasedQueues(leased, result.waiting, result.is_cut)
+        return replace(result, claimed=leased)
 
     def settle(
         self, ask: Ask, done: Callable[[Reply | BaseException], None], *, is_urgent: bool

@@ -36,39 +36,36 @@ class SubscriptionFilter:
         return conditions(wanted, _WHERE[self.state], after=after)
 
 
-class SubscriptionInspection:
-    """Scripts that only read; the subscriptions that they return have no token or credentials."""
+def find(
+    wanted: SubscriptionFilter, *, after: str | None, limit: int
+) -> Script[list[Subscription]]:
+    """Return a page of subscriptions, by id: oldest first."""
+    select = "SELECT * FROM pushkit_subscriptions"
+    rows = yield from rows_after(select, wanted, after or "", limit=limit)
+    return [*map(read_subscription, rows)]
 
-    def find(
-        self, wanted: SubscriptionFilter, *, after: str | None, limit: int
-    ) -> Script[list[Subscription]]:
-        """Return a page of subscriptions, by id: oldest first."""
-        select = "SELECT * FROM pushkit_subscriptions"
-        rows = yield from rows_after(select, wanted, after or "", limit=limit)
-        return [*map(read_subscription, rows)]
 
-    def browse(
-        self, wanted: SubscriptionFilter, *, before: str | None, limit: int
-    ) -> Script[Page[Subscription]]:
-        """Return a page of subscriptions, newest first, in the same time however many there are.
+def browse(
+    wanted: SubscriptionFilter, *, before: str | None, limit: int
+) -> Script[Page[Subscription]]:
+    """Return a page of subscriptions, newest first, in the same time however many there are.
 
-        Args:
-            wanted: The filter. A task id without a tenant means one of the tenant without a name.
-        """
-        older, start = ("id < $1" if before else "$1 = ''"), before or ""
-        values: tuple[str, ...] = (start,)
-        if wanted.task_id is not None:
-            values = (start, wanted.tenant or "", wanted.task_id)
-            wanted = replace(wanted, tenant=wanted.tenant or "")
-            older = f"tenant = $2 AND task_id = $3 AND {older}"
-        looked_at = f"FROM pushkit_subscriptions WHERE {older}"
-        search = Search(looked_at=looked_at, named=values, columns="*", wanted=wanted)
-        page = yield from find_rows(search, limit=limit, shown="*")
-        return page.showing(map(read_subscription, page.items))
+    Args:
+        wanted: The filter. A task id without a tenant means one of the tenant without a name.
+    """
+    older, start = ("id < $1" if before else "$1 = ''"), before or ""
+    values: tuple[str, ...] = (start,)
+    if wanted.task_id is not None:
+        values = (start, wanted.tenant or "", wanted.task_id)
+        wanted = replace(wanted, tenant=wanted.tenant or "")
+        older = f"tenant = $2 AND task_id = $3 AND {older}"
+    looked_at = f"FROM pushkit_subscriptions WHERE {older}"
+    search = Search(looked_at=looked_at, named=values, columns="*", wanted=wanted)
+    page = yield from find_rows(search, limit=limit, shown="*")
+    return page.showing(map(read_subscription, page.items))
 
-    def show(self, subscription_id: str) -> Script[Subscription | None]:
-        """Return one subscription, also a withdrawn one; None if there is none."""
-        rows = yield Statement(
-            "SELECT * FROM pushkit_subscriptions WHERE id = $1", (subscription_id,)
-        )
-        return read_subscription(rows[0]) if rows else None
+
+def show(subscription_id: str) -> Script[Subscription | None]:
+    """Return one subscription, also a withdrawn one; None if there is none."""
+    rows = yield Statement("SELECT * FROM pushkit_subscriptions WHERE id = $1", (subscription_id,))
+    return read_subscription(rows[0]) if rows else None

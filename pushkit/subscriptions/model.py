@@ -6,12 +6,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pushkit.a2a import AnyUpdate, PushConfig, TaskState, UpdateKind, WireVersion
 from pushkit.arguments import check_list, check_type, read_member
 from pushkit.queue.rules import Queue
-from pushkit.record import record
+from pushkit.queue.tables import QueueTables
+from pushkit.record import field, record
+
+OUTBOX: Final = QueueTables(
+    queues="pushkit_subscriptions",
+    jobs="pushkit_deliveries",
+    queue_id="subscription_id",
+    groups="pushkit_destinations",
+)
+"""The queues of the outbox: a subscription's row is its queue, its deliveries are the jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +100,13 @@ class DisabledBy(StrEnum):
     """`pushkit subscriptions disable`, or `PushSender.disable()`."""
 
 
+class Owner(NamedTuple):
+    """An owner; the same name in another tenant is another owner."""
+
+    tenant: str
+    name: str
+
+
 class SubscriptionKey(NamedTuple):
     """The key of a subscription: setting the same key again changes it, and keeps its `seq`."""
 
@@ -138,27 +154,28 @@ class Subscription:
         return SubscriptionState.PAUSED if self.paused else SubscriptionState.ACTIVE
 
 
-class Current(NamedTuple):
-    """The fields of a subscription that are needed to settle an attempt (see `Subscription`)."""
+@record(frozen=True, slots=True, kw_only=True)
+class StoredSubscription:
+    """A subscription with its secrets as its row holds them, sealed or plain, for an attempt."""
 
-    queue: Queue
-    url: str
-    revision: int
-    active: bool
-    ended: bool
-    failing_since: datetime | None
+    subscription: Subscription
+    token: str | None = field(repr=False)
+    credentials: str | None = field(repr=False)
 
 
 class Recipient(NamedTuple):
-    """The fields of a subscription that are needed to store an update (see `Subscription`)."""
+    """What storing an update, and settling an attempt, need of a subscription (see there)."""
 
     queue: Queue
     task_id: str
     config_id: str
     version: WireVersion
     wanted: Filter
-    ended: bool
+    url: str
     revision: int
+    active: bool
+    ended: bool
+    failing_since: datetime | None
 
     @property
     def id(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 
 from pushkit.events.model import Event
 from pushkit.events.receiver import (
@@ -26,8 +27,10 @@ from pushkit.events.sender import (
     SubscriptionChanged,
     SubscriptionDisabled,
 )
+from pushkit.keys.ring import KeyRing
 from pushkit.telemetry.catalogue import RECEIVER_METRICS, SENDER_METRICS
 from pushkit.telemetry.metrics import Bounded, Metrics, Readings
+from pushkit.version import __version__
 
 _NOBODY = "nobody"  # the sender of a request that proved no sender
 
@@ -123,3 +126,22 @@ class ReceiverMetrics(Metrics):
 
     def _name(self, sender: str | None) -> str:
         return self._sender(sender or _NOBODY)
+
+
+def key_readings(ring: KeyRing, now: datetime) -> Readings:
+    """Return the ages of the published keys, and the time until the next one signs."""
+    ages: dict[tuple[str, ...], float] = {}
+    planned: dict[tuple[str, ...], float] = {}
+    for key in ring.published(now):
+        name = key.algorithm.value
+        age = key.age(now)
+        if age is not None:
+            ages[name, key.kid, ring.state(key.kid, now).value] = age.total_seconds()
+        if key.activates_at is not None and key.activates_at > now:
+            until = (key.activates_at - now).total_seconds()
+            planned[name,] = min(planned.get((name,), until), until)
+    return {
+        "pushkit_signing_key_age_seconds": ages,
+        "pushkit_signing_key_rotation_seconds": planned,
+        "pushkit_build_info": {(__version__,): 1.0},
+    }

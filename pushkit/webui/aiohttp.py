@@ -1,74 +1,97 @@
-"""A dashboard as an aiohttp application, run alone or mounted by `add_subapp`."""
+"""An ASGI application under aiohttp, run alone or mounted by `add_subapp`."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+from urllib.parse import unquote
 
 from aiohttp import web
 
-from pushkit.webui.exchange import Answer, PageRequest, joined_fields, path_below
+from pushkit.webui.asgi import Message, Receive, Send
 
-if TYPE_CHECKING:
-    from pushkit.webui.site import Site
+REQUEST: Final = "aiohttp.request"
+"""The member of a scope that has aiohttp's own request."""
+
+AsgiApp: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
-def application(site: Site) -> web.Application:
-    """Return an application that serves every path of a site."""
+def application(served: AsgiApp) -> web.Application:
+    """Return an aiohttp application that passes every request to an ASGI application."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        answer = await site.answer(_request(request), lambda limit: read_body(request, limit))
-        return await _respond(request, answer)
+        exchange = _Exchange(request)
+        with contextlib.suppress(ConnectionError):  # the client is gone
+            await served(_scope(request), exchange.receive, exchange.send)
+        return exchange.response or web.Response(status=500)  # which nobody reads
 
     app = web.Application()
     app.router.add_route("*", r"/{path:[\s\S]*}", serve)
+    app.router.add_route("*", "", serve)  # the root of a sub-application, without a slash
     return app
 
 
-def mounted_at(request: web.Request) -> str:
+def _scope(request: web.Request) -> Message:
+    local = request.transport.get_extra_info("sockname") if request.transport else None
+    path = request.rel_url.raw_path
+    return {
+        "type": "http",
+        "method": request.method,
+        "scheme": "https" if request.secure else "http",
+        "root_path": _mounted_at(request),
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": request.rel_url.raw_query_string.encode(),
+        "headers": [(name.lower(), value) for name, value in request.raw_headers],
+        "client": (request.remote, 0) if request.remote else None,
+        "server": local if isinstance(local, tuple) else None,
+        REQUEST: request,
+    }
+
+
+class _Exchange:
+    """The messages of one request and of its answer."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._is_read = False
+        self._start: Message = {}
+        self.response: web.StreamResponse | None = None
+
+    async def receive(self) -> Message:
+        """Return the next part of the body; after the last one, wait as ASGI servers do."""
+        if self._is_read:
+            await asyncio.Future()
+        content = self._request.content
+        try:
+            body = await content.readany()
+        except (ConnectionError, web.RequestPayloadError):
+            return {"type": "http.disconnect"}
+        self._is_read = content.at_eof()
+        return {"type": "http.request", "body": body, "more_body": not self._is_read}
+
+    async def send(self, message: Message) -> None:
+        """Send the next part of the answer; a short one is sent when the handler returns it."""
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        if self.response is None:
+            fields = [
+                (name.decode(), value.decode("latin-1")) for name, value in self._start["headers"]
+            ]
+            if not message.get("more_body"):
+                self.response = web.Response(
+                    status=self._start["status"], headers=fields, body=message["body"]
+                )
+                return
+            self.response = web.StreamResponse(status=self._start["status"], headers=fields)
+            await self.response.prepare(self._request)
+        await self.response.write(message["body"])
+
+
+def _mounted_at(request: web.Request) -> str:
     """Return the path, decoded, under which a sub-application with a route `/{path}` is mounted."""
     resource = request.match_info.route.resource
     return resource.canonical.removesuffix("/{path}") if resource else ""
-
-
-def path_within(request: web.Request) -> str | None:
-    """Return the path below the mount, undecoded, as `path_below` does."""
-    return path_below(mounted_at(request), request.rel_url.raw_path)
-
-
-def _request(request: web.Request) -> PageRequest:
-    local = request.transport.get_extra_info("sockname") if request.transport else None
-    return PageRequest(
-        method=request.method,
-        root=mounted_at(request),
-        path=path_within(request) or "",  # no page has an empty path
-        query_string=request.rel_url.raw_query_string,
-        headers=joined_fields(request.headers.items()),
-        peer=request.remote,
-        local_address=local[0] if isinstance(local, tuple) else None,
-        is_secure=request.secure,
-    )
-
-
-async def read_body(request: web.Request, limit: int) -> bytes | None:
-    """Return the body of a request; None if it exceeds the limit or is cut off."""
-    body = bytearray()
-    with contextlib.suppress(ConnectionError, web.RequestPayloadError):
-        async for chunk in request.content.iter_any():
-            body += chunk
-            if len(body) > limit:
-                return None
-        return bytes(body)
-    return None
-
-
-async def _respond(request: web.Request, answer: Answer) -> web.StreamResponse:
-    if answer.events is None:
-        return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
-    response = web.StreamResponse(status=answer.status, headers=answer.headers)
-    async with contextlib.aclosing(answer.events) as events:
-        with contextlib.suppress(ConnectionError):
-            await response.prepare(request)
-            async for event in events:
-                await response.write(event)
-    return response

@@ -95,7 +95,6 @@ def coded(text: str) -> Markup:
 FILTERS: Final[dict[str, Callable[..., object]]] = {
     "coded": coded,
     "counted": counted,
-    "lasting": lasting,
     "milliseconds": milliseconds,
     "phases": phases,
     "points": points,

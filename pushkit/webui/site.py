@@ -1,7 +1,7 @@
 """The frame of a dashboard: access checks before every handler, headers after it, templates.
 
-No page loads anything from another origin, and none has an inline script or style. The module is
-independent of the server: `pushkit.webui.aiohttp` and `pushkit.webui.asgi` pass requests to it.
+No page loads anything from another origin, and none has an inline script or style. A site is an
+ASGI application; `pushkit.webui.aiohttp` passes aiohttp's requests to it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,22 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
-from urllib.parse import quote, unquote, urlencode
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -26,26 +36,58 @@ from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.storage.location import with_database
 from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
-from pushkit.webui.exchange import Answer, PageRequest, ReadForm, Refused, values_of
+from pushkit.webui.api import Api, Document, Parameter, Problem, json_of
+from pushkit.webui.asgi import (
+    Answer,
+    Message,
+    PageRequest,
+    Receive,
+    Refused,
+    Send,
+    read_body,
+    refuse_websocket,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from pushkit.webui.asgi import AsgiSite
+
+class Link(NamedTuple):
+    """A page in the navigation."""
+
+    path: str  # may have a query
+    label: str
+    others: tuple[str, ...] = ()  # paths of further pages that belong to it
 
 
-class Acted(NamedTuple):
-    """The result of an action."""
+class HasIds(Protocol):
+    """The result of a change, as a document."""
 
-    then: str  # the path of the page that shows it
+    @property
+    def ids(self) -> Sequence[object]:
+        """What was changed."""
+
+
+class Changed(NamedTuple):
+    """The result of a change by a form."""
+
     ids: Sequence[object]  # what was changed
+    said: str  # the same in a sentence
+    path: str  # the page that shows it
+    query: Mapping[str, str] = MappingProxyType({})
 
+
+T = TypeVar("T")
+D = TypeVar("D", bound=HasIds)
 
 Handler: TypeAlias = Callable[[PageRequest], Awaitable[Answer]]
-Action: TypeAlias = Callable[[PageRequest], Awaitable[Acted]]
-Documents: TypeAlias = Callable[[PageRequest], Awaitable[JsonObject]]
-Act: TypeAlias = Callable[[list[str]], Awaitable[tuple[JsonObject, str]]]
-"""Acts on the items of these ids; returns the result as a document, and as a sentence."""
+Read: TypeAlias = Callable[[PageRequest], Awaitable[Document]]
+"""Returns a document; the annotation of what it returns describes that in the API."""
+Filters: TypeAlias = Sequence[Parameter[Any]]
+Change: TypeAlias = Callable[[PageRequest], Awaitable[Changed]]
+Act: TypeAlias = Callable[[list[T]], Awaitable[tuple[D, str]]]
+"""Changes the items of these ids; returns the result as a document, and as a sentence."""
 
 _HERE: Final = Path(__file__).parent
 _MAX_FORM_BYTES: Final = 64 * 1024
@@ -53,7 +95,6 @@ _MAX_LIVE: Final = 32
 _MAX_TICKED: Final = 200
 _AUDITED: Final = 10  # the most ids in a line of the audit log
 _AUDITED_CHARS: Final = 500  # the longest filter there
-_MAX_ID_CHARS: Final = 128
 _LIVE_INTERVAL: Final = 5.0  # seconds
 _LIVE_FOR: Final = 600  # seconds
 _HEADERS: Final = {
@@ -87,12 +128,19 @@ class Site:
     """
 
     def __init__(
-        self, *, access: DashboardAccess, templates: Path, title: str, database: str
+        self,
+        *,
+        access: DashboardAccess,
+        templates: Path,
+        title: str,
+        database: str,
+        links: Sequence[Link],
+        search: tuple[str, str],  # what can be found: in short, and in a sentence
+        found_by: Callable[[str], str],  # returns the path for a text in the search field
     ) -> None:
         self.access = access
         self._live = 0
         self._wrong_tokens = RepeatedLog(_log, most=10)
-        self._title = title
         # Cookies are shared by all ports of a host: each kind of dashboard has its own name.
         self._cookie = f"{title}_dashboard"
         self._environment = Environment(
@@ -107,6 +155,9 @@ class Site:
         self._environment.filters["with_database"] = lambda command: with_database(
             command, database
         )
+        self._environment.globals.update(links=links, search=search, title=title)
+        self._links = links
+        self.api = Api(title)
         self._static = {path.name: path.read_bytes() for path in (_HERE / "static").iterdir()}
         everything = b"".join(self._static[name] for name in sorted(self._static))
         self._static_version = hashlib.sha256(everything).hexdigest()[:12]
@@ -117,68 +168,70 @@ class Site:
         self._route("POST", "/logout", self._logout)
         self._route("GET", "/live", self._serve_live)
 
-    # --- routes --------------------------------------------------------------------------------
+        async def describe(request: PageRequest) -> Answer:
+            return _json(self.api.document(f"{request.root}/api/v1"))
 
-    def show(self, path: str, template: str, make: Documents, *, kept: Sequence[str] = ()) -> None:
-        """Serve a document as a page, and as JSON below `/api/v1` (`/` as `/overview`).
-
-        `{name}` in a path matches any one segment. The query's values named in `kept` are shown in
-        the page's form, and kept in the link to older items.
-        """
-
-        async def page(request: PageRequest) -> Answer:
-            found = await make(request)
-            if not kept:
-                return self._html(request, template, {"found": found})
-            query = {name: request.query.get(name, "") for name in kept}
-            older = {**_filled(query), "before": str(found["before"] or "")}
-            is_further = bool(request.query.get("before"))
-            context: JsonObject = {
-                "query": {**query},
-                "older": urlencode(older),
-                "is_further": is_further,
-            }
-            return self._html(request, template, {"found": found, **context})
-
-        async def document(request: PageRequest) -> Answer:
-            return _json(await make(request))
-
-        self._route("GET", path, page)
-        self._route("GET", f"/api/v1{'/overview' if path == '/' else path}", document)
-
-    def search(self, found_by: Callable[[str], str]) -> None:
-        """Serve the search field: redirect to the path that `found_by` returns for its text."""
-
-        async def serve(request: PageRequest) -> Answer:
+        async def find(request: PageRequest) -> Answer:
             return _see_other(request, found_by(request.query.get("q", "").strip()))
 
-        self._route("GET", "/search", serve)
+        self._route("GET", "/api/openapi.json", describe)
+        self._route("GET", "/search", find)
 
-    def describe(self, document: Callable[..., JsonObject]) -> None:
-        """Serve the API's description, made from its path and whether it is `with_actions`."""
+    # --- routes --------------------------------------------------------------------------------
 
-        async def serve(request: PageRequest) -> Answer:
-            base = f"{request.root}/api/v1"
-            return _json(document(base, with_actions=self.access.allow_actions))
+    def show(self, path: str, template: str, read: Read, *parameters: Parameter[Any]) -> None:
+        """Serve a document as a page, and as JSON below `/api/v1` (`/` as `/overview`).
 
-        self._route("GET", "/api/openapi.json", serve)
+        `{id}` in a path matches any one segment. The values of filters are shown in the page's
+        form, and kept in the link to older items.
+        """
+        filters = [each.name for each in parameters if each.member]
 
-    def actions(self, path: str, name: str, act: Act, *, kept: Sequence[str]) -> None:
-        """Serve an action on one item of the list at a path, on several ticked ones, and by API.
+        async def page(request: PageRequest) -> Answer:
+            found: Any = json_of(await read(request))
+            context: JsonObject = {"found": found}
+            if filters:
+                query = {name: request.query.get(name, "") for name in filters}
+                older = {**_filled(query), "before": str(found.get("before") or "")}
+                context |= {
+                    "query": {**query},
+                    "older": urlencode(older),
+                    "is_further": bool(request.query.get("before")),
+                }
+            return self._html(request, template, context)
 
-        `kept` names the filters of the list, to which the page returns.
+        async def document(request: PageRequest) -> Answer:
+            return _json(json_of(await read(request)))
+
+        in_api = "/overview" if path == "/" else path
+        self._route("GET", path, page)
+        self._route("GET", f"/api/v1{in_api}", document)
+        self.api.add("GET", in_api, read.__doc__ or "", parameters, _returned(read))
+
+    def changes(
+        self, path: str, name: str, act: Act[T, D], of: Parameter[T], filters: Filters
+    ) -> None:
+        """Serve a change of one item of the list at a path, of several ticked ones, and by API.
+
+        Args:
+            path: The path of the list.
+            name: What is done.
+            act: Does it.
+            of: The id of an item.
+            filters: The parameters of the list, to which the page returns.
         """
 
-        async def one(request: PageRequest) -> Acted:
-            found, said = await act([id_of(request)])
-            then = f"{path}/{quote(id_of(request), safe='')}?{urlencode({'said': said})}"
-            return Acted(then, _ids_in(found))
+        async def one(request: PageRequest) -> Changed:
+            found, said = await act([of.of(request.values)])
+            return Changed(found.ids, said, f"{path}/{quote(request.values['id'], safe='')}")
 
-        async def ticked(request: PageRequest) -> Acted:
-            ids = request.form.get("id", [])[:_MAX_TICKED]
-            found, said = await act(ids) if ids else ({}, "Nothing was selected.")
-            query = fields_of(request, kept)
-            return Acted(f"{path}?{urlencode({**query, 'said': said})}", _ids_in(found))
+        async def ticked(request: PageRequest) -> Changed:
+            ids = [of.of({"id": each}) for each in request.form.get("id", [])[:_MAX_TICKED]]
+            query = fields_of(request, filters)
+            if not ids:
+                return Changed((), "Nothing was selected.", path, query)
+            found, said = await act(ids)
+            return Changed(found.ids, said, path, query)
 
         async def by_api(request: PageRequest) -> Answer:
             self._check_actions()
@@ -186,29 +239,45 @@ class Site:
             if not self.access.holds_bearer(request.headers.get("authorization")):
                 raise Refused(403, "an action of the API needs the Bearer token")
             self._audit(request, name, "asked")
-            found, _ = await act([id_of(request)])
-            self._audit(request, name, "done", ids=_ids_in(found))
-            return _json(found)
+            found, _ = await act([of.of(request.values)])
+            self._audit(request, name, "done", ids=found.ids)
+            return _json(json_of(found))
 
-        self.action(f"{path}/{{id}}/{name}", name, one)
-        self.action(f"{path}/{name}", name, ticked, kept=kept)
+        self.change(f"{path}/{{id}}/{name}", name, one)
+        self.change(f"{path}/{name}", name, ticked, filters)
         self._route("POST", f"/api/v1{path}/{{id}}/{name}", by_api)
+        [answer, _] = get_args(_returned(act))
+        self.api.add("POST", f"{path}/{{id}}/{name}", act.__doc__ or "", [of], answer)
 
-    def action(self, path: str, name: str, act: Action, *, kept: Sequence[str] = ()) -> None:
-        """Serve an action of a form, and redirect to the page that `act` returns.
+    def change(self, path: str, name: str, act: Change, filters: Filters = ()) -> None:
+        """Serve a change by a form, and redirect to the page that shows its result.
 
-        `kept` names the fields that hold the filter.
+        `filters` are the parameters that the form may have.
         """
 
         async def serve(request: PageRequest) -> Answer:
             self._check_form(request)
-            wanted = fields_of(request, kept)
+            wanted = fields_of(request, filters)
             self._audit(request, name, "asked", wanted, request.form.get("id", [])[:_MAX_TICKED])
-            acted = await act(request)
-            self._audit(request, name, "done", wanted, acted.ids)
-            return _see_other(request, acted.then)
+            changed = await act(request)
+            self._audit(request, name, "done", wanted, changed.ids)
+            query = urlencode({**changed.query, "said": changed.said})
+            return _see_other(request, f"{changed.path}?{query}")
 
         self._route("POST", path, serve)
+
+    def _current(self, request: PageRequest) -> str:
+        """Return the link that leads to a page: of several, the one that says most of its query."""
+        found = [
+            link.path
+            for link in self._links
+            if any(
+                request.path == each or (each != "/" and request.path.startswith(f"{each}/"))
+                for each in (link.path.partition("?")[0], *link.others)
+            )
+            and {*parse_qsl(link.path.partition("?")[2])} <= {*request.query.items()}
+        ]
+        return max(found, key=len, default="")
 
     async def _serve_live(self, request: PageRequest) -> Answer:
         """Tell a page when to refresh, by server-sent events."""
@@ -245,20 +314,29 @@ class Site:
 
         return application(self)
 
-    def asgi(self) -> AsgiSite:
+    def asgi(self) -> Site:
         """Return the site as an ASGI application, to run, or to mount in Starlette or FastAPI."""
-        from pushkit.webui.asgi import AsgiSite
+        return self
 
-        return AsgiSite(self)
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one request; acknowledge a server's lifespan events, for which nothing is done."""
+        if scope["type"] == "lifespan":
+            for done in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{done}.complete"})
+        elif scope["type"] == "websocket":
+            await refuse_websocket(receive, send)
+        elif scope["type"] == "http":
+            answer = await self._answer(PageRequest.of(scope), receive)
+            await answer.send(receive, send)
 
     # --- around every handler ------------------------------------------------------------------
 
-    async def answer(self, request: PageRequest, read: ReadForm) -> Answer:
-        """Answer a request."""
+    async def _answer(self, request: PageRequest, receive: Receive) -> Answer:
         try:
             query = {name: values[0] for name, values in values_of(request.query_string).items()}
             request = replace(request, query=query)
-            answer = await self._handle(request, read)
+            answer = await self._handle(request, receive)
         except Refused as exc:
             answer = self._refusal(request, exc)
         except ConfigError as exc:
@@ -271,7 +349,7 @@ class Site:
             answer = self._refusal(request, Refused(500, "the dashboard failed: see its log"))
         return replace(answer, headers=tuple((_HEADERS | dict(answer.headers)).items()))
 
-    async def _handle(self, request: PageRequest, read: ReadForm) -> Answer:
+    async def _handle(self, request: PageRequest, receive: Receive) -> Answer:
         if not self.access.knows_host(request.headers.get("host"), request.local_address):
             raise Refused(421, "Host names another server: give this name by --host or `hosts`")
         if not request.path.startswith(("/static/", "/login")) and not self._may_read(request):
@@ -279,7 +357,7 @@ class Site:
         handler, values = self._find(request)
         request = replace(request, values=values)
         if request.method == "POST":
-            body = await read(_MAX_FORM_BYTES)
+            body = await read_body(receive, _MAX_FORM_BYTES)
             if body is None:
                 raise Refused(413, f"expected a whole form, of at most {_MAX_FORM_BYTES} bytes")
             request = replace(request, form=values_of(body.decode("utf-8", "replace")))
@@ -322,8 +400,8 @@ class Site:
     def _refusal(self, request: PageRequest, refused: Refused) -> Answer:
         status, text = refused.status, str(refused)
         if request.path.startswith("/api/"):
-            problem: JsonObject = {"type": "about:blank", "status": status, "detail": text}
-            answer = _json(problem, status=status, content_type=_PROBLEM)
+            problem = Problem(status=status, detail=text)
+            answer = _json(json_of(problem), status=status, content_type=_PROBLEM)
         else:
             found: JsonObject = {"status": status, "text": text}
             answer = self._html(request, "refusal.html", found, status=status)
@@ -341,7 +419,7 @@ class Site:
         text = self._environment.get_template(template).render(
             **found,
             root=request.root,
-            title=self._title,
+            current=self._current(request),
             here=unquote(request.path),
             now=utc_now(),
             form_token=form_token,
@@ -442,23 +520,14 @@ class Site:
 _READS: Final = ("GET", "HEAD")
 
 
-def id_of(request: PageRequest) -> str:
-    """Return the `{id}` in a path."""
-    found = request.values["id"]
-    if len(found) > _MAX_ID_CHARS or not found.isprintable():
-        raise Refused(404, "there is nothing with this id")
-    return found
+def fields_of(request: PageRequest, filters: Filters) -> dict[str, str]:
+    """Return the values of filters in a form, without empty ones."""
+    return _filled({each.name: request.field(each.name) for each in filters if each.member})
 
 
-def fields_of(request: PageRequest, names: Iterable[str]) -> dict[str, str]:
-    """Return these fields of a form, without empty ones."""
-    return _filled({name: request.field(name) for name in names})
-
-
-def _ids_in(found: JsonObject) -> Sequence[object]:
-    """Return the ids that an action changed."""
-    ids = found.get("ids")
-    return ids if isinstance(ids, list) else []
+def _returned(function: Callable[..., object]) -> object:
+    """Return the type that a coroutine function returns."""
+    return get_type_hints(function, include_extras=True)["return"]
 
 
 def _filled(fields: Mapping[str, str]) -> dict[str, str]:
@@ -477,6 +546,6 @@ def _see_other(request: PageRequest, path: str, *headers: tuple[str, str]) -> An
     return Answer(status=303, headers=(("Location", request.root + path), *headers))
 
 
-def _json(found: JsonObject, *, status: int = 200, content_type: str = _JSON) -> Answer:
+def _json(found: JsonValue, *, status: int = 200, content_type: str = _JSON) -> Answer:
     headers = (("Content-Type", content_type),)
     return Answer(status=status, headers=headers, body=write_json(found))

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from pushkit.webui.access import DashboardAccess
-from pushkit.webui.site import Site
+from pushkit.webui.api import LIMIT
+from pushkit.webui.site import Link, Site
+from receiver.admin import Redriven
+from receiver.dashboard import pages
 from receiver.dashboard.memory import Memory
-from receiver.dashboard.openapi import openapi_document
-from receiver.dashboard.pages import InboxPages, is_number, number_of
+from receiver.dashboard.pages import InboxPages
 
 if TYPE_CHECKING:
-    from pushkit.bounded_json import JsonObject
     from receiver.admin import InboxAdmin
     from receiver.receiver import Receiver
 
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
-_FILTERS: Final = ("status", "sender", "task", "unmatched")
+_LINKS: Final = (
+    Link("/", "Overview"),
+    Link("/notifications", "Notifications", others=("/task",)),
+    Link("/notifications?status=dead", "Dead letters"),
+    Link("/notifications?unmatched=1", "Unmatched"),
+    Link("/queues", "Queues"),
+    Link("/callbacks", "Callbacks"),
+    Link("/refusals", "Refusals"),
+)
+_PAGED: Final = (pages.BEFORE, LIMIT)
+_SEARCH: Final = ("Task, #number", "Find a task, or a notification by its number")
 
 
 def receiver_dashboard(
@@ -55,8 +67,8 @@ def dashboard_of(
     """Return the dashboard of a receiver in this process; refusals are kept from this call on."""
     memory = memory or Memory()
     receiver.events.add(memory.record)
-    pages = InboxPages(receiver.inbox, memory=memory, degraded=receiver.degraded)
-    return _site(pages, access)
+    of = InboxPages(receiver.inbox, memory=memory, degraded=receiver.degraded)
+    return _site(of, access)
 
 
 def inbox_dashboard(inbox: InboxAdmin, *, access: DashboardAccess) -> Site:
@@ -64,34 +76,41 @@ def inbox_dashboard(inbox: InboxAdmin, *, access: DashboardAccess) -> Site:
     return _site(InboxPages(inbox), access)
 
 
-def _site(pages: InboxPages, access: DashboardAccess) -> Site:
+def _site(of: InboxPages, access: DashboardAccess) -> Site:
     site = Site(
-        access=access, templates=_TEMPLATES, title="receiver", database=pages.inbox.location
+        access=access,
+        templates=_TEMPLATES,
+        title="receiver",
+        database=of.inbox.location,
+        links=_LINKS,
+        search=_SEARCH,
+        found_by=_found_by,
     )
-    site.show("/", "overview.html", pages.overview)
-    site.show("/notifications", "notifications.html", pages.notifications, kept=_FILTERS)
-    site.show("/notifications/{id}", "notification.html", pages.notification)
-    site.show("/task", "task.html", pages.task)
-    site.show("/queues", "queues.html", pages.queues)
-    site.show("/callbacks", "callbacks.html", pages.callbacks)
-    site.show("/refusals", "refusals.html", pages.refusals, kept=("code",))
-    site.show("/refusals/{id}", "refusal_of_one.html", pages.refusal)
-    site.search(_found_by)
-    site.describe(openapi_document)
+    filters = pages.OF_NOTIFICATIONS
+    site.show("/", "overview.html", of.overview)
+    site.show("/notifications", "notifications.html", of.notifications, *filters, *_PAGED)
+    page = ("/notifications/{id}", "notification.html")
+    site.show(*page, of.notification, pages.ID, pages.WITH_BODY)
+    site.show("/task", "task.html", of.task, pages.ONE_TASK, pages.SENDER)
+    site.show("/queues", "queues.html", of.queues, pages.AFTER, LIMIT)
+    site.show("/callbacks", "callbacks.html", of.callbacks)
+    site.show("/refusals", "refusals.html", of.refusals, pages.CODE, *_PAGED)
+    site.show("/refusals/{id}", "refusal_of_one.html", of.refusal, pages.ID)
 
-    async def redrive(ids: list[str]) -> tuple[JsonObject, str]:
-        found = await pages.inbox.redrive([number_of(each) for each in ids])
+    async def redrive(ids: list[int]) -> tuple[Redriven, str]:
+        """Redrive a dead letter."""
+        found = await of.inbox.redrive(ids)
         said = f"{len(found.ids)} redriven"
         said += f"; {found.skipped} skipped: not a dead letter" if found.skipped else ""
-        return {"ids": list(found.ids), "skipped": found.skipped}, f"{said}."
+        return found, f"{said}."
 
     if access.allow_actions:
-        site.actions("/notifications", "redrive", redrive, kept=_FILTERS)
+        site.changes("/notifications", "redrive", redrive, pages.ID, filters)
     return site
 
 
 def _found_by(wanted: str) -> str:
     """Return the page for a search text: `#17` is a notification, anything else a task."""
-    if wanted.startswith("#") and is_number(wanted[1:]):
+    if wanted.startswith("#") and re.fullmatch(pages.NUMBER, wanted[1:]):
         return f"/notifications/{wanted[1:]}"
     return f"/task?{urlencode({'task': wanted})}" if wanted else "/notifications"

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypeAlias
 
 from pushkit.events.receiver import NotificationRefused
-from pushkit.webui.documents import Finding, Headline, Severity, Verdict, worst_of
+from pushkit.webui.overview import Finding, Headline, Severity, Verdict, worst_of
 from receiver.dashboard.memory import MOST_KEPT, KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxFigures
 from receiver.refusals import refusal_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pushkit.bounded_json import JsonObject
 from pushkit.events.receiver import NotificationRefused
+from receiver.dashboard.documents import StepResult, VerifiedStep
 from receiver.inbox.inspection import NotificationReport
 from receiver.inbox.model import InboxStatus
 from receiver.steps import Step, results_of
@@ -15,20 +15,21 @@ from receiver.steps import Step, results_of
 _SIGNED: Final = (Step.SIGNATURE, Step.TIME, Step.IDS, Step.BODY)
 # Not each signature states them, and the inbox does not say which one it was.
 _OF_SOME_SIGNATURES: Final = (Step.ISSUER, Step.AUDIENCE)
+_ENDED: Final = {InboxStatus.DONE: StepResult.PASSED, InboxStatus.DEAD: StepResult.FAILED}
 
 
-def steps_of_refused(refused: NotificationRefused) -> list[JsonObject]:
+def steps_of_refused(refused: NotificationRefused) -> list[VerifiedStep]:
     """Return every step with its result; none if the request was no notification."""
     if not refused.steps:
         return []
     found = {Step.SENDER: refused.sender or ""}
     return [
-        _step(each.step, each.result, each.found or found.get(each.step, ""))
+        _step(each.step, StepResult(each.result), each.found or found.get(each.step, ""))
         for each in results_of(refused.steps, refused.code, refused.reason)
     ]
 
 
-def steps_of_accepted(report: NotificationReport) -> list[JsonObject]:
+def steps_of_accepted(report: NotificationReport) -> list[VerifiedStep]:
     """Return every step with what it proved: a notification in the inbox has passed 1 to 9.
 
     Without a key, the inbox does not say whether the sender signs, so neither do the steps.
@@ -52,11 +53,15 @@ def steps_of_accepted(report: NotificationReport) -> list[JsonObject]:
     }
     untold = (*_OF_SOME_SIGNATURES, *(() if found.kid else _SIGNED))
     passed = [
-        _step(step, "not_told" if step in untold else "passed", proven.get(step, ""))
+        _step(
+            step,
+            StepResult.NOT_TOLD if step in untold else StepResult.PASSED,
+            proven.get(step, ""),
+        )
         for step in Step
     ]
     result, says = _of_callbacks(report)
-    callbacks: JsonObject = {
+    callbacks: VerifiedStep = {
         "step": 10,
         "name": "callbacks",
         "checks": "callbacks, in the order of the task",
@@ -66,22 +71,22 @@ def steps_of_accepted(report: NotificationReport) -> list[JsonObject]:
     return [*passed, callbacks]
 
 
-def _of_callbacks(report: NotificationReport) -> tuple[str, str]:
+def _of_callbacks(report: NotificationReport) -> tuple[StepResult, str]:
     """Return the result of the callbacks, and what is known of them."""
     found, called = report.notification, report.callbacks
     if found.unmatched:
-        return "not_reached", "it matched no callback"
-    ended = {InboxStatus.DONE: "passed", InboxStatus.DEAD: "failed"}.get(found.status, "waits")
-    if ended == "passed" and not called:
-        ended = "not_told"
+        return StepResult.NOT_REACHED, "it matched no callback"
+    ended = _ENDED.get(found.status, StepResult.WAITS)
+    if ended is StepResult.PASSED and not called:
+        ended = StepResult.NOT_TOLD
     return ended, f"{sum(each.done for each in called)} of {len(called)} done"
 
 
-def _step(step: Step, result: str, found: str) -> JsonObject:
+def _step(step: Step, result: StepResult, found: str) -> VerifiedStep:
     return {
         "step": step.number,
         "name": step.word,
         "checks": step.checks,
         "found": found,
-        "result": str(result),
+        "result": result,
     }

@@ -25,30 +25,21 @@ from pushkit.url import audience_of
 from pushkit.webhook import WebhookRequest
 from receiver.diagnosis.words import (
     OF_A_SIGNATURE,
-    Stated,
+    Unproven,
     in_words,
     signed_again,
-    stated_by,
+    unproven_by,
     unstated,
 )
+from receiver.notification import VerifiedNotification, read_notification
 from receiver.options import Schemes
-from receiver.selection import Selected
+from receiver.request import Request
 from receiver.senders import SenderProfile, TaskPolicy, TrustedSender
+from receiver.signatures import Claims, check_claims, prove_body
 from receiver.steps import CheckResult, Result, Step, Trail, results_of
+from receiver.tokens import HandedOut, check_secrets, read_secrets
 from receiver.trust import load_trust
-from receiver.verification import (
-    HandedOut,
-    Head,
-    Signed,
-    VerifiedHead,
-    VerifiedNotification,
-    check_head,
-    check_presented,
-    presented,
-    read_notification,
-    verify_body,
-    verify_notification,
-)
+from receiver.verification import verify_notification
 
 _P = ParamSpec("_P")
 _PLACES: Final = {step: place for place, step in enumerate(Step)}
@@ -132,7 +123,7 @@ class _ByScheme:
     def __init__(self, request: WebhookRequest, expected: Expected, scheme: Scheme) -> None:
         self.verified: VerifiedNotification | None = None
         self._request, self._expected, self._scheme = request, expected, scheme
-        self._stated = stated_by(scheme, request.headers) if expected.profile.signed else None
+        self._stated = unproven_by(scheme, request.headers) if expected.profile.signed else None
         self._keys, self._headers = expected.keys, request.headers
         if expected.keys is None and scheme is Scheme.JWT and expected.profile.signed:
             own = generate_key(Algorithm.ES256)
@@ -176,7 +167,7 @@ class _ByScheme:
     def _trusted(self) -> TrustedSender:
         """Return a sender that is trusted with what is expected, or else with what is stated."""
         expected, by = self._expected, self._scheme
-        claims = None if self._stated is None else self._stated.signed.claims
+        claims = None if self._stated is None else self._stated.claims
         signed, by_jwt = expected.profile.signed, by is Scheme.JWT
         states = by_jwt and expected.profile is SenderProfile.STANDARD
         issuer = expected.issuer or (claims.issuer if claims else None) or _ISSUER
@@ -265,37 +256,31 @@ class _ByScheme:
 
     def _checked(self) -> dict[Step, InboundError | None]:
         """Check each step by itself: None if it passes."""
-        stated, body, sender = self._stated, self._request.body, self._sender
+        stated, body, claims = self._stated, self._request.body, self._claims()
         found: dict[Step, InboundError | None] = {}
-        signed, sha256 = Signed(None, None, None), body_sha256(body)
         if stated is not None:
-            found, signed = self._checked_head(stated), stated.signed
-        proven = VerifiedHead(
-            sender=sender,
-            claims=signed.claims,
-            signature=signed.signature,
-            webhook=signed.webhook,
-            delivery_id=None,
-        )
-        if stated is not None:
+            found = self._checked_claims(claims)
             found[Step.SIGNATURE] = _refusal(self._check_signature)
-            found[Step.BODY] = _refusal(verify_body, proven, body, sha256)
-        found[Step.CONTENT] = _refusal(read_notification, proven, body, sha256)
-        found[Step.TOKEN] = _refusal(self._check_token)
+            found[Step.BODY] = _refusal(prove_body, claims, body, Trail())
+        sha256 = body_sha256(body)
+        found[Step.CONTENT] = _refusal(read_notification, claims, None, body, sha256, Trail())
+        found[Step.TOKEN] = _refusal(self._check_token, claims)
         return found
 
-    def _checked_head(self, stated: Stated) -> dict[Step, InboundError | None]:
+    def _claims(self) -> Claims:
+        """Return what the signature is over, as if it were valid."""
+        jwt, claims, signature, webhook, _ = self._stated or Unproven()
+        return Claims(self._sender, jwt.token if jwt else None, claims, signature, webhook)
+
+    def _checked_claims(self, claims: Claims) -> dict[Step, InboundError | None]:
         """Check times, issuer, audience and ids, each as if the one before had passed."""
-        sender, now, signed = self._sender, self._expected.now, stated.signed
-        audiences = sender.audiences or (f"{_URL}/",)
+        now, audiences = self._expected.now, self._sender.audiences or (f"{_URL}/",)
         found: dict[Step, InboundError | None] = {}
         while Step.IDS not in found:
             trail = Trail()
-            head = self._head(trail)
-            selected = Selected(sender, stated.jwt)
-            refusal = _refusal(check_head, selected, signed, head, audiences, now)
+            refusal = _refusal(check_claims, claims, self._asked(trail), audiences, now)
             found = dict.fromkeys(trail.begun[1:]) | found | {trail.step: refusal}
-            signed = _as_if_passed(trail.step, signed, now, sender.issuer, audiences)
+            claims = _as_if_passed(trail.step, claims, now, audiences)
         return found
 
     def _check_signature(self) -> None:
@@ -308,15 +293,13 @@ class _ByScheme:
             if trail.step in (Step.SENDER, Step.SIGNATURE):
                 raise
 
-    def _head(self, trail: Trail) -> Head:
-        target, headers = self._request.target, self._headers
-        return Head(method="POST", path="/", target=target, headers=headers, trail=trail)
+    def _asked(self, trail: Trail) -> Request:
+        return Request.of(replace(self._request, headers=self._headers), "/", trail=trail)
 
-    def _check_token(self) -> None:
-        jwt = None if self._stated is None else self._stated.jwt
-        secret = presented(self._headers, self._sender, jwt)
-        handed_out = [HandedOut(token=hash_token(one)) for one in self._tokens()]
-        check_presented(self._sender, secret, handed_out)
+    def _check_token(self, claims: Claims) -> None:
+        secrets = read_secrets(claims, self._asked(Trail()))
+        registered = [HandedOut(token=hash_token(token)) for token in self._tokens()]
+        check_secrets(claims, secrets, registered, Trail())
 
 
 def _refusal(
@@ -329,20 +312,18 @@ def _refusal(
     return None
 
 
-def _as_if_passed(
-    step: Step, signed: Signed, now: datetime, issuer: str | None, audiences: Sequence[str]
-) -> Signed:
-    """Return what is signed with the times, the issuer or the audience that would pass."""
-    claims, signature, webhook = signed
+def _as_if_passed(step: Step, claims: Claims, now: datetime, audiences: Sequence[str]) -> Claims:
+    """Return claims with the times, the issuer or the audience that would pass."""
+    jwt, signature, webhook = claims.jwt, claims.signature, claims.webhook
     if step is Step.TIME:
         times: dict[str, Any] = {"issued_at": now, "expires_at": now}
-        return Signed(
-            claims and replace(claims, not_before=None, **times),
-            signature and replace(signature, **times),
-            webhook and replace(webhook, timestamp=now),
+        return claims._replace(
+            jwt=jwt and replace(jwt, not_before=None, **times),
+            signature=signature and replace(signature, **times),
+            webhook=webhook and replace(webhook, timestamp=now),
         )
-    if claims is not None and step is Step.ISSUER:
-        claims = replace(claims, issuer=issuer)
-    elif claims is not None:
-        claims = replace(claims, audience=tuple(audiences))
-    return Signed(claims, signature, webhook)
+    if jwt is not None and step is Step.ISSUER:
+        jwt = replace(jwt, issuer=claims.sender.issuer)
+    elif jwt is not None:
+        jwt = replace(jwt, audience=tuple(audiences))
+    return claims._replace(jwt=jwt)

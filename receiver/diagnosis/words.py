@@ -31,11 +31,10 @@ from pushkit.signing.notification_jwt import (
     read_unverified_claims,
 )
 from pushkit.signing.scheme import Scheme
-from pushkit.signing.standard_webhooks import read_unverified_webhook
+from pushkit.signing.standard_webhooks import UnverifiedWebhook, read_unverified_webhook
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.senders import SenderProfile
 from receiver.steps import CheckResult, Result, Step
-from receiver.verification import Signed
 
 OF_A_SIGNATURE: Final = frozenset(
     {Step.SIGNATURE, Step.TIME, Step.ISSUER, Step.AUDIENCE, Step.IDS, Step.BODY}
@@ -46,26 +45,29 @@ _WITH_FACTS: Final = frozenset({Step.SIGNATURE, Step.TIME, Step.IDS, Step.BODY})
 # --- what a request states -----------------------------------------------------------------------
 
 
-class Stated(NamedTuple):
+class Unproven(NamedTuple):
     """What the signature of one scheme states. Nothing of it is proven."""
 
-    signed: Signed  # as if the signature were valid
     jwt: UnverifiedJwt | None = None
+    claims: VerifiedJwt | None = None  # of the JWT, as if it were valid
+    signature: VerifiedHttpSignature | None = None  # likewise
+    webhook: UnverifiedWebhook | None = None
     kid: str | None = None  # the keys that it names
 
     @classmethod
-    def by(cls, scheme: Scheme, headers: Headers) -> Stated:
+    def by(cls, scheme: Scheme, headers: Headers) -> Unproven:
         """Read it.
 
         Raises:
             InboundError: There is no such signature, or it cannot be read.
         """
         if scheme is Scheme.STANDARD_WEBHOOKS:
-            return cls(Signed(None, None, read_unverified_webhook(headers)))
+            return cls(webhook=read_unverified_webhook(headers))
         if scheme is Scheme.HTTP_MESSAGE_SIGNATURES:
             found = read_unverified_signatures(headers)
             if not found:
                 raise InvalidSignatureError(f"found no HTTP message signature with tag {TAG}")
+            kids = ", ".join(one.keyid for one in found)  # two keys may sign during a rotation
             signature = VerifiedHttpSignature(
                 keyid=found[0].keyid,
                 delivery_id=headers.one("webhook-id") or "",
@@ -73,19 +75,18 @@ class Stated(NamedTuple):
                 expires_at=found[0].expires_at,
                 digests=read_content_digest(headers),
             )
-            kids = ", ".join(one.keyid for one in found)  # two keys may sign during a rotation
-            return cls(Signed(None, signature, None), kid=kids)
+            return cls(signature=signature, kid=kids)
         compact = find_jwt(headers)
         if compact is None:
             raise InvalidSignatureError(f"no JWT in {SIGNATURE_HEADER} or Authorization")
         jwt = read_unverified(compact)
         claims = read_unverified_claims(jwt)
         members = {each.name: getattr(claims, each.name) for each in dataclasses.fields(claims)}
-        return cls(Signed(VerifiedJwt(**members), None, None), jwt, jwt.kid)
+        return cls(jwt=jwt, claims=VerifiedJwt(**members), kid=jwt.kid)
 
     def facts(self, request: WebhookRequest, now: datetime) -> dict[Step, str]:
         """Return what was found, by the step that checks it."""
-        claims, signature, webhook = self.signed
+        jwt, claims, signature, webhook, kid = self
         if webhook is not None:
             return {
                 Step.SIGNATURE: "over id, time and body",
@@ -95,13 +96,13 @@ class Stated(NamedTuple):
             }
         if signature is not None:
             return {
-                Step.SIGNATURE: f"kid {self.kid}",
+                Step.SIGNATURE: f"kid {kid}",
                 Step.TIME: _times(signature.issued_at, signature.expires_at, now),
                 Step.AUDIENCE: "the URL that is signed",
                 Step.IDS: signature.delivery_id or "none",
                 Step.BODY: "Content-Digest",
             }
-        if claims is None or self.jwt is None:
+        if claims is None or jwt is None:
             return {}
         received = body_sha256(request.body)
         there = ", ".join(request.headers.all("webhook-id"))
@@ -109,7 +110,7 @@ class Stated(NamedTuple):
         if claims.not_before is not None:
             times += f", not before {claims.not_before:%Y-%m-%dT%H:%M:%SZ}"
         return {
-            Step.SIGNATURE: f"{self.jwt.algorithm} by kid {claims.kid}",
+            Step.SIGNATURE: f"{jwt.algorithm} by kid {claims.kid}",
             Step.TIME: times,
             Step.ISSUER: claims.issuer or "none",
             Step.AUDIENCE: ", ".join(claims.audience) or "none",
@@ -122,10 +123,10 @@ class Stated(NamedTuple):
         }
 
 
-def stated_by(scheme: Scheme, headers: Headers) -> Stated | None:
+def unproven_by(scheme: Scheme, headers: Headers) -> Unproven | None:
     """Return what the signature of a scheme states; None if it cannot be read."""
     with contextlib.suppress(InboundError):
-        return Stated.by(scheme, headers)
+        return Unproven.by(scheme, headers)
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -15,16 +14,14 @@ from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import WebhookRequest
-from receiver.answers import Answer
-from receiver.diagnosis.words import Stated, in_words, stated_by, unstated
-from receiver.edge import BrokenBodyError, ReadBody, Reply, Turns
+from receiver.diagnosis.words import Unproven, in_words, unproven_by, unstated
 from receiver.listening.trusting import KeySource, Trusting
 from receiver.peers import rate_key
 from receiver.receiver import Receiver
 from receiver.refusals import REFUSALS
-from receiver.selection import keys_to_ask_for
+from receiver.request import Answer, BrokenBodyError, ReadBody, Request
+from receiver.selection import read_signatures
 from receiver.steps import CheckResult, Result, Step, Trail, results_of
-from receiver.verification import Head
 
 # Bodies of unproven requests that are read at once, for the screen alone.
 _MOST_UNPROVEN = 8
@@ -73,44 +70,41 @@ class ListeningEdge:
         self._arrived = 0
         self._reading: Counter[str] = Counter()  # unproven bodies, by the address of their peer
 
-    def begin(self, head: Head, read: ReadBody, reply: Reply) -> Turns:
+    async def handle(self, asked: Request) -> Answer:
         """Answer one request as the receiver does, and show it."""
-        if head.method != "POST":
-            return (yield from self._receiver.edge.begin(head, read, reply))
-        return self._listen(head, read, reply)
-
-    async def _listen(self, head: Head, read: ReadBody, reply: Reply) -> None:
+        if asked.method != "POST":
+            return await self._receiver.handler.handle(asked)
         self._arrived += 1
         number, now = self._arrived, utc_now()
         trail = Trail()
-        headers = await self._trusting.prepare(head.headers)
-        seen = replace(head, headers=headers, body=None, trail=trail)
+        headers = await self._trusting.prepare(asked.headers)
         body: bytes | None = None
         is_read = False
 
         async def proven(limit: int) -> bytes | None:
             nonlocal body, is_read
             is_read = True
-            body = await read(limit)
+            body = await asked.read(limit)
             return body
 
-        answer = await self._receiver.edge.answer(seen, proven)
+        seen = replace(asked, headers=headers, body=None, read=proven, trail=trail)
+        answer = await self._receiver.handler.handle(seen)
         if not is_read:  # its head is refused; it is shown all the same
-            body = await self._unproven(rate_key(head.socket_peer), read)
+            body = await self._unproven(rate_key(asked.peer), asked.read)
         request = WebhookRequest(
-            method=head.method, target=head.target, headers=head.headers, body=body or b""
+            method=asked.method, target=asked.target, headers=asked.headers, body=body or b""
         )
         await self._show(self._arrival(request, seen, answer, number=number, now=now))
-        reply(answer)
+        return answer
 
     def _arrival(
-        self, request: WebhookRequest, seen: Head, answer: Answer, *, number: int, now: datetime
+        self, request: WebhookRequest, seen: Request, answer: Answer, *, number: int, now: datetime
     ) -> Arrival:
-        code, proven = _code_of(answer), _proven(request, seen.trail)
+        code, proven = answer.code, _proven(request, seen.trail)
         return Arrival(
             number=number,
             at=now,
-            peer=seen.socket_peer,
+            peer=seen.peer,
             request=request,
             status=answer.status,
             code=code,
@@ -129,18 +123,18 @@ class ListeningEdge:
             proven=proven,
         )
 
-    def _possible(self, head: Head) -> str:
+    def _possible(self, seen: Request) -> str:
         """Return the names of the senders that a request may be from, by its headers."""
         trust = self._receiver.trust
-        endpoint = trust.endpoints.get(head.path) or trust.at(head.path)
+        endpoint = trust.endpoints.get(seen.path) or trust.at(seen.path)
         entries = endpoint.entries
         with contextlib.suppress(InboundError):
-            entries = keys_to_ask_for(endpoint, head.headers).entries
+            entries = read_signatures(endpoint, seen.headers, Trail()).entries
         return " or ".join(entry.sender.name for entry in entries)
 
     async def _unproven(self, peer: str, read: ReadBody) -> bytes | None:
         """Return the body of anybody; None if it is incomplete, or too many are read already."""
-        reading, limits = self._reading, self._receiver.edge.limits
+        reading, limits = self._reading, self._receiver.handler.limits
         if reading.total() >= _MOST_UNPROVEN or reading[peer] >= _MOST_UNPROVEN_PER_PEER:
             return None
         reading[peer] += 1
@@ -161,8 +155,8 @@ def _proven(request: WebhookRequest, trail: Trail) -> Proven | None:
         update = decode_update(request.body)
     except InboundError:
         return None
-    stated = stated_by(Scheme.JWT, request.headers)
-    claims = None if stated is None else stated.signed.claims
+    stated = unproven_by(Scheme.JWT, request.headers)
+    claims = None if stated is None else stated.claims
     stated_id = claims.delivery_id if claims else ", ".join(request.headers.all("webhook-id"))
     return Proven(
         update=update,
@@ -188,7 +182,7 @@ def steps_of(
     results = results_of(trail.words, code if trail.reason else None, trail.reason)
     if code in REFUSALS and not trail.reason:  # no step: nobody posts to this path, say
         results = [CheckResult(step, Result.NOT_REACHED) for step in Step]
-    jwt = stated_by(Scheme.JWT, request.headers) if signed else None
+    jwt = unproven_by(Scheme.JWT, request.headers) if signed else None
     source = source.for_issuer(jwt.jwt.issuer if jwt and jwt.jwt else None)
     facts = {
         Step.REQUEST: ", ".join(request.headers.all("Content-Type")) or "no media type",
@@ -207,7 +201,7 @@ def steps_of(
         again = (one.step for one in results if one.result is Result.NOT_CHECKED)
         unchecked |= dict.fromkeys(again, "a notification that was accepted before") | unchecked
     for scheme in source.schemes.names if signed else ():
-        if (stated := stated_by(scheme, request.headers)) is not None:
+        if (stated := unproven_by(scheme, request.headers)) is not None:
             facts = stated.facts(request, now) | facts
     if trail.step is Step.SIGNATURE and Step.SENDER not in trail.begun:
         # A signature that cannot be read may be of any of the possible senders.
@@ -216,18 +210,13 @@ def steps_of(
     return in_words(results, facts, unchecked)
 
 
-def _unchecked(source: KeySource, jwt: Stated | None) -> dict[Step, str]:
+def _unchecked(source: KeySource, jwt: Unproven | None) -> dict[Step, str]:
     """Return the steps that these options leave out, each with the reason."""
     unchecked = unstated(source.schemes.names, source.profile)
-    claims = jwt and jwt.signed.claims
+    claims = jwt and jwt.claims
     if source.any_key:
         unchecked[Step.SIGNATURE] = f"--any-key was given; found kid {jwt and jwt.kid}"
     if source.issuer is None:
         says = f"--issuer was not given; found {claims.issuer if claims else None}"
         unchecked.setdefault(Step.ISSUER, says)
     return unchecked
-
-
-def _code_of(answer: Answer) -> str:
-    accepted = {202: "accepted", 200: "duplicate"}
-    return accepted.get(answer.status) or str(json.loads(answer.body)["code"])

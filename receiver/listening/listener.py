@@ -90,10 +90,11 @@ async def listening(
     output = _Output(options, receiver)
     edge = ListeningEdge(receiver, trusting, output.show)
     server = HttpServer(
-        edge.begin,
+        edge.handle,
         limits=_LIMITS,
-        is_proxy=receiver.edge.peers.is_proxy,
-        max_head_bytes=receiver.edge.limits.max_header_bytes,
+        is_proxy=receiver.handler.peers.is_proxy,
+        max_head_bytes=receiver.handler.limits.max_header_bytes,
+        refuse=receiver.handler.refuse,
     )
     async with _quiet(), receiver, output:
         try:

@@ -11,7 +11,7 @@ import functools
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from email.utils import formatdate
 from http import HTTPStatus
@@ -19,14 +19,10 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from pushkit.errors import InboundError
-from receiver.answers import Answer, problem
-from receiver.edge import BrokenBodyError, Rest
 from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
-from receiver.refusals import Verdict
-from receiver.service_state import LARGE_BODY
+from receiver.request import Answer, BrokenBodyError, ReadBody, Request
 from receiver.serving.http1 import RequestHead, RequestParser
-from receiver.verification import Head
 
 if TYPE_CHECKING:
     from receiver.serving.server import HttpServer
@@ -34,6 +30,7 @@ if TYPE_CHECKING:
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BEFORE_PATH: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?]*", re.IGNORECASE)
 _MOST_HELD: Final = 128 * 1024
+_AT_HAND: Final = 16 * 1024  # a larger body is read in turn with others
 # For how long the rest of a refused request is read, so that the peer can read its answer.
 _LINGERING: Final = timedelta(seconds=2)
 
@@ -48,11 +45,9 @@ class HttpConnection(asyncio.Protocol):
         self._is_made = False
         self._early = b""
         self._parser = RequestParser(server.max_head_bytes)
-        # Whether a request is in progress. (Its head is freed before that: a notification that is
-        # being stored holds no more than it needs, or the collector would often visit all of it.)
-        self._is_busy = False
+        self._is_busy = False  # a request is in progress
         self._has_turn = False  # the next request begins soon
-        self.work: asyncio.Task[None] | None = None  # answers the request, if it has to wait
+        self.work: asyncio.Task[None] | None = None  # answers the request
         self._reader: asyncio.Future[None] | None = None
         self._is_paused = False
         # More than this always contains a head, or too much for one: it does not wait for more.
@@ -176,7 +171,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             head = self._parser.head()
         except InboundError as exc:
-            self._refuse(Verdict.of(exc.code), str(exc))
+            self._refuse(exc.code, str(exc))
             return True
         if head is not None:
             self._head_deadline.end()
@@ -197,13 +192,18 @@ class HttpConnection(asyncio.Protocol):
     def _answer(self, head: RequestHead) -> None:
         self._is_busy = True
         self._server.in_progress.add(self)
-        request = _head_of(head, self._parser, self._peer)
-        self._server.arrived.add((self, self._server.begin(request, self._read, self._reply)))
+        handling = self._server.handle(_request_of(head, self._parser, self._peer, self._read))
+        self.work = asyncio.get_running_loop().create_task(self._respond(handling))
 
-    def go_on(self, rest: Rest | None) -> None:
-        """Continue with a request that has begun to be answered."""
-        if rest is not None:
-            self.work = asyncio.get_running_loop().create_task(rest)
+    async def _respond(self, handling: Awaitable[Answer]) -> None:
+        try:
+            answer = await handling
+        except BaseException:  # it was cancelled, or has a fault: there is no answer
+            self._is_busy, self.work = False, None
+            self._server.answered(self)
+            self.abort()
+            raise
+        self._reply(answer)
 
     def _reply(self, answer: Answer) -> None:
         """Send the answer to the request in progress, and begin the next one."""
@@ -277,16 +277,16 @@ class HttpConnection(asyncio.Protocol):
 
     def _head_is_late(self) -> None:
         if self._parser.head_bytes:
-            self._refuse(Verdict.of("head_timeout"), "the head arrived too slowly")
+            self._refuse("head_timeout", "the head arrived too slowly")
         elif not self._is_busy:
             self._close()
 
-    def _refuse(self, verdict: Verdict, reason: str) -> None:
+    def _refuse(self, code: str, reason: str) -> None:
         """Refuse malformed bytes, and close; with a request in progress, close after its answer."""
-        self._server.refusals.note(verdict, peer=self._peer, reason=reason)
+        answer = self._server.refuse(code, reason, self._peer)
         self._is_last = True
         if not self._is_busy:
-            self._write(problem(verdict))
+            self._write(answer)
             self._linger()
 
     def _linger(self) -> None:
@@ -369,19 +369,20 @@ class Connections:
             del self._per_peer[key]
 
 
-def _head_of(head: RequestHead, parser: RequestParser, peer: str) -> Head:
+def _request_of(head: RequestHead, parser: RequestParser, peer: str, read: ReadBody) -> Request:
     target = head.target
     if target[0] != "/" and (absolute := _BEFORE_PATH.match(target)):  # RFC 9112 §3.2.2
         target = target[absolute.end() :]
         target = target if target.startswith("/") else f"/{target}"
     path = target.partition("?")[0]
-    return Head(
+    return Request(
         method=head.method,
         path=unquote(path) if "%" in path else path,
         target=target,
         headers=head.headers,
-        socket_peer=peer,
-        body=bytes(parser.body) if parser.is_whole and len(parser.body) <= LARGE_BODY else None,
+        peer=peer,
+        body=bytes(parser.body) if parser.is_whole and len(parser.body) <= _AT_HAND else None,
+        read=read,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from pushkit.errors import InboundError
 from pushkit.webhook import Headers
-from receiver.service_state import HeadersTooLargeError
+from receiver.request import HeadersTooLargeError
 
 _TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # noqa: S105  # RFC 9110 §5.6.2
 # A field between two line ends; its value without white space around. `\r` within is a control.

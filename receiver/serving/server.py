@@ -10,16 +10,14 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import cast
 
 from pushkit.logs import RepeatedLog
 from pushkit.scheduling.ending import cancelled
-from pushkit.scheduling.rounds import RoundBatches
-from receiver.edge import Begin, Turns, in_turn
 from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
-from receiver.refusals import Refusals
+from receiver.request import Answer, Handle
 from receiver.serving.connection import Connections, HttpConnection
 
 _log = logging.getLogger("receiver")
@@ -34,23 +32,23 @@ class HttpServer:
 
     def __init__(
         self,
-        begin: Begin,  # answers one request, and raises nothing
+        handle: Handle,  # answers one request, and raises nothing
         *,
         limits: ConnectionLimits,
         is_proxy: Callable[[str], bool],  # returns whether an address is a trusted proxy's
         max_head_bytes: int,  # the largest head
+        # Reports bytes that are no request, by the code of the refusal, the reason and the address
+        # of the peer; returns the answer.
+        refuse: Callable[[str, str, str], Answer],
         tls: ssl.SSLContext | None = None,  # None for plain HTTP
-        refusals: Refusals | None = None,
     ) -> None:
         self.limits = limits
         self.connections: Connections = Connections(limits, is_proxy)
         self._tls = tls
         self._handshakes: set[asyncio.Task[None]] = set()
-        self.begin: Begin = begin
-        # Requests that arrived in one round of the event loop begin to be answered together.
-        self.arrived: RoundBatches[tuple[HttpConnection, Turns]] = RoundBatches(_begin_all)
+        self.handle: Handle = handle
+        self.refuse: Callable[[str, str, str], Answer] = refuse
         self.max_head_bytes = max_head_bytes
-        self.refusals: Refusals = refusals or Refusals()
         self.repeated_log: RepeatedLog = RepeatedLog(_log, most=_LINES)
         # Connections with a request in progress; it is completed even if the connection is lost.
         self.in_progress: set[HttpConnection] = set()
@@ -100,13 +98,6 @@ class HttpServer:
             self.connections.forget(connection)
         for task in [*broken_off, *self._handshakes]:
             await cancelled(task)
-
-
-def _begin_all(arrived: Sequence[tuple[HttpConnection, Turns]]) -> None:
-    """Begin to answer the requests of several connections."""
-    rests = in_turn([turns for _, turns in arrived])
-    for (connection, _), rest in zip(arrived, rests, strict=True):
-        connection.go_on(rest)
 
 
 class _Handshake(asyncio.Protocol):

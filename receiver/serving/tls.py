@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Self
 
 from pushkit.errors import ConfigError
-from receiver.settings import ReceiverSettings
 
 
 class TlsFiles:
@@ -25,13 +23,6 @@ class TlsFiles:
         self._certificate = certificate
         self._key = key
         self.context: ssl.SSLContext = self._read()
-
-    @classmethod
-    def of(cls, settings: ReceiverSettings) -> Self | None:
-        """Return the files that the configuration names; None without TLS."""
-        if settings.tls is None:
-            return None
-        return cls(settings.folder / settings.tls.certificate, settings.folder / settings.tls.key)
 
     def reload(self) -> None:
         """Read the files again, for new connections.

@@ -14,7 +14,7 @@ from pushkit.clock import utc_now
 from pushkit.delivery import database as database_of_outbox
 from pushkit.delivery.database import open_outbox
 from pushkit.errors import SchemaError
-from pushkit.outbox.migrations import SENDER_MIGRATIONS
+from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.storage.database import Database, open_location, opened
 from pushkit.storage.migrations import Access, Migration
 from receiver import admin as database_of_inbox

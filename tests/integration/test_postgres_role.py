@@ -17,8 +17,8 @@ from aiohttp import web
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.delivery.database import open_outbox
 from pushkit.errors import StorageError
+from pushkit.outbox import store
 from pushkit.outbox.states import DeliveryState
-from pushkit.outbox.store import OutboxStore
 from pushkit.storage.database import Database, opened, upgrade
 from pushkit.storage.migrations import Access
 from receiver.admin import open_inbox
@@ -94,7 +94,7 @@ def _one_connection(owners_dsn: str) -> None:
 @pytest.mark.usefixtures("_one_connection")
 async def test_one_connection_is_enough_to_read(roles_dsn: str) -> None:
     async with opened(open_outbox(roles_dsn), Access.READ) as outbox:
-        assert await outbox.read(OutboxStore().whole_backlog(1)) == 0
+        assert await outbox.read(store.whole_backlog(1)) == 0
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ async def test_a_role_that_may_read_some_tables_reads_them(
     await upgrade(open_outbox(place.owners_dsn))
     await place.run(f"GRANT SELECT ON pushkit_schema, pushkit_deliveries TO {place.role}")
     async with opened(open_outbox(place.roles_dsn), Access.READ) as outbox:
-        assert await outbox.read(OutboxStore().whole_backlog(1)) == 0
+        assert await outbox.read(store.whole_backlog(1)) == 0
 
 
 async def test_the_rights_of_the_page_on_migrations_are_enough(place: Place) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 
 from pushkit.a2a import PushConfig, WireVersion
+from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import NewDelivery, new_delivery_id
-from pushkit.outbox.store import OutboxStore
 from pushkit.queue.rules import Handed, appended
 from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script, to_micros
-from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, Profile, Subscription, SubscriptionKey
 
 ORIGIN = "https://client.example.com:443"
 
@@ -30,7 +29,7 @@ def add_subscription(
     token: str | None = None,
 ) -> Script[Subscription]:
     """Add a subscription, or change the one of this key."""
-    return SubscriptionStore().put(
+    return subscriptions.put(
         SubscriptionKey(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id),
         PushConfig(url=url or f"{origin}/hook", token=token),
         version=WireVersion.V1_0,
@@ -87,6 +86,6 @@ def append_delivery(
         idempotency_key=key.key if key else None,
         update_sha256=key.update_sha256 if key else None,
     )
-    yield from OutboxStore().add([new])
+    yield from outbox.add([new])
     yield from OUTBOX.write([queue])
     return new, handed

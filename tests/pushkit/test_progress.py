@@ -18,7 +18,7 @@ import pytest
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.clock import utc_now
-from pushkit.outbox.migrations import SENDER_MIGRATIONS
+from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.progress import advance, followed
 from pushkit.storage.database import open_location, upgrade
 from pushkit.storage.migrations import Migration

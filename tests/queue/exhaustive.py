@@ -18,18 +18,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple
 
-from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox import changes
+from pushkit.outbox import store as outbox
+from pushkit.outbox.attempts import store_results
 from pushkit.outbox.model import Delivery, Result
-from pushkit.outbox.results import store_results
 from pushkit.outbox.schema import SCHEMA
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
-from pushkit.outbox.store import OutboxStore
+from pushkit.queue import rules
 from pushkit.queue.held import Answer, Ask, HeldQueue, Reply
-from pushkit.queue.leases import ClaimLimits, Claims, advance, reschedule
+from pushkit.queue.leases import Claims, advance, reschedule
 from pushkit.queue.rules import Handed, appended, released
 from pushkit.storage.script import EPOCH, Script, Statement, from_micros, to_micros
 from pushkit.storage.sqlite import run_script
-from pushkit.subscriptions.queues import OUTBOX
+from pushkit.subscriptions.model import OUTBOX
 from tests.queue.search import Wrong, search
 
 __all__ = ["Budget", "Found", "explore"]
@@ -201,13 +202,12 @@ def _lose(lost: Any, now: int) -> Script[None]:  # noqa: ARG001  # the policy is
 
 
 def _claim(worker: str, is_held: bool, is_after_setback: bool) -> Script[Leased | None]:
-    claims = Claims(tables=OUTBOX, lose=_lose)
+    claims = Claims(tables=OUTBOX, lose=_lose, probation_from=PROBATION)
     if is_after_setback:
         yield from OUTBOX.after_setback(0, LEASE)
     held = [QUEUE] if is_held else []
     yield from claims.take_over(worker, held=held, dead=lambda _: (), now=0)
-    limits = ClaimLimits(queues=8, of_origin=lambda _: 8, probation_from=PROBATION)
-    result = yield from claims.claim(worker, limits, now=0, until=LEASE)
+    result = yield from claims.claim(worker, rules.Room(8, lambda _: 8), now=0, until=LEASE)
     if not result.claimed:
         return None
     [claimed] = result.claimed
@@ -234,7 +234,7 @@ def _settle(ask: Ask) -> Script[Reply | None]:
         queue = queue._replace(abandoned=0)
         gone |= result.outcome is Outcome.GONE
     if gone:
-        yield from OutboxStore().cancel_subscription(QUEUE, NOW, CancelledBy.DISABLED)
+        yield from outbox.cancel_subscription(QUEUE, NOW, CancelledBy.DISABLED)
         yield Statement("UPDATE pushkit_subscriptions SET active = 0")
         yield from OUTBOX.write([released(queue, None)])
         return Reply(kept=False)
@@ -271,7 +271,7 @@ def _renew(epoch: int) -> Script[bool]:
 
 def _cancel(seq: int) -> Script[bool]:
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
-    return bool((yield from DeadLetters().cancel(queue, [f"d{seq}"], NOW)))
+    return bool((yield from changes.cancel(queue, [f"d{seq}"], NOW)))
 
 
 def _redrive(seq: int) -> Script[bool]:
@@ -279,13 +279,13 @@ def _redrive(seq: int) -> Script[bool]:
     states = [each for each in DeliveryState if each not in ("pending", "in_flight")]
     done: list[str] = []
     for state in states:
-        done += yield from DeadLetters().redrive(queue, [f"d{seq}"], states=[state], now=NOW)
+        done += yield from changes.redrive(queue, [f"d{seq}"], states=[state], now=NOW)
     return bool(done)
 
 
 def _retry_now() -> Script[None]:
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
-    yield from DeadLetters().make_due([f"d{seq}" for seq in range(1, queue.last_seq + 1)], NOW)
+    yield from changes._make_due([f"d{seq}" for seq in range(1, queue.last_seq + 1)], NOW)
     yield from reschedule(OUTBOX, [queue], to_micros(NOW))
     others = yield from OUTBOX.lock((yield from OUTBOX.due_later([GROUP], 0)))
     yield from OUTBOX.look_again([*others.values()], 0)
@@ -299,7 +299,7 @@ def _pause(paused: int) -> Script[None]:
 
 
 def _disable() -> Script[None]:
-    yield from OutboxStore().cancel_subscription(QUEUE, NOW, CancelledBy.DISABLED)
+    yield from outbox.cancel_subscription(QUEUE, NOW, CancelledBy.DISABLED)
     yield Statement("UPDATE pushkit_subscriptions SET active = 0")
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
     yield from OUTBOX.write([released(queue, None)])
@@ -320,7 +320,7 @@ def _wait() -> Script[None]:
 def _supersede() -> Script[bool]:
     yield Statement("UPDATE pushkit_deliveries SET status = 'bare'")
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
-    done = yield from OutboxStore().supersede(queue, by_new_status=False, now=NOW)
+    done = yield from outbox.supersede(queue, by_new_status=False, now=NOW)
     if done and queue.lease_worker is None:
         yield from reschedule(OUTBOX, [queue], to_micros(NOW))
     return bool(done)
@@ -391,9 +391,10 @@ class State(NamedTuple):
 
 def _thawed(held: Held) -> HeldQueue[Job]:
     queue = HeldQueue[Job](
-        QUEUE, GROUP, held.epoch, version=0, until=float(held.until), seen_at=0.0, tail=held.tail
+        rules.Leased(QUEUE, GROUP, held.epoch, held.waiting, held.tail),
+        until=float(held.until),
+        seen_at=0.0,
     )
-    queue.waiting = list(held.waiting)
     queue.current = held.current
     queue.answered = list(held.answered)
     queue.settling = held.settling
@@ -545,8 +546,8 @@ class Explorer:
             if not handed.took:
                 return state
             queue = HeldQueue[Job](
-                QUEUE, GROUP, handed.epoch, version=0, until=float(store.until), seen_at=0.0,
-                tail=handed.seq - 1,
+                rules.Leased(QUEUE, GROUP, handed.epoch, (), handed.seq - 1),
+                until=float(store.until), seen_at=0.0,
             )  # fmt: skip
             worker = worker._replace(settled="")
         elif held.epoch > handed.epoch:
@@ -610,9 +611,10 @@ class Explorer:
         if worker.held is not None and worker.held.epoch >= leased.epoch:
             return state
         queue = HeldQueue[Job](
-            QUEUE, GROUP, leased.epoch, version=0, until=float(until), seen_at=0.0, tail=leased.upto
+            rules.Leased(QUEUE, GROUP, leased.epoch, leased.jobs, leased.upto),
+            until=float(until),
+            seen_at=0.0,
         )
-        queue.waiting.extend(leased.jobs)
         return with_worker(state, number, worker._replace(held=_frozen(queue), settled=""))
 
     def _holder(self, state: State, number: int, held: Held) -> Iterator[Move]:

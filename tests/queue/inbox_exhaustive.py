@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
+from pushkit.queue import rules
 from pushkit.queue.held import Ask, HeldQueue, Reply
 from pushkit.queue.rules import Handed
 from receiver.callbacks import dispatcher as dispatching
@@ -127,16 +128,13 @@ class State(NamedTuple):
 Move = tuple[str, State]
 
 
-def _memory(epoch: int, until: int, tail: int) -> HeldQueue[Job]:
-    return HeldQueue[Job](
-        QUEUE, GROUP, epoch, version=0, until=float(until), seen_at=0.0, tail=tail,
-        most_unsettled=1,
-    )  # fmt: skip
+def _memory(epoch: int, until: int, tail: int, jobs: Sequence[Job] = ()) -> HeldQueue[Job]:
+    leased = rules.Leased(QUEUE, GROUP, epoch, jobs, tail)
+    return HeldQueue[Job](leased, until=float(until), seen_at=0.0, most_unsettled=1)
 
 
 def _thawed(held: Held) -> HeldQueue[Job]:
-    queue = _memory(held.epoch, held.until, held.tail)
-    queue.waiting = list(held.waiting)
+    queue = _memory(held.epoch, held.until, held.tail, held.waiting)
     queue.current = held.current
     queue.answered = list(held.answered)
     queue.settling = held.settling
@@ -435,8 +433,7 @@ class Explorer:
         worker = state.workers[number]
         if worker.held is not None and worker.held.epoch >= leased.epoch:
             return state
-        queue = _memory(leased.epoch, until, leased.upto)
-        queue.waiting.extend(leased.jobs)
+        queue = _memory(leased.epoch, until, leased.upto, leased.jobs)
         return _with(state, number, _lose(worker)._replace(held=_frozen(queue)))
 
     def _holder(self, state: State, number: int, held: Held) -> Iterator[Move]:

@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from pushkit.errors import MalformedBodyError
 from pushkit.queue.held import Ask, Reply
-from pushkit.queue.rules import Handed
-from pushkit.queue.runner import Room
+from pushkit.queue.rules import Handed, Room
 from pushkit.scheduling import stop_after_attempt
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.script import Script, from_micros
@@ -34,6 +33,7 @@ from receiver.inbox.queues import group_of, queue_id_of
 from receiver.inbox.schema import SCHEMA
 from receiver.inbox.store import accepted_before
 from receiver.limits import Limits
+from receiver.notification import Verified
 from receiver.senders import TaskPolicy
 from receiver.steps import Trail
 
@@ -298,10 +298,10 @@ class Transactions:
             sender=SENDER, delivery_id=f"n{number}", body_sha256="x", task_id=TASK, config_id=None,
             seq=None, kid=None, issued_at=None,
         )  # fmt: skip
-        sender = SimpleNamespace(tasks=TaskPolicy.ANY)
-        verified = SimpleNamespace(notification=said, secret=None, body=b"j", sender=sender)
-        candidate = Candidate(cast("Any", verified), None, Trail())
-        [stored] = yield from acceptance.accept([candidate], wait=True)
+        sender = SimpleNamespace(name=SENDER, tasks=TaskPolicy.ANY)
+        verified = Verified(cast("Any", sender), None, cast("Any", said), b"j")
+        candidate = Candidate(verified, Trail(), None)
+        [stored] = yield from acceptance.store([candidate], wait=True)
         assert isinstance(stored, int)
         return stored, candidate.handed
 
@@ -313,9 +313,9 @@ class Transactions:
         self.dispatcher._seen_at = NOW + TICK if is_after_setback else NOW
         room = Room(8, lambda _: 8)
         claims = yield from self.dispatcher._claim(room, [QUEUE] if is_held else [])
-        if not claims.leased:
+        if not claims.claimed:
             return None
-        [leased] = claims.leased
+        [leased] = claims.claimed
         return Leased(leased.epoch, cast("Any", leased.jobs), leased.upto)
 
     def settle(self, ask: Ask) -> Script[Reply]:

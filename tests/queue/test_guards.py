@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox import changes
 from pushkit.queue import leases
 from pushkit.queue.held import HeldQueue
 from pushkit.queue.rules import Queue
@@ -119,9 +119,9 @@ GUARDS: dict[str, Patch] = {
         ),
     ),
     "what is in flight is not cancelled": _replace(
-        DeadLetters, "cancel",
-        lambda cancel: lambda self, queue, *args: cancel(
-            self, queue._replace(lease_worker=None, sending_to=0), *args
+        changes, "cancel",
+        lambda cancel: lambda queue, *args: cancel(
+            queue._replace(lease_worker=None, sending_to=0), *args
         ),
     ),
     "a change makes the holder look": _replace(

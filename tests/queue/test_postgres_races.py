@@ -6,8 +6,7 @@ A transaction of `other` is stopped before its commit, with the rows that it hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
 
 import asyncpg
 import pytest
@@ -15,8 +14,9 @@ from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import PushConfig, PushSender
+from pushkit.events.sender import SubscriptionChange
 from pushkit.outbox.states import DeliveryState
-from pushkit.queue.runner import Room
+from pushkit.queue.rules import Room
 from pushkit.storage.postgres import run_script
 from tests.clock import Clock
 from tests.databases import MadeSchemas
@@ -98,7 +98,7 @@ async def test_a_renewal_passes_over_a_row_that_a_caller_holds_and_counts_on_not
     sender: PushSender, other: asyncpg.Connection
 ) -> None:
     await stored(sender)
-    [leased] = (await sender.worker.claim(ROOM, frozenset())).leased
+    [leased] = (await sender.worker.claim(ROOM, frozenset())).claimed
     held = {leased.id: leased.epoch}
     await sender.notify(status(), connection=other)
     renewed = await sender.worker.renew(held)
@@ -115,7 +115,7 @@ async def test_a_claim_passes_over_a_row_that_a_caller_holds_and_is_woken(
 ) -> None:
     first = await stored(sender)
     [later] = (await sender.notify(status(), connection=other)).deliveries
-    assert not (await sender.worker.claim(ROOM, frozenset())).leased
+    assert not (await sender.worker.claim(ROOM, frozenset())).claimed
     await sender.start()
     await other.execute("COMMIT")
     assert await sent(sender, webhook) == [first, later.id]
@@ -183,19 +183,16 @@ async def test_an_operator_waits_for_a_claim_and_cancels_nothing_that_is_in_flig
     assert await states(sender) == [state]
 
 
-@pytest.mark.parametrize("change", ["pause", "disable", "unsubscribe"])
+@pytest.mark.parametrize("change", ["paused", "disabled", "removed"])
 async def test_a_claim_passes_over_what_an_operator_changes(
     sender: PushSender, other: asyncpg.Connection, change: str
 ) -> None:
     await stored(sender)
     [found] = await sender.subscriptions(TASK)
-    script: Callable[[Any], Any] = getattr(
-        sender._changes, {"unsubscribe": "remove"}.get(change, change)
-    )
-    await run_script(other, script([found.id]))
-    assert not (await sender.worker.claim(ROOM, frozenset())).leased
+    await run_script(other, sender._changes.apply(SubscriptionChange(change), [found.id]))
+    assert not (await sender.worker.claim(ROOM, frozenset())).claimed
     await other.execute("COMMIT")
-    assert not (await sender.worker.claim(ROOM, frozenset())).leased
+    assert not (await sender.worker.claim(ROOM, frozenset())).claimed
 
 
 async def test_an_operator_who_ends_a_wait_and_a_caller_do_not_wait_for_each_other(

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from pushkit.errors import StorageError
 from pushkit.queue.held import Answer, Ask, Reply
-from pushkit.queue.rules import QUANTUM, GroupKey, Handed
-from pushkit.queue.runner import Due, Leased, LeasedQueues, Renewed, Room, Runner, Seen, seconds
+from pushkit.queue.leases import ClaimResult
+from pushkit.queue.rules import QUANTUM, GroupKey, Handed, Leased, Room
+from pushkit.queue.runner import Due, Renewed, Runner, Seen, seconds
 
 FAULT = StorageError("the database refused")
 
@@ -101,8 +102,8 @@ class Toy:
         if fault is not None:
             raise fault
 
-    async def claim(self, room: Room, held: Collection[str]) -> LeasedQueues[Job]:  # noqa: ARG002
-        chosen, taken, waiting = list[Leased[Job]](), Counter[str](), set[GroupKey]()
+    async def claim(self, room: Room, held: Collection[str]) -> ClaimResult:  # noqa: ARG002
+        chosen, taken, waiting = list[Leased](), Counter[str](), set[GroupKey]()
         await self._called("claim")
         for queue, jobs in self.pending.items():
             group = group_of(queue)
@@ -116,7 +117,7 @@ class Toy:
             self.epochs[queue] += 1
             some = jobs[:QUANTUM]
             chosen.append(Leased(queue, group, self.epochs[queue], some, some[-1].seq))
-        return LeasedQueues(chosen, frozenset(waiting), is_cut=False)
+        return ClaimResult(claimed=chosen, waiting=frozenset(waiting))
 
     async def attempt(self, job: Job) -> Answer:
         self.begun.append(job)

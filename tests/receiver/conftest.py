@@ -32,7 +32,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
 from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import body_sha256
 from pushkit.webhook import Headers, WebhookRequest
-from receiver import Receiver, TaskPolicy, TrustedSender, answers
+from receiver import Receiver, TaskPolicy, TrustedSender, request
 from tests.clock import Clock
 from tests.notification_claims import NotificationClaims, sign_notification
 
@@ -271,7 +271,7 @@ class World:
         ]
         return draft
 
-    async def receive(self, draft: Draft) -> answers.Answer:
+    async def receive(self, draft: Draft) -> request.Answer:
         """Hand a request to the receiver without HTTP."""
         await self.start()
         return await self.receiver.receive(draft.request(), peer="192.0.2.1")
@@ -405,7 +405,7 @@ async def decoded_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return decode_update(body)
 
     count()
-    for module in ("receiver.verification", "receiver.inbox.model"):
+    for module in ("receiver.notification", "receiver.inbox.model"):
         monkeypatch.setattr(f"{module}.decode_update", decode)
     return rounds
 

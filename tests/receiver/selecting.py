@@ -7,18 +7,19 @@ from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import keys_by_kid
 from pushkit.net.connection import Answer
 from pushkit.net.jwks_client import JwksClient
-from pushkit.webhook import Headers
+from pushkit.webhook import Headers, WebhookRequest
 from receiver import TrustedSender
+from receiver.request import Request
 from receiver.selection import (
     Entry,
     HeldKeys,
-    Selected,
-    at_hand,
-    keys_to_ask_for,
-    select,
-    signed_by,
+    keys_at_hand,
+    read_signatures,
+    select_sender,
 )
-from receiver.trust import Trust, TrustSnapshot, keys_of
+from receiver.signatures import Claims, verify_signatures
+from receiver.steps import Trail
+from receiver.trust import Trust, TrustSnapshot, fetch_keys
 
 
 def holding(sender: TrustedSender, *keys: VerificationKey) -> Entry:
@@ -34,14 +35,22 @@ def unreachable(sender: TrustedSender) -> Entry:
     return Entry(sender, JwksClient("https://agent.example.com/jwks.json", fetch=fetch))
 
 
-def selected_of(trust: TrustSnapshot, path: str, headers: Headers) -> Selected:
-    asked = keys_to_ask_for(trust.at(path), headers)
-    held = at_hand(asked)
-    assert held is not None
-    return signed_by(select(trust.at(path), asked, held), asked)
+def selected_of(trust: TrustSnapshot, path: str, headers: Headers) -> HeldKeys:
+    stated = read_signatures(trust.at(path), headers, Trail())
+    keys = keys_at_hand(stated)
+    assert keys is not None
+    return select_sender(trust.at(path), stated, keys)
 
 
-async def selected_by(trust: Trust, path: str, headers: Headers) -> Selected:
+async def selected_by(trust: Trust, path: str, headers: Headers) -> HeldKeys:
     """Do the same with keys that are fetched where that is due."""
-    asked = keys_to_ask_for(trust.at(path), headers)
-    return signed_by(select(trust.at(path), asked, await keys_of(asked)), asked)
+    stated = read_signatures(trust.at(path), headers, Trail())
+    return select_sender(trust.at(path), stated, await fetch_keys(stated))
+
+
+async def signed_by(trust: Trust | TrustSnapshot, path: str, headers: Headers) -> Claims:
+    """Select the sender, and verify the signatures of a head."""
+    stated = read_signatures(trust.at(path), headers, Trail())
+    held = select_sender(trust.at(path), stated, await fetch_keys(stated))
+    whole = WebhookRequest(target=path, headers=headers, body=b"")
+    return verify_signatures(held, stated, Request.of(whole, path, trail=Trail()), [path])

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 from pushkit.queue.held import Ask
-from pushkit.queue.leases import ClaimLimits, Claims, advance
-from pushkit.queue.rules import PendingJob, appended
+from pushkit.queue.leases import Claims, advance
+from pushkit.queue.rules import PendingJob, Room, appended
 from pushkit.storage.script import Script, to_micros
 from receiver.inbox.model import InboxStatus, Job, NewNotification
 from receiver.inbox.queues import INBOX, new_queue, queue_id_of
@@ -94,8 +94,8 @@ def claim(
     """Lease due queues; return the first notification of each."""
     claims, moment = Claims(tables=INBOX, lose=_lose), to_micros(now)
     yield from claims.take_over(worker, held=held, dead=dead, now=moment)
-    limits = ClaimLimits(queues=limit, of_origin=lambda _: limit, probation_from=1)
-    result = yield from claims.claim(worker, limits, now=moment, until=to_micros(until))
+    room = Room(limit, lambda _: limit)
+    result = yield from claims.claim(worker, room, now=moment, until=to_micros(until))
     jobs = yield from jobs_of([(each.queue, each.jobs) for each in result.claimed])
     firsts = [jobs[each.jobs[0].id] for each in result.claimed]
     return sorted(firsts, key=lambda job: job.notification.id)

@@ -17,7 +17,7 @@ from receiver.registrations import (
     RegistrationStore,
     TaskNotExpectedError,
 )
-from receiver.verification import Presented, ProvenSecret
+from receiver.tokens import Presented, ProvenSecret
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner

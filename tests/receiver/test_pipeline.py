@@ -16,7 +16,6 @@ import pytest
 from pushkit.errors import ConfigError, InboundError, TokenError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from receiver import (
-    Answer,
     Limits,
     RateLimit,
     SenderProfile,
@@ -25,9 +24,8 @@ from receiver import (
     load_trust,
     verify_notification,
 )
-from receiver.edge import alone
-from receiver.verification import Head
-from tests.eventually import DEADLINE, eventually
+from receiver.request import Request
+from tests.eventually import DEADLINE
 from tests.long_runs import share
 
 if TYPE_CHECKING:
@@ -961,26 +959,23 @@ async def test_the_traceback_of_a_fault_shows_nothing_of_a_notification(
 ) -> None:
     request = world.draft().request()
     target, body = request.target, request.body
-    head = Head(
+    await world.start()
+    handler = world.receiver.handler
+
+    async def read(_limit: int) -> bytes:
+        return body
+
+    asked = Request(
         method="POST",
         path=target,
         target=target,
         headers=request.headers,
         body=body if has_body else None,
+        read=read,
     )
-    answers: list[Answer] = []
-    await world.start()
-
-    async def read(_limit: int) -> bytes:
-        return body
-
-    turns = world.receiver.edge.begin(head, read, answers.append)
-    next(turns)
+    verifying = handler._verification.verify(asked, handler.trust.endpoints[target], peer="")
     await world.receiver.close()  # a request that was under way meets a database that is not open
-    rest = alone(turns)
-    if rest is not None:
-        await rest
-    [answer] = await eventually(lambda: answers)
+    answer = await handler._notification(verifying, "", asked.trail, None)
 
     assert (answer.status, answer.code) == (503, "storage")
     assert "Traceback" in caplog.text

@@ -30,9 +30,9 @@ from receiver import (
     load_trust,
     verify_notification,
 )
+from receiver.request import Request
 from receiver.selection import UnknownSenderError
 from receiver.trust import Trust
-from receiver.verification import Head
 from tests.eventually import DEADLINE
 from tests.receiver.schemes_draft import (
     BASE,
@@ -45,7 +45,7 @@ from tests.receiver.schemes_draft import (
     drafted,
     trusted,
 )
-from tests.receiver.selecting import holding, selected_by, selected_of, unreachable
+from tests.receiver.selecting import holding, selected_by, selected_of, signed_by, unreachable
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
@@ -456,14 +456,13 @@ async def test_a_strangers_body_is_not_read_where_the_head_can_prove(
     draft = drafted(world)
     draft.key = generate_key(Algorithm.ES256)
     request = draft.request()
-    head = Head(
-        method="POST", path=PATH, target=request.target, headers=request.headers, socket_peer=""
-    )
 
     async def read(_limit: int) -> bytes:
         raise AssertionError("the body of a stranger is read")
 
-    refused = await world.receiver.edge.answer(head, read)
+    refused = await world.receiver.handler.handle(
+        Request(method="POST", path=PATH, target=request.target, headers=request.headers, read=read)
+    )
     assert refused.status == 401
 
 
@@ -536,14 +535,14 @@ async def test_keys_are_looked_up_by_what_is_claimed(world: World) -> None:
     draft.key = OTHER_KEY
     selected = await selected_by(trust, PATH, draft.request().headers)
     assert selected.sender.name == "a"
-    assert [key.kid for _, key in selected.signatures] == [OTHER_KEY.kid]
+    assert list(selected.keys) == [OTHER_KEY.kid]
 
 
 async def test_unavailable_keys_are_a_temporary_refusal(world: World) -> None:
     trust = Trust(BASE, [unreachable(by_http("b", OTHER_KEY))])
     draft = drafted(world, HTTP)
     with pytest.raises(KeysUnavailableError):
-        await selected_by(trust, PATH, draft.request().headers)
+        await signed_by(trust, PATH, draft.request().headers)
 
 
 # --- configuration ------------------------------------------------------------------------------

@@ -336,7 +336,7 @@ def test_the_defaults_of_the_file_are_those_of_the_code(tmp_path: Path) -> None:
         database=tmp_path / "inbox.db",
     )
 
-    assert receiver.edge.limits == own.edge.limits == Limits()
+    assert receiver.handler.limits == own.handler.limits == Limits()
     for each in (receiver, own):
         assert each.dispatcher.caller._timeout == CALLBACK_TIMEOUT
         assert each._runtime.drain == DRAIN

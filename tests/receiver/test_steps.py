@@ -24,14 +24,12 @@ from pushkit.signing.http_message_signatures import content_digest
 from receiver import Answer, Limits, RateLimit, SenderProfile, TaskPolicy, TrustedSender
 from receiver.dashboard.steps import steps_of_refused
 from receiver.diagnosis.by_itself import Expected, verify_by_itself
-from receiver.edge import BrokenBodyError, alone, replied
 from receiver.listening.edge import Arrival, ListeningEdge
 from receiver.listening.trusting import KeySource, Trusting
 from receiver.options import Schemes
 from receiver.refusals import REFUSALS
-from receiver.service_state import ConsumedBodyError
+from receiver.request import BrokenBodyError, ConsumedBodyError, Request
 from receiver.steps import CheckResult, Result, Step
-from receiver.verification import Head
 from tests.emitted import emitted
 from tests.metrics_page import MetricsRead
 from tests.receiver.schemes_draft import (
@@ -565,20 +563,22 @@ async def _posted(edge: ListeningEdge, draft: SchemesDraft, around: Surroundings
     fields = list(request.headers)
     if around.states_length:
         fields.append(("Content-Length", str(len(request.body))))
-    head = Head(
-        method="POST",
-        path=PATH,
-        target=request.target,
-        headers=type(request.headers)(fields),
-        socket_peer="192.0.2.1",
-    )
 
     async def read(limit: int) -> bytes | None:
         if around.body_fails is not None:
             raise around.body_fails
         return request.body if len(request.body) <= limit else None
 
-    return await replied(lambda reply: alone(edge.begin(head, read, reply)))
+    return await edge.handle(
+        Request(
+            method="POST",
+            path=PATH,
+            target=request.target,
+            headers=type(request.headers)(fields),
+            peer="192.0.2.1",
+            read=read,
+        )
+    )
 
 
 # All that a refusal says over HTTP.

@@ -556,7 +556,8 @@ async def test_no_page_of_the_dashboard_shows_a_secret(
     )
     browser = await aiohttp_client(site.app())
     paths = ["/", "/deliveries", "/deliveries?state=dead", "/destinations", "/keys"]
-    paths += ["/subscriptions", *(f"/api/v1/{each}" for each in ("overview", "deliveries"))]
+    of_api = ("overview", "deliveries", "queues")
+    paths += ["/subscriptions", "/queues", *(f"/api/v1/{each}" for each in of_api)]
     deliveries = await sender.outbox.find()
     for summary in deliveries:
         for below in ("", "/api/v1"):
@@ -703,7 +704,7 @@ async def look_at_every_page(
     house: House, found: Receiver, browser: TestClient[web.Request, web.Application]
 ) -> None:
     """Keep what the pages and the API of a receiver's dashboard show, all but the bodies."""
-    paths = ["/", "/notifications", "/callbacks", "/refusals", "/task?task=task-1"]
+    paths = ["/", "/notifications", "/queues", "/callbacks", "/refusals", "/task?task=task-1"]
     paths += [f"/notifications/{each.id}" for each in await found.inbox.find()]
     async with browser.get("/api/v1/refusals") as answer:
         refused = (await answer.json())["refusals"]

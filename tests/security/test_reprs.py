@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pushkit
 import receiver
-from receiver.verification import HandedOut
+from receiver.tokens import HandedOut
 
 SECRETS = {"client_secret", "credentials", "password", "secret", "token", "tokens"}
 TEXT = ("str", "bytes", "Sequence[str]", "tuple[str, ...]")

@@ -46,11 +46,11 @@ _CLAIMS = "pushkit.queue.leases:Claims"
 _HELD = "pushkit.queue.held"
 _SCHEDULER = "pushkit.queue.scheduler"
 _RUNNER = "pushkit.queue.runner:Runner"
-_RESULTS = "pushkit.outbox.results"
+_RESULTS = "pushkit.outbox.attempts"
 _TRANSACTION = "pushkit.delivery.enqueue:_Transaction"
 _ATTEMPT = "pushkit.delivery.attempt:Attempt"
 _SETTLER = "pushkit.delivery.settle:Settler"
-_OUTBOX = "pushkit.outbox.store:OutboxStore"
+_OUTBOX = "pushkit.outbox.store"
 _SET_CONFIG = "pushkit.delivery.registrar:Registrar.put"
 _SUBSCRIPTIONS = "pushkit.subscriptions.store"
 _TRANSPORT = "pushkit.net.transport"
@@ -220,13 +220,13 @@ CUTS = (
         "waits",
         "What is brought back under a lease is not in flight before its worker has it.",
         _NO_CHANGE,
-        calls("pushkit.outbox.dead_letters:DeadLetters.redrive", "int", "0"),
+        calls("pushkit.outbox.changes:redrive", "int", "0"),
     ),
     _cut(
         "held queue",
         "Settling locks the row of the queue, so that nothing on it is overwritten.",
         ("not drained", "leased or due", *_NO_CHANGE),
-        sql(f"{_SUBSCRIPTIONS}:SubscriptionStore.lock_current", "FOR UPDATE.*", ""),
+        sql(f"{_SUBSCRIPTIONS}:lock_current", "FOR UPDATE.*", ""),
     ),
     _cut(
         "lock order",
@@ -353,7 +353,7 @@ CUTS = (
         "probation",
         "After that, it gets one attempt at a time until it works.",
         "came beside another on probation",
-        passes("pushkit.queue.worker:QueueWorker._claim", "ClaimLimits", "probation_from", "10**9"),
+        passes("pushkit.queue.worker:QueueWorker.__init__", "Claims", "probation_from", "10**9"),
     ),
     _cut(
         "probation without a lease",
@@ -372,13 +372,13 @@ CUTS = (
         "removed",
         "Removing a subscription cancels its unfinished deliveries.",
         ("not drained", "dead without a reason", "sent after it was paused, disabled or removed"),
-        skips("pushkit.delivery.registrar:SubscriptionChanges.remove", "cancel_subscription"),
+        skips("pushkit.delivery.registrar:_remove", "cancel_subscription"),
     ),
     _cut(
         "superseded statuses",
         "Only statuses that say nothing else are replaced by newer ones.",
         "cancelled without an instruction",
-        ignores(f"{_OUTBOX}.supersede", "status"),
+        ignores(f"{_OUTBOX}:supersede", "status"),
     ),
     # --- what is stored -------------------------------------------------------------------------
     _cut(
@@ -438,7 +438,7 @@ CUTS = (
         "late once",
         "A late attempt is recorded once, however often recording it is tried.",
         "an attempt is in the log twice",
-        calls("pushkit.outbox.attempts:AttemptLog.record_late", "any", "False"),
+        calls("pushkit.outbox.attempts:add_late", "any", "False"),
     ),
     _cut(
         "drain",
@@ -493,19 +493,19 @@ CUTS = (
         "token",
         "A signed notification without a token of the receiver is refused.",
         "called back, but never sent",
-        answers(f"{_VERIFY}:check_presented", "static_token", "False"),
+        answers("receiver.tokens:check_secrets", "static_token", "False"),
     ),
     _cut(
         "timestamp",
         "A notification signed too long ago, or in the future, is refused.",
         "called back, but never sent",
-        skips(f"{_VERIFY}:_check_times", "check_times"),
+        skips("receiver.signatures:_check_times", "check_times"),
     ),
     _cut(
         "audience",
         "A notification signed for another webhook is refused.",
         "called back, but never sent",
-        skips(f"{_VERIFY}:check_head", "check_audience"),
+        skips("receiver.signatures:check_claims", "check_audience"),
     ),
     _cut(
         "revoked keys",

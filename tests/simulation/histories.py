@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 import asyncpg
 
 from pushkit.errors import PushkitError
-from pushkit.outbox.migrations import SENDER_MIGRATIONS
+from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.storage import postgres
 from pushkit.storage.migrations import migrate
 from pushkit.storage.postgres import PostgresDatabase

@@ -183,7 +183,8 @@ class Pacing:
     def _check_breaker(self, earlier: Sequence[Arrival], arrival: Arrival) -> None:
         """A destination that failed five times in a row waits, and then gets one request at a time.
 
-        Failures are counted only where it is certain that the sender counted them, too.
+        Failures are counted only where it is certain that the sender counted them, too: it counts
+        none while the destination waits because it asked to.
         """
         failures: list[Arrival] = []
         ended = -inf
@@ -193,9 +194,9 @@ class Pacing:
                     return  # it ended without an answer, and nobody knows when
             elif each.drips:
                 return  # it counts once its body has timed out
-            elif (each.status or 0) < _FAILURES_FROM or each.asked_for or each.after_babble:
+            elif (each.status or 0) < _FAILURES_FROM or each.may_wait or each.after_babble:
                 failures.clear()
-                ended = each.answered_at
+                ended = max(ended, each.answered_at + each.may_wait)
             elif self._was_withdrawn(each.delivery_id):
                 return  # its result may have been late: nobody knows whether it counted
             elif each.is_heard() and each.answered_at > ended + _SETTLED:

@@ -363,4 +363,43 @@ REGRESSIONS = {
         ),
         ends=60.0,
     ),
+    # Right: failures of requests that were under way when their destination asked to wait do not
+    # count, so the breaker opens with the fifth one after the wait.
+    "failures while a destination waits as it asked to": Scenario(
+        seed=21581,
+        webhooks=2,
+        postgres=True,
+        sealed=True,
+        steps=(
+            *(
+                Step(0.2 + n / 10, "subscribe", (0, f"outage{n}", "patient", "hook1", "1.0"))
+                for n in range(6)
+            ),
+            Step(4.0, "next_answer", ("hook1", "503 Retry-After 7")),
+            Step(8.0, "behaviour", ("hook1", "tired")),
+            *(Step(8.9, "notify", (0, f"outage{n}", 0)) for n in range(6)),
+        ),
+        ends=39.0,
+    ),
+    # Right: so it is after an outage of the database, too.
+    "failures while a destination waits after an outage": Scenario(
+        seed=20817,
+        workers=1,
+        webhooks=4,
+        postgres=True,
+        steps=(
+            Step(0.5, "subscribe", (0, "outage0", "patient", "hook3", "1.0", "jwt", "")),
+            Step(1.0, "subscribe", (0, "outage3", "patient", "hook3", "1.0", "jwt", "")),
+            Step(1.0, "subscribe", (0, "outage5", "patient", "hook3", "1.0", "jwt", "")),
+            Step(9.0, "behaviour", ("hook3", "tired")),
+            Step(10.0, "notify", (0, "outage3", 0)),
+            Step(10.5, "notify", (0, "outage0", 0)),
+            Step(17.0, "notify", (0, "outage3", 1)),
+            Step(17.5, "notify", (0, "outage5", 0)),
+            Step(25.0, "disk", ("refused", 30.0)),
+            Step(40.0, "next_answer", ("hook3", "503 Retry-After 7")),
+            Step(45.0, "trigger", ("redrive", "request", 0, 1.0)),
+        ),
+        ends=75.0,
+    ),
 }

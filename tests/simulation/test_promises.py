@@ -12,7 +12,7 @@ import pytest
 
 from pushkit import NotifyResult
 from pushkit.delivery.reporting import RefusedRecipient
-from pushkit.outbox.migrations import SENDER_MIGRATIONS
+from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.storage.migrations import migrate
 from pushkit.storage.sqlite import run_script
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
@@ -596,6 +596,27 @@ def test_a_success_between_failures_keeps_a_breaker_closed(case: Case) -> None:
         _fail(case, f"failed {number}").status = 204 if number == 4 else 500
 
     assert case.world.violations == []
+
+
+@pytest.mark.parametrize(
+    ("may_wait", "seen"),
+    [
+        pytest.param(4.5, [], id="while it waits"),
+        pytest.param(1.0, ["came while its breaker was open: next"], id="once that is over"),
+    ],
+)
+def test_failures_of_a_destination_that_waits_already_open_no_breaker(
+    case: Case, may_wait: float, seen: list[str]
+) -> None:
+    asking = _fail(case, "asking")
+    asking.status, asking.may_wait = 503, may_wait
+    case.pass_time(1)
+    for number in range(5):
+        _fail(case, f"failed {number}")
+
+    _fail(case, "next", 10)
+
+    assert case.world.violations == seen
 
 
 def test_two_requests_at_once_on_probation_are_seen(case: Case) -> None:

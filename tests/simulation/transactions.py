@@ -14,29 +14,27 @@ from typing import Any, TypeAlias, cast
 from tenacity import stop_after_attempt, wait_fixed
 
 from pushkit import RetryPolicy
-from pushkit.delivery.again import Again
 from pushkit.delivery.answers import BreakerPolicy
-from pushkit.delivery.job import Job, job_of
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.delivery.registrar import SubscriptionChanges
-from pushkit.delivery.route import Routes
+from pushkit.delivery.route import Job, Routes, job_of
 from pushkit.delivery.settle import Settled, Settler
+from pushkit.events.sender import SubscriptionChange
 from pushkit.net.destination import DestinationPolicy
-from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox import changes
+from pushkit.outbox import retention as outbox_retention
+from pushkit.outbox import store as outbox
 from pushkit.outbox.model import Result, StatusMark
-from pushkit.outbox.results import leased_deliveries, lose
-from pushkit.outbox.retention import Purge
 from pushkit.outbox.states import DeliveryState, Outcome
-from pushkit.outbox.store import OutboxStore
+from pushkit.outbox.store import leased_deliveries, lose
 from pushkit.queue import held
-from pushkit.queue.leases import ClaimLimits, Claims
-from pushkit.queue.rules import Handed, PendingJob
+from pushkit.queue.leases import Claims
+from pushkit.queue.rules import Handed, Leased, PendingJob, Room
 from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Deferred, Script, Statement, to_micros
-from pushkit.subscriptions.model import Recipient
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, Recipient
 from receiver.accepting import Acceptance, Candidate
 from receiver.callbacks.settling import Settler as InboxSettler
 from receiver.inbox import inspection, retention
@@ -45,6 +43,7 @@ from receiver.inbox import store as inbox
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.queues import INBOX, group_of
 from receiver.limits import Limits
+from receiver.notification import Verified
 from receiver.senders import TaskPolicy
 from receiver.steps import Trail
 
@@ -142,7 +141,7 @@ def prepare() -> Script[None]:
             ),
         )
     for task in _TASKS:
-        recipients = yield from SubscriptionStore().lock_recipients([("", task)])
+        recipients = yield from subscriptions.lock_recipients([("", task)])
         yield from _store(recipients, task, _START, "", updates=2)
 
 
@@ -160,8 +159,7 @@ def _store(
     drops: bool = False,
 ) -> Script[list[tuple[Recipient, Handed, Job]]]:
     """Store some updates of a task; return those that were handed to a worker."""
-    outbox = OutboxStore()
-    queues = Queues(recipients, outbox, SubscriptionStore())
+    queues = Queues(recipients)
     handed = []
     for number, queue in enumerate(queues.of_task(("", task))):
         for _ in range(updates):
@@ -208,7 +206,7 @@ def _enqueue(chance: random.Random, number: int) -> Make:
     updates = chance.choice((1, 1, 3))
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        recipients = yield from SubscriptionStore().lock_recipients([("", task)], wait=wait)
+        recipients = yield from subscriptions.lock_recipients([("", task)], wait=wait)
         handed = yield from _store(
             recipients,
             task,
@@ -243,11 +241,17 @@ def _claim(chance: random.Random, _number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         now, mine = to_micros(memory.database.moment), memory.leased[worker]
-        claims = Claims(tables=OUTBOX, lose=_lose, window=window, steps=steps)
+        claims = Claims(
+            tables=OUTBOX,
+            lose=_lose,
+            window=window,
+            steps=steps,
+            probation_from=_PROBATION_FROM,
+        )
         yield from claims.take_over(worker, held=mine.queues, dead=lambda _: (), now=now)
         result = yield from claims.claim(
             worker,
-            ClaimLimits(queues=limit, of_origin=lambda _: 2, probation_from=_PROBATION_FROM),
+            Room(limit, lambda _: 2),
             now=now,
             until=now + _LEASE // timedelta(microseconds=1),
         )
@@ -257,12 +261,8 @@ def _claim(chance: random.Random, _number: int) -> Make:
         def done() -> None:
             for queue, jobs, upto in result.claimed:
                 theirs = [job_of(deliveries[job.id], None) for job in jobs]
-                mine.claimed(
-                    *(queue.id, queue.group, queue.epoch, theirs, upto),
-                    version=0,
-                    until=inf,
-                    seen_at=inf,
-                )
+                leased = Leased(queue.id, queue.group, queue.epoch, theirs, upto)
+                mine.claimed(leased, until=inf, seen_at=inf)
 
         return done
 
@@ -356,33 +356,33 @@ def _ids(chance: random.Random) -> list[str]:
 
 def _retry(chance: random.Random, _number: int) -> Make:
     ids = _ids(chance)
-    return lambda memory: _again(memory, lambda again: again.retry(ids))
+    return lambda memory: _sent(changes.send_now(memory.database, ids, probes_from=2))  # type: ignore[arg-type]  # a stub
 
 
 def _redrive(chance: random.Random, _number: int) -> Make:
     ids = _ids(chance)
     states = (DeliveryState.DEAD, DeliveryState.CANCELLED)
-    return lambda memory: _again(memory, lambda again: again.redrive(ids, states))
+    return lambda memory: _sent(changes.send_again(memory.database, ids, states))  # type: ignore[arg-type]  # a stub
 
 
-def _again(memory: Memory, what: Callable[[Again], Script[Any]]) -> Script[Callable[[], object]]:
-    database: Any = memory.database
-    yield from what(Again(database=database, probes_from=2))
+def _sent(script: Script[Any]) -> Script[Callable[[], object]]:
+    yield from script
     return _nothing
 
 
 def _change(chance: random.Random, _number: int) -> Make:
     """Pause, resume, disable or enable a subscription."""
     chosen = [chance.choice(_SUBSCRIPTIONS)]
-    verb = chance.choice(("pause", "pause", "resume", "resume", "disable", "enable", "enable"))
+    change = chance.choice(
+        [
+            SubscriptionChange(each)
+            for each in (*["paused", "resumed"] * 2, "disabled", *["enabled"] * 2)
+        ]
+    )
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         database: Any = memory.database
-        changes = SubscriptionChanges(database=database)
-        if verb == "enable":
-            yield from changes.enable(chosen, resend=True)
-        else:
-            yield from getattr(changes, verb)(chosen)
+        yield from SubscriptionChanges(database=database).apply(change, chosen, resend=True)
         return _nothing
 
     return script
@@ -394,7 +394,7 @@ def _cancel(chance: random.Random, _number: int) -> Make:
     def script(memory: Memory) -> Script[Callable[[], object]]:
         queues = yield from OUTBOX.lock([chosen])
         ids = [f"dlv_{chosen}_1", f"dlv_{chosen}_2"]
-        yield from DeadLetters().cancel(queues[chosen], ids, memory.database.moment)
+        yield from changes.cancel(queues[chosen], ids, memory.database.moment)
         return _nothing
 
     return script
@@ -404,7 +404,7 @@ def _purge(chance: random.Random, _number: int) -> Make:
     ids = _ids(chance)
 
     def script(_memory: Memory) -> Script[Callable[[], object]]:
-        yield from Purge().delete(ids)
+        yield from outbox_retention.delete(ids)
         return _nothing
 
     return script
@@ -468,10 +468,8 @@ def _accept(chance: random.Random, _number: int) -> Make:
         acceptance = Acceptance(database, Limits(), dispatcher, lambda *_: None)
         for task, seq, body in drawn:
             delivery_id = f"id{seq}" if of_any_task else f"{task}#{seq}"
-            verified.append(
-                Candidate(_verified(task, seq, delivery_id, body.encode()), None, Trail())
-            )
-        yield from acceptance.accept(verified, wait=wait)
+            verified.append(_candidate(task, seq, delivery_id, body.encode()))
+        yield from acceptance.store(verified, wait=wait)
 
         def done() -> None:
             for each in verified:
@@ -506,7 +504,7 @@ def _holder(worker: str | None) -> Any:
     )
 
 
-def _verified(task: str | None, seq: int, delivery_id: str, body: bytes) -> Any:
+def _candidate(task: str | None, seq: int, delivery_id: str, body: bytes) -> Candidate:
     notification = SimpleNamespace(
         sender="agent",
         delivery_id=delivery_id,
@@ -517,8 +515,9 @@ def _verified(task: str | None, seq: int, delivery_id: str, body: bytes) -> Any:
         issued_at=_START,
         body_sha256=body.hex(),
     )
-    trusted = SimpleNamespace(tasks=TaskPolicy.ANY)
-    return SimpleNamespace(notification=notification, secret=None, body=body, sender=trusted)
+    trusted = SimpleNamespace(name="agent", tasks=TaskPolicy.ANY)
+    verified = Verified(cast("Any", trusted), None, cast("Any", notification), body)
+    return Candidate(verified, Trail(), None)
 
 
 def _stored(new: inbox_model.NewNotification, number: int) -> inbox_model.StoredNotification:
@@ -545,20 +544,16 @@ def _claim_notifications(chance: random.Random, _number: int) -> Make:
         now, mine = to_micros(memory.database.moment), memory.inboxes[worker]
         claims = Claims(tables=INBOX, lose=_lose_notifications)
         yield from claims.take_over(worker, held=mine.queues, dead=lambda _: (), now=now)
-        limits = ClaimLimits(queues=limit, of_origin=lambda _: limit, probation_from=1)
+        room = Room(limit, lambda _: limit)
         until = now + _LEASE // timedelta(microseconds=1)
-        result = yield from claims.claim(worker, limits, now=now, until=until)
+        result = yield from claims.claim(worker, room, now=now, until=until)
         jobs = yield from inbox.jobs_of([(each.queue, each.jobs) for each in result.claimed])
 
         def done() -> None:
             for queue, found, upto in result.claimed:
                 theirs = [jobs[job.id] for job in found]
-                mine.claimed(
-                    *(queue.id, queue.group, queue.epoch, theirs, upto),
-                    version=0,
-                    until=inf,
-                    seen_at=inf,
-                )
+                leased = Leased(queue.id, queue.group, queue.epoch, theirs, upto)
+                mine.claimed(leased, until=inf, seen_at=inf)
 
         return done
 

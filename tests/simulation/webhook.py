@@ -11,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import format_datetime
+from math import inf
 from typing import Any, ClassVar
 
 from tests.simulation.loop import Process
 from tests.simulation.world import Machine, World
 
 __all__ = [
+    "SHORTEST_WAIT",
     "UNHURRIED",
     "Arrival",
     "Behaviour",
@@ -45,6 +47,7 @@ class Behaviour:
 
 
 _BABBLE = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbabble"
+SHORTEST_WAIT = 1.0  # seconds that a sender waits at least if it is asked to
 UNHURRIED = 1.0  # seconds: the longest answer of webhooks whose owners use all slots
 _AWAY = 0.1  # seconds after which a babble has arrived, and its connection is closed
 _BEHAVIOURS = {
@@ -95,6 +98,8 @@ class Arrival:
     status: int | None = None  # the status of the answer, once there is one
     answered_at: float | None = None  # when it was answered
     asked_for: float = 0.0  # the seconds of the answer's `Retry-After`
+    # Seconds for which the sender may wait because of it: failures meanwhile may not count.
+    may_wait: float = 0.0
     # Returns whether the head of the answer has arrived.
     is_heard: Callable[[], bool] = lambda: False
     is_open: Callable[[], bool] = lambda: False  # returns whether the connection is open
@@ -199,8 +204,10 @@ class _Connection(asyncio.Protocol):
             lines.append(f"Retry-After: {self._retry_after(behaviour.retry_after)}")
             if behaviour.status in (429, 503) and behaviour.retry_after.isdigit():
                 arrival.asked_for = float(behaviour.retry_after)
+                arrival.may_wait = max(arrival.asked_for, SHORTEST_WAIT)
             elif behaviour.retry_after.startswith("+"):
-                arrival.asked_for = 0.001  # for a date, which is counted in whole seconds
+                # For a date, which is counted in whole seconds, by the sender's clock.
+                arrival.asked_for, arrival.may_wait = 0.001, inf
         body = b"" if behaviour.status in (204, 304) else arrival.delivery_id.encode()
         lines.append(f"Content-Length: {len(body) if behaviour.drips is None else 1_000_000}")
         head = "\r\n".join([*lines, "", ""]).encode()

@@ -5,8 +5,8 @@
 A sender posts to a webhook and a receiver that both refuse. The script finds the failed delivery on
 the sender's dashboard, reads its cause, redrives it, and sees it delivered without a reload; on the
 receiver's dashboard it finds the refusal, its reason and its remedy. It then does the same without
-JavaScript, and reaches every control by the keyboard. Screenshots are light, dark, and of a phone's
-width. The exit status is 1 if a step fails.
+JavaScript, and reaches every control by the keyboard. Screenshots are light and dark, as wide as a
+desk's screen and as a phone's. The exit status is 1 if a step fails.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Tab:
 
     async def picture(self, path: Path, *, dark: bool = False, phone: bool = False) -> None:
         """Take a picture of the page from its top, as wide as a desk's screen or a phone's."""
-        width, height = (390, 844) if phone else (1180, 820)
+        width, height = (390, 844) if phone else (1280, 820)
         await self.call(
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
@@ -172,7 +172,8 @@ class Tab:
 @contextlib.asynccontextmanager
 async def browser(program: str) -> AsyncIterator[Tab]:
     """Run Chromium with one empty page."""
-    with tempfile.TemporaryDirectory() as profile:
+    # Its processes may still write there when it has ended.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = await asyncio.create_subprocess_exec(
             program,
             "--headless",
@@ -366,12 +367,13 @@ class Trial:
     pictures: Path | None
 
     async def picture(self, name: str) -> None:
-        """Take a page in light, in the dark, and as a phone has it."""
+        """Take a page in light and in the dark, as wide as a desk's screen and as a phone's."""
         if self.pictures is None:
             return
         await self.tab.picture(self.pictures / f"{name}-light.png")
         await self.tab.picture(self.pictures / f"{name}-dark.png", dark=True)
         await self.tab.picture(self.pictures / f"{name}-phone.png", phone=True)
+        await self.tab.picture(self.pictures / f"{name}-phone-dark.png", dark=True, phone=True)
 
     async def log_in(self, base: str) -> None:
         """Log in, by the keyboard: the field has the focus."""
@@ -403,6 +405,7 @@ class Trial:
         await self.picture("sender-delivered")
         for page, says in (
             ("subscriptions", "Subscriptions"),
+            ("queues", "Unfinished"),
             ("destinations", "Destinations"),
             ("keys", "Keys"),
         ):
@@ -434,6 +437,8 @@ class Trial:
         await tab.click("report-57", within="dd a")
         await tab.sees("Updates by sequence number")
         await self.picture("receiver-task")
+        await tab.open(f"{self.at.receiver}/queues", "Queues")
+        await self.picture("receiver-queues")
 
     async def without_scripts(self) -> None:
         """Redrive without JavaScript, by links and forms."""

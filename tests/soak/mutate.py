@@ -118,7 +118,10 @@ ROOMS: Mapping[str, Room] = {
     "outbox": Room(modules=("pushkit/outbox/*.py",), tests=_STORED),
     "delivery": Room(modules=("pushkit/delivery/*.py",), tests=(*_DELIVERY, "tests/faults")),
     "verification": Room(
-        modules=("receiver/verification.py", "receiver/selection.py"),
+        modules=tuple(
+            f"receiver/{each}.py"
+            for each in ("verification", "selection", "signatures", "tokens", "notification")
+        ),
         tests=(
             *(*_PIPELINE, "tests/receiver/test_conformance.py", "tests/receiver/test_unsigned.py"),
             *("tests/receiver/test_keys_of_one_kid.py", "tests/receiver/test_hostile_keys.py"),
@@ -127,7 +130,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "accepting": Room(
         modules=(
-            *("receiver/accepting.py", "receiver/edge.py", "receiver/service_state.py"),
+            *("receiver/accepting.py", "receiver/request_handler.py", "receiver/service_state.py"),
             "receiver/refusals.py",
         ),
         tests=(

@@ -21,11 +21,12 @@ from pushkit.keys.jwks import keys_by_kid
 from pushkit.keys.primitives import signature_holds
 from pushkit.signing import notification_jwt
 from pushkit.signing.token import TOKEN_HEADERS
-from receiver.answers import Answer, problem
+from receiver.answers import problem
 from receiver.inbox.store import accepted_before
 from receiver.refusals import Verdict
-from receiver.selection import HeldKeys, KeysOf
-from receiver.verification import check_presented, presented
+from receiver.request import Answer
+from receiver.selection import HeldKeys, Stated
+from receiver.tokens import check_secrets, read_secrets
 from tests.long_runs import examples
 from tests.soak.fuzz_receiver import STORED, BrokenPromiseError, fuzz
 from tests.soak.fuzzing.doors import unread
@@ -106,9 +107,9 @@ def by_any_padding(key: Any, data: bytes, signature: bytes) -> bool:
     return any(signature_holds(one, data, signature) for one in keys)
 
 
-def everybodys_keys(asked: KeysOf) -> list[HeldKeys]:
+def everybodys_keys(stated: Stated) -> list[HeldKeys]:
     keys = keys_by_kid(key.to_verification_key() for party in parties() for key in party.keys)
-    return [HeldKeys(entry.sender, keys) for entry in asked.entries]
+    return [HeldKeys(entry.sender, keys) for entry in stated.entries]
 
 
 def whatever_its_issuer(place: Any, _: object) -> Any:
@@ -123,14 +124,14 @@ def the_first_token(headers: Any) -> str | None:
     return next((value for name in TOKEN_HEADERS for value in headers.all(name)), None)
 
 
-def every_token_is_known(headers: Any, *rest: Any) -> object:
-    secret = presented(headers, *rest)
+def every_token_is_known(claims: Any, request: Any) -> object:
+    secret = read_secrets(claims, request)
     return secret._replace(static_token=secret.token is not None)
 
 
-def any_secret(sender: Any, secret: Any, handed_out: Any) -> object:
+def any_secret(claims: Any, secrets: Any, registered: Any, trail: Any) -> object:
     try:
-        return check_presented(sender, secret, handed_out)
+        return check_secrets(claims, secrets, registered, trail)
     except InboundError:
         return None
 
@@ -159,9 +160,9 @@ def telling(verdict: Verdict, **options: Any) -> Answer:
     return replace(answer, body=answer.body[:-1] + b', "detail": "the key is unknown"}')
 
 
-def logging_what_came(headers: Any, *rest: Any) -> object:
-    logging.getLogger("receiver").info("secrets: %s", dict(headers))
-    return presented(headers, *rest)
+def logging_what_came(claims: Any, request: Any) -> object:
+    logging.getLogger("receiver").info("secrets: %s", dict(request.headers))
+    return read_secrets(claims, request)
 
 
 def breaking_on_what_is_new(body: bytes) -> object:
@@ -194,17 +195,17 @@ def row(
 
 
 WEAKENED = [
-    row("answered", "receiver.verification.decode_update", breaking_on_what_is_new, JWT),
-    row("genuine", "receiver.verification.verify_body", refuses, ["every"]),
-    row("silence", "receiver.edge.problem", telling, JWT),
+    row("answered", "receiver.notification.decode_update", breaking_on_what_is_new, JWT),
+    row("genuine", "receiver.verification.prove_body", refuses, ["every"]),
+    row("silence", "receiver.request_handler.problem", telling, JWT),
     row("logged", "receiver.refusals.Refusals.note", passes, JWT),
-    row("discretion", "receiver.verification.presented", logging_what_came, JWT),
+    row("discretion", "receiver.verification.read_secrets", logging_what_came, JWT),
     row("discretion", "receiver.app.HideMalformedRequests.filter", always, JWT, door="app"),
-    row("signature", "receiver.verification.verify_signature", any_claims, JWT),
+    row("signature", "receiver.signatures.verify_signature", any_claims, JWT),
     row("signature", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
-    row("signature", "receiver.verification.check_webhook_signature", passes, HOOKS),
-    row("own_key", "receiver.verification.at_hand", everybodys_keys, JWT),
-    row("own_key", "receiver.verification.at_hand", everybodys_keys, HTTP),
+    row("signature", "receiver.signatures.check_webhook_signature", passes, HOOKS),
+    row("own_key", "receiver.verification.keys_at_hand", everybodys_keys, JWT),
+    row("own_key", "receiver.verification.keys_at_hand", everybodys_keys, HTTP),
     row(
         "algorithm",
         f"{SIGNING}.notification_jwt._names_algorithm",
@@ -212,32 +213,32 @@ WEAKENED = [
         ["jwt-rs256", "jwt-ps256"],
         and_={f"{SIGNING}.notification_jwt.signature_holds": by_any_padding},  # each is enough
     ),
-    row("algorithm", "receiver.verification.verify_signature", any_algorithm, ["narrow"]),
+    row("algorithm", "receiver.signatures.verify_signature", any_algorithm, ["narrow"]),
     row("one_reading", "pushkit.bounded_json._object_without_duplicates", dict, JWT),
     row("one_reading", f"{SIGNING}.jose.b64url_decode", lenient_base64, JWT),
-    row("body", "receiver.verification.check_body", passes, ["samples", "trpc", *JWT]),
-    row("body", "receiver.verification.check_content_digest", passes, HTTP),
-    row("window", "receiver.verification.check_times", passes, JWT),
-    row("window", "receiver.verification.check_times", passes, HTTP),
-    row("window", "receiver.verification.check_timestamp", passes, HOOKS),
+    row("body", "receiver.signatures.check_body", passes, ["samples", "trpc", *JWT]),
+    row("body", "receiver.signatures.check_content_digest", passes, HTTP),
+    row("window", "receiver.signatures.check_times", passes, JWT),
+    row("window", "receiver.signatures.check_times", passes, HTTP),
+    row("window", "receiver.signatures.check_timestamp", passes, HOOKS),
     row("expiry", f"{SIGNING}.times.check_expiry", passes, JWT),
     row("expiry", f"{SIGNING}.times.check_expiry", passes, HTTP),
-    row("beginning", "receiver.verification.check_not_before", passes, JWT),
-    row("audience", "receiver.verification.check_audience", passes, JWT),
+    row("beginning", "receiver.signatures.check_not_before", passes, JWT),
+    row("audience", "receiver.signatures.check_audience", passes, JWT),
     row("audience", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
     row(
         *("issuer", "receiver.selection._possible", whatever_its_issuer, JWT),
-        and_={"receiver.verification.check_issuer": passes},  # each alone is enough
+        and_={"receiver.signatures.check_issuer": passes},  # each alone is enough
     ),
     row("coverage", f"{SIGNING}.http_message_signatures.required_components", lambda _: (), HTTP),
     row("coverage", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
-    row("ids", "receiver.verification.check_webhook_id", passes, JWT),
-    row("token", "receiver.verification.check_presented", any_secret, [*JWT, *HTTP, *UNSIGNED]),
-    row("token", "receiver.verification.presented", every_token_is_known, [*JWT, *UNSIGNED]),
-    row("token", "receiver.verification.read_token", the_first_token, JWT),
+    row("ids", "receiver.signatures.check_webhook_id", passes, JWT),
+    row("token", "receiver.verification.check_secrets", any_secret, [*JWT, *HTTP, *UNSIGNED]),
+    row("token", "receiver.verification.read_secrets", every_token_is_known, [*JWT, *UNSIGNED]),
+    row("token", "receiver.tokens.read_token", the_first_token, JWT),
     row(
         "credentials",
-        "receiver.verification.check_presented",
+        "receiver.verification.check_secrets",
         any_secret,
         ["credentials", "minted"],
     ),
@@ -246,7 +247,7 @@ WEAKENED = [
         [*JWT, *HOOKS, "samples"],
         and_={  # each alone is enough
             "receiver.service_state.ServiceState.accepted_before": passes,
-            "receiver.accepting.store": stores_nothing,
+            "receiver.accepting.store_rows": stores_nothing,
         },
     ),
     row(
@@ -255,7 +256,7 @@ WEAKENED = [
         and_={"receiver.accepting._hash_of": lambda _: ""},
     ),
     row("task", "receiver.registrations.RegistrationStore.check", admits, MINTED),
-    row("stored", "receiver.accepting.store", stores_nothing, HOOKS),
+    row("stored", "receiver.accepting.store_rows", stores_nothing, HOOKS),
 ]
 
 

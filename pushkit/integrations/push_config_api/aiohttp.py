@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from aiohttp import web
 
-from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi, query_members
-from pushkit.webui.aiohttp import path_within, read_body
+from pushkit.integrations.push_config_api.asgi import PushConfigAsgi
+from pushkit.integrations.push_config_api.http import PushConfigApi
+from pushkit.webui.aiohttp import REQUEST, application
 
 OwnerOf: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
 
@@ -23,22 +24,8 @@ def push_config_app(api: PushConfigApi, *, owner: OwnerOf) -> web.Application:
             with 401. May be a coroutine function.
     """
 
-    async def serve(request: web.Request) -> web.Response:
-        named = owner(request)
-        answer = await api.handle(
-            ApiRequest(
-                owner=await named if isawaitable(named) else named,
-                method=request.method,
-                path=path_within(request),
-                query=query_members(request.rel_url.raw_query_string),
-                content_type=request.headers.get("Content-Type", ""),
-                version=request.headers.get("A2A-Version"),
-                body=await read_body(request, api.max_body_bytes),
-            )
-        )
-        return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+    async def owner_of(scope: Mapping[str, Any]) -> str | None:
+        named = owner(scope[REQUEST])
+        return await named if isawaitable(named) else named
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", serve)
-    app.router.add_route("*", "", serve)  # the root of a sub-application, without a slash
-    return app
+    return application(PushConfigAsgi(api, owner=owner_of))

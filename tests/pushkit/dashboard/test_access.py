@@ -15,7 +15,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, KeyFileError
 from pushkit.terminal.options import DashboardOptions
 from pushkit.webui.access import DashboardAccess, is_loopback
-from pushkit.webui.exchange import joined_fields
+from pushkit.webui.asgi import joined_fields
 from pushkit.webui.serving import access_of
 from tests.pushkit.dashboard.conftest import TOKEN, Browser, House, Open
 

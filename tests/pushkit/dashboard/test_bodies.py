@@ -9,20 +9,17 @@ from typing import Any
 from aiohttp import web
 
 from pushkit.webui import aiohttp, asgi
-from pushkit.webui.documents import shown_body
+from pushkit.webui.overview import shown_body
 from tests.eventually import DEADLINE
 
 
 async def test_a_body_that_breaks_off_is_none_for_aiohttp() -> None:
     found: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
-    async def serve(request: web.Request) -> web.Response:
-        found.set_result(await aiohttp.read_body(request, 100))
-        return web.Response()
+    async def serve(_: asgi.Message, receive: asgi.Receive, __: asgi.Send) -> None:
+        found.set_result(await asgi.read_body(receive, 100))
 
-    app = web.Application()
-    app.router.add_post("/", serve)
-    runner = web.AppRunner(app)  # that of tests cancels whoever reads
+    runner = web.AppRunner(aiohttp.application(serve))  # that of tests cancels whoever reads
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     _, writer = await asyncio.open_connection(*runner.addresses[0])

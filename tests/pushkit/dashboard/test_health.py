@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pushkit.dashboard.health import Counts, headline_of
-from pushkit.webui.documents import Severity
+from pushkit.webui.overview import Severity
 from tests.pushkit.dashboard.conftest import Browser, House
 
 WARNING, FAILURE = Severity.WARNING, Severity.FAILURE

@@ -139,6 +139,11 @@ async def test_a_path_is_read_as_a_middleware_in_front_reads_it(
         assert (await client.get(url)).status_code == status
 
 
+async def test_a_mount_is_found_without_a_slash(ops: str, browser: aiohttp.ClientSession) -> None:
+    async with browser.get(ops) as answer:
+        assert "<h1>Log in</h1>" in await answer.text()
+
+
 async def test_another_host_is_refused_under_the_mount(
     ops: str, browser: aiohttp.ClientSession
 ) -> None:

@@ -16,7 +16,15 @@ from pushkit.outbox.browsing import _MOST_ERRORS
 from pushkit.storage.paging import AtMost
 from tests.pushkit.dashboard.conftest import HOSTILE, Browser, House
 
-PAGES = ["/", "/deliveries", "/deliveries?state=dead", "/subscriptions", "/destinations", "/keys"]
+PAGES = [
+    "/",
+    "/deliveries",
+    "/deliveries?state=dead",
+    "/subscriptions",
+    "/queues",
+    "/destinations",
+    "/keys",
+]
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -25,13 +25,12 @@ from pushkit import (
     TaskState,
     TaskStatus,
 )
-from pushkit.delivery.job import Job
 from pushkit.events.listeners import Listener
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.keys.source import KeySource
 from pushkit.net.transport import ConnectionOptions
-from pushkit.queue.runner import Leased, Room
+from pushkit.queue.rules import Leased, Room
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
 from pushkit.webhook import Headers
 from tests.clock import START, Clock
@@ -236,7 +235,7 @@ def postgres_dsn(made_outboxes: MadeSchemas) -> Iterator[str]:
         yield dsn
 
 
-async def claim(sender: PushSender) -> list[Leased[Job]]:
+async def claim(sender: PushSender) -> list[Leased]:
     """Let a sender's worker lease what is due, and do nothing with it, as if it died."""
     claims = await sender.worker.claim(Room(256, lambda _: 32), frozenset())
-    return list(claims.leased)
+    return list(claims.claimed)

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 
 from pushkit import BreakerPolicy, DeliveryFilter, DeliveryState, PushSender
-from pushkit.delivery.again import WhyNot
 from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import OutboundError, OwnershipError, PushkitError, TransportError
+from pushkit.outbox.changes import WhyNot
 from pushkit.outbox.states import CancelledBy
 from pushkit.storage.script import Script, Statement
 from pushkit.webhook import Headers

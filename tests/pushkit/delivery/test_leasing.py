@@ -12,10 +12,9 @@ from aiohttp import web
 
 from pushkit import PushSender
 from pushkit.clock import utc_now
-from pushkit.delivery.job import Job
 from pushkit.delivery.worker import Worker
-from pushkit.queue.rules import QUANTUM
-from pushkit.queue.runner import LeasedQueues, Room
+from pushkit.queue.leases import ClaimResult
+from pushkit.queue.rules import QUANTUM, Room
 from tests.clock import Clock
 from tests.pushkit.delivery.conftest import Senders, Webhook, status
 
@@ -33,9 +32,9 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counted: list[int] = []
     claim = Worker.claim
 
-    async def counting(worker: Worker, room: Room, held: Collection[str]) -> LeasedQueues[Job]:
+    async def counting(worker: Worker, room: Room, held: Collection[str]) -> ClaimResult:
         found = await claim(worker, room, held)
-        counted.append(len(found.leased))
+        counted.append(len(found.claimed))
         return found
 
     monkeypatch.setattr(Worker, "claim", counting)
@@ -119,7 +118,7 @@ async def test_a_delivery_with_which_workers_die_again_and_again_is_due_again_so
     waits: list[int] = []
     for _ in range(6):
         waits.append(0)
-        while not (await sender.worker.claim(room, frozenset())).leased:
+        while not (await sender.worker.claim(room, frozenset())).claimed:
             senders.clock.advance(1)
             waits[-1] += 1
         senders.clock.advance(60)  # the lease ends, and nothing was settled

@@ -27,8 +27,8 @@ from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script, Statement
-from pushkit.subscriptions.secrets import StoredSubscription
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import StoredSubscription
 from tests.clock import Clock
 from tests.pushkit.delivery.conftest import Received, Senders, Webhook, status
 
@@ -254,7 +254,7 @@ async def stored(senders: Senders, webhook: Webhook) -> StoredSubscription:
     await subscribe(sender, webhook)
     database = open_outbox(senders.database)
     await database.open()
-    [found] = await database.read(SubscriptionStore().stored_of_task(tenant="", task_id="task-1"))
+    [found] = await database.read(subscriptions.stored_of_task(tenant="", task_id="task-1"))
     await database.close()
     return found
 

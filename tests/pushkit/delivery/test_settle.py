@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pushkit import Filter, PushSender, TaskState
-from pushkit.delivery.job import Job
+from pushkit.delivery.route import Job
 from pushkit.delivery.settle import Settled
 from pushkit.events.model import EventKind
 from pushkit.events.sender import DeliveryEvent
 from pushkit.net.timing import Timing
-from pushkit.outbox.attempts import AttemptLog
+from pushkit.outbox import attempts
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
 from pushkit.queue.held import Ask
-from pushkit.queue.rules import QUANTUM
-from pushkit.queue.runner import Leased
+from pushkit.queue.rules import QUANTUM, Leased
 from pushkit.storage.script import Script, Statement, alone
 from tests.clock import Clock
 from tests.long_runs import examples
@@ -127,7 +126,7 @@ def delivered(job: Job, clock: Clock) -> Result:
     )
 
 
-def ask_of(leased: Leased[Job], *results: Result, releases: bool = False) -> Ask:
+def ask_of(leased: Leased, *results: Result, releases: bool = False) -> Ask:
     """Return what settles the first deliveries of a leased queue with these results."""
     done, left = leased.jobs[: len(results)], leased.jobs[len(results) :]
     for job, result in zip(done, results, strict=True):
@@ -263,10 +262,10 @@ async def test_concurrent_late_attempts_are_both_logged(on_postgres: Senders, cl
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")
-    log, late = AttemptLog(), Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
+    late = Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
     made = [replace(late, duration=timedelta(seconds=n)) for n in (1, 2)]
     await asyncio.gather(
-        *(sender._database.write(holding_locks(log.record_late(delivery, each))) for each in made)
+        *(sender._database.write(holding_locks(attempts.add_late(delivery, each))) for each in made)
     )
     report = await sender.outbox.show(delivery_id)
     assert report is not None
@@ -286,7 +285,7 @@ async def test_a_late_attempt_recorded_twice_is_logged_once(
             started_at=clock.now + timedelta(milliseconds=ahead),
             duration=timedelta(seconds=10),
         )
-        await sender._database.write(AttemptLog().record_late(delivery, result))
+        await sender._database.write(attempts.add_late(delivery, result))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert [each.number for each in report.attempts] == [1]

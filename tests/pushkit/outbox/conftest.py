@@ -10,21 +10,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pushkit.delivery.job import Job
-from pushkit.outbox.dead_letters import DeadLetters
-from pushkit.outbox.destinations import DestinationStore
+from pushkit.delivery.route import Job
+from pushkit.outbox import changes
+from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
-from pushkit.outbox.store import OutboxStore
 from pushkit.queue.held import HeldQueue
 from pushkit.queue.rules import Queue, released
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement, from_micros, to_micros
-from pushkit.subscriptions.model import Subscription
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions.model import OUTBOX, Subscription
 from tests.pushkit.deliveries import add_delivery, add_subscription
 from tests.pushkit.outbox.leasing import Leasing
 
@@ -43,9 +40,6 @@ class Ledger:
 
     scripts: ScriptRunner
     now: datetime = START
-    outbox: OutboxStore = field(default_factory=OutboxStore)
-    destinations: DestinationStore = field(default_factory=DestinationStore)
-    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     leasing: Leasing = field(default_factory=Leasing)
 
     def __post_init__(self) -> None:
@@ -155,7 +149,7 @@ class Ledger:
 
     def _redrive(self, queue_id: str, delivery_id: str, state: DeliveryState) -> Script[list[str]]:
         queue = (yield from OUTBOX.lock([queue_id]))[queue_id]
-        redrive = DeadLetters().redrive
+        redrive = changes.redrive
         return (yield from redrive(queue, [delivery_id], states=[state], now=self.now))
 
     def cancel_one(self, queue_id: str, delivery_id: str) -> bool:
@@ -164,7 +158,7 @@ class Ledger:
 
     def _cancel_one(self, queue_id: str, delivery_id: str) -> Script[list[str]]:
         queue = (yield from OUTBOX.lock([queue_id]))[queue_id]
-        return (yield from DeadLetters().cancel(queue, [delivery_id], self.now))
+        return (yield from changes.cancel(queue, [delivery_id], self.now))
 
     def cancel(self, subscription: Subscription) -> int:
         """Cancel a subscription's deliveries, those in flight too, and take its lease."""
@@ -172,9 +166,7 @@ class Ledger:
 
     def _cancel(self, queue_id: str) -> Script[int]:
         queues = yield from OUTBOX.lock([queue_id])
-        cancelled = yield from self.outbox.cancel_subscription(
-            queue_id, self.now, CancelledBy.REMOVED
-        )
+        cancelled = yield from outbox.cancel_subscription(queue_id, self.now, CancelledBy.REMOVED)
         yield from OUTBOX.write([released(queue, None) for queue in queues.values()])
         return cancelled
 
@@ -187,9 +179,7 @@ class Ledger:
         return [
             delivery
             for row in self.query("SELECT DISTINCT tenant, task_id FROM pushkit_deliveries")
-            for delivery in self.run(
-                self.outbox.of_task(tenant=row["tenant"], task_id=row["task_id"])
-            )
+            for delivery in self.run(outbox.of_task(tenant=row["tenant"], task_id=row["task_id"]))
         ]
 
     def queue(self, subscription: Subscription) -> Queue:

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pushkit.delivery.job import Job, job_of
-from pushkit.outbox.attempts import AttemptLog, is_folded
-from pushkit.outbox.destinations import DestinationStore
+from pushkit.delivery.route import Job, job_of
+from pushkit.outbox import attempts, destinations
+from pushkit.outbox.attempts import is_folded, store_results
 from pushkit.outbox.model import Delivery, Result
-from pushkit.outbox.results import leased_deliveries, lose, store_results
 from pushkit.outbox.states import Outcome
+from pushkit.outbox.store import leased_deliveries, lose
 from pushkit.queue.held import Answer, Ask, HeldQueue, Memory, Reply
-from pushkit.queue.leases import ClaimLimits, Claims, advance
-from pushkit.queue.rules import PendingJob
+from pushkit.queue.leases import Claims, advance
+from pushkit.queue.rules import Leased, PendingJob, Room
 from pushkit.storage.script import Script, to_micros
-from pushkit.subscriptions.model import Subscription
-from pushkit.subscriptions.queues import OUTBOX
+from pushkit.subscriptions.model import OUTBOX, Subscription
 from tests.pushkit.deliveries import append_delivery
 
 LEASE = timedelta(seconds=30)
@@ -72,25 +71,17 @@ class Leasing:
             held: The queues in the worker's memory.
         """
         moment, until = to_micros(now), to_micros(now + LEASE)
-        limits = ClaimLimits(
-            queues=limit, of_origin=lambda _: per_origin, probation_from=self.probation_from
-        )
+        room = Room(limit, lambda _: per_origin)
+        self.claims.probation_from = self.probation_from
         yield from self.claims.take_over(worker, held=held, dead=lambda _: (), now=moment)
-        result = yield from self.claims.claim(worker, limits, now=moment, until=until)
+        result = yield from self.claims.claim(worker, room, now=moment, until=until)
         ids = [job.id for each in result.claimed for job in each.jobs]
         found = yield from leased_deliveries(ids)
         for queue, pending, upto in result.claimed:
             theirs = [found[each.id] for each in pending]
-            memory = self.workers[worker].claimed(
-                queue.id,
-                queue.group,
-                queue.epoch,
-                [job_of(each, None) for each in theirs],
-                upto,
-                version=0,
-                until=math.inf,
-                seen_at=math.inf,
-            )
+            jobs = [job_of(each, None) for each in theirs]
+            leased = Leased(queue.id, queue.group, queue.epoch, jobs, upto)
+            memory = self.workers[worker].claimed(leased, until=math.inf, seen_at=math.inf)
             assert memory is not None
             self._remember(memory, theirs)
         return [found[each] for each in ids]
@@ -170,12 +161,12 @@ class Leasing:
             if delivery.id not in stored:
                 continue
             if result.started_at is not None and not is_folded(delivery, result):
-                yield from AttemptLog().record([(delivery.id, result)])
+                yield from attempts.add([(delivery.id, result)])
             queue = queue._replace(abandoned=0)
             if result.retry_at is None:
                 queue = queue._replace(settled_to=max(queue.settled_to, delivery.seq))
             if result.wait_until is not None:
-                yield from DestinationStore().postpone(delivery, result.wait_until, now)
+                yield from destinations.postpone(delivery, result.wait_until, now)
                 until = max(queue.waits_until, to_micros(result.wait_until))
                 queue = queue._replace(waits_until=until)
         moment = to_micros(now)

@@ -17,19 +17,16 @@ from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
 from pushkit.net.timing import Timing
-from pushkit.outbox.attempts import AttemptLog
-from pushkit.outbox.destinations import DestinationStore
+from pushkit.outbox import attempts, destinations
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import DeliveryState, Outcome
-from pushkit.outbox.store import OutboxStore
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
 from pushkit.storage.script import Row, Script, Statement
-from pushkit.subscriptions.model import DisabledBy, Subscription
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, DisabledBy, Subscription
 from tests.eventually import DEADLINE
 from tests.pushkit.deliveries import ORIGIN, add_delivery, add_subscription
 from tests.pushkit.outbox.leasing import LEASE, Leasing
@@ -44,9 +41,7 @@ class Desk:
     database: Database
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     woken: int = 0
-    outbox: OutboxStore = field(default_factory=OutboxStore)
     leasing: Leasing = field(default_factory=Leasing)
-    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     admin: OutboxAdmin = field(init=False)
 
     def __post_init__(self) -> None:
@@ -284,9 +279,9 @@ async def test_queues_say_since_when_they_fail_and_until_when_their_destination_
 
     [claimed] = await desk.claim()
     until = desk.now + timedelta(hours=1)
-    await desk.database.write(desk.subscriptions.set_failing_since(subscription.id, desk.now))
-    await desk.database.write(DestinationStore().failed(claimed, desk.now))
-    await desk.database.write(DestinationStore().postpone(claimed, until, desk.now))
+    await desk.database.write(subscriptions.set_failing_since(subscription.id, desk.now))
+    await desk.database.write(destinations.failed(claimed, desk.now))
+    await desk.database.write(destinations.postpone(claimed, until, desk.now))
     await desk.database.write(_copied(1000))
 
     [queue] = await desk.admin.queues()
@@ -414,8 +409,8 @@ async def test_nothing_is_redriven_to_a_removed_or_disabled_subscription(desk: D
     removed, disabled = await desk.subscribe("task-1"), await desk.subscribe("task-2")
     await desk.finish(removed)
     await desk.finish(disabled)
-    await desk.database.write(desk.subscriptions.remove(removed.key))
-    await desk.database.write(desk.subscriptions.disable(disabled.id, desk.now, DisabledBy.GONE))
+    await desk.database.write(subscriptions.remove(removed.key))
+    await desk.database.write(subscriptions.disable(disabled.id, desk.now, DisabledBy.GONE))
     redriven = await desk.admin.redrive(DEAD)
     assert (redriven.ids, redriven.skipped) == ((), 2)
 
@@ -582,7 +577,7 @@ async def test_a_retention_may_keep_everything(desk: Desk) -> None:
 async def test_a_withdrawn_subscription_goes_with_its_last_delivery(desk: Desk) -> None:
     subscription = await desk.subscribe()
     await desk.finish(subscription)
-    await desk.database.write(desk.subscriptions.withdraw([subscription.id], desk.now))
+    await desk.database.write(subscriptions.withdraw([subscription.id], desk.now))
     await desk.admin.retain(Retention())
     assert len(await desk.query("SELECT id FROM pushkit_subscriptions")) == 1
     await desk.admin.retain(Retention(dead=timedelta(0)))
@@ -603,7 +598,7 @@ async def test_a_disabled_subscription_without_deliveries_goes_after_a_while(
     gone, with_delivery, active = [await desk.subscribe(f"task-{n}") for n in range(3)]
     await desk.finish(with_delivery)
     for each in (gone, with_delivery):
-        script = desk.subscriptions.disable(each.id, desk.now - ago, DisabledBy.GONE)
+        script = subscriptions.disable(each.id, desk.now - ago, DisabledBy.GONE)
         await desk.database.write(script)
     await desk.admin.retain(Retention(dead=keep_dead))
     left = {row["id"] for row in await desk.query("SELECT id FROM pushkit_subscriptions")}
@@ -613,7 +608,7 @@ async def test_a_disabled_subscription_without_deliveries_goes_after_a_while(
 async def test_dead_letters_of_an_ended_task_are_redriven(desk: Desk) -> None:
     subscription = await desk.subscribe()
     [dead] = await desk.finish(subscription)
-    await desk.database.write(desk.subscriptions.withdraw([subscription.id], desk.now))
+    await desk.database.write(subscriptions.withdraw([subscription.id], desk.now))
     assert (await desk.admin.redrive([dead])).ids == (dead,)
     [claimed] = await desk.claim()
     assert claimed.id == dead
@@ -634,7 +629,7 @@ async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:
         rows = await desk.query(f"SELECT * FROM {table}")  # noqa: S608  # one of these names
         assert len(rows) == 2
     late = Result(outcome=Outcome.DELIVERED, status=200, started_at=desk.now)
-    await desk.database.write(AttemptLog().record_late(in_flight, late))
+    await desk.database.write(attempts.add_late(in_flight, late))
     assert len(await desk.query("SELECT * FROM pushkit_attempts")) == 2
 
 

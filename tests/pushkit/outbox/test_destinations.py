@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from pushkit.outbox import destinations
 from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.model import Delivery
 
@@ -25,7 +26,6 @@ def enqueue(ledger: Ledger, *, owner: str = "alice", tasks: int = 3) -> None:
 
 
 def fail(ledger: Ledger, delivery: Delivery, times: int = 1) -> list[int | None]:
-    destinations = ledger.destinations
     return [ledger.run(destinations.failed(delivery, ledger.now)) for _ in range(times)]
 
 
@@ -42,9 +42,9 @@ def test_failures_are_counted_until_an_answer(ledger: Ledger) -> None:
     enqueue(ledger, tasks=1)
     [delivery] = claim(ledger)
     assert fail(ledger, delivery, 3) == [1, 2, 3]
-    assert ledger.run(ledger.destinations.failing([delivery] * 2)) == {destination_of(delivery): 3}
-    ledger.run(ledger.destinations.answered(delivery))
-    assert ledger.run(ledger.destinations.failing([delivery])) == {}
+    assert ledger.run(destinations.failing([delivery] * 2)) == {destination_of(delivery): 3}
+    ledger.run(destinations.answered(delivery))
+    assert ledger.run(destinations.failing([delivery])) == {}
     assert fail(ledger, delivery) == [1]
 
 
@@ -53,7 +53,7 @@ def test_a_failure_while_it_waits_already_does_not_count(ledger: Ledger) -> None
     [delivery] = claim(ledger)
     fail(ledger, delivery)
     until = ledger.now + timedelta(seconds=30)
-    ledger.run(ledger.destinations.postpone(delivery, until, ledger.now))
+    ledger.run(destinations.postpone(delivery, until, ledger.now))
     assert fail(ledger, delivery, 2) == [None, None]
     ledger.advance(30)
     assert fail(ledger, delivery) == [2]
@@ -71,7 +71,7 @@ def test_a_failing_destination_gets_one_delivery(ledger: Ledger) -> None:
 def test_after_an_answer_all_of_its_deliveries_are_claimed(ledger: Ledger) -> None:
     delivery = failing(ledger)
     enqueue(ledger)
-    ledger.run(ledger.destinations.answered(delivery))
+    ledger.run(destinations.answered(delivery))
     assert len(claim(ledger)) == 3
 
 
@@ -96,6 +96,6 @@ def test_the_next_moment_is_the_end_of_the_wait(ledger: Ledger) -> None:
     delivery = failing(ledger)
     enqueue(ledger, tasks=1)
     until = ledger.now + timedelta(seconds=45)
-    ledger.run(ledger.destinations.postpone(delivery, until, ledger.now))
+    ledger.run(destinations.postpone(delivery, until, ledger.now))
     assert claim(ledger) == []
     assert ledger.next_due() == until

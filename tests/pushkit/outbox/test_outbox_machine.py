@@ -23,11 +23,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pushkit.delivery.job import Job
+from pushkit.delivery.route import Job
 from pushkit.errors import IdempotencyConflictError
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.queue.held import HeldQueue
 from pushkit.queue.rules import QUANTUM
+from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import Subscription
 from tests.long_runs import examples
 from tests.pushkit.outbox.leasing import LEASE
@@ -323,7 +324,7 @@ class Outbox(RuleBasedStateMachine):
             return
         subscription, pending = queue.subscription, queue.pending
         del self.active[subscription.key.owner, subscription.origin]
-        assert self.ledger.run(self.ledger.subscriptions.remove(subscription.key)) is not None
+        assert self.ledger.run(subscriptions.remove(subscription.key)) is not None
         assert self.ledger.cancel(subscription) == len(pending)
         for row in pending:
             row.state = DeliveryState.CANCELLED

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import IdempotencyConflictError
+from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import TaskKey, find_enqueued
 from pushkit.outbox.model import new_delivery_id
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.queue.rules import QUANTUM
 from pushkit.storage.script import to_micros
-from pushkit.subscriptions.queues import OUTBOX
+from pushkit.subscriptions.model import OUTBOX
 
 if TYPE_CHECKING:
     from tests.pushkit.outbox.conftest import Ledger
@@ -374,7 +375,7 @@ def test_unfinished_deliveries_move_with_their_subscription(ledger: Ledger) -> N
     ledger.settle(claimed, Outcome.RETRY, retry_in=1, wait=3600)
     ledger.advance(1)
     moved = ledger.subscribe(origin=ELSEWHERE)
-    ledger.run(ledger.outbox.move(moved.id, ELSEWHERE))
+    ledger.run(outbox.move(moved.id, ELSEWHERE))
     assert [delivery.origin for delivery in ledger.claim()] == [ELSEWHERE]
 
 

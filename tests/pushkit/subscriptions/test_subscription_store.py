@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import Authentication, PushConfig, WireVersion
-from pushkit.outbox.migrations import SENDER_MIGRATIONS
+from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.secrets.vault import Vault
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Script
-from pushkit.subscriptions.model import DisabledBy, Profile, Subscription, SubscriptionKey
-from pushkit.subscriptions.queues import OUTBOX
-from pushkit.subscriptions.secrets import open_subscription
-from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.model import OUTBOX, DisabledBy, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.store import open_subscription
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
 
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-STORE = SubscriptionStore()
 PLAIN = Vault(None)
 KEY = SubscriptionKey(tenant="acme", task_id="task-1", owner="alice", config_id="config-1")
 URL = "https://client.example.com/hook?a=1"
@@ -47,7 +45,7 @@ class Database:
         now: datetime = NOW,
     ) -> Subscription:
         return self.run(
-            STORE.put(
+            subscriptions.put(
                 key,
                 config or PushConfig(url=URL),
                 version=version,
@@ -68,14 +66,14 @@ def test_everything_that_was_put_comes_back(database: Database) -> None:
     authentication = Authentication(schemes=("Bearer", "Basic"), credentials="secret value")
     config = PushConfig(url=URL, token="token", authentication=authentication)
     put = database.put(config=config, version=WireVersion.V0_3, profile=Profile.A2A_SAMPLES)
-    [found] = database.run(STORE.of_owner(tenant="acme", task_id="task-1", owner="alice"))
+    [found] = database.run(subscriptions.of_owner(tenant="acme", task_id="task-1", owner="alice"))
     assert found == put
     assert (found.key, found.version, found.profile) == (KEY, WireVersion.V0_3, Profile.A2A_SAMPLES)
     assert found.config == PushConfig(
         url=URL, id="config-1", authentication=replace(authentication, credentials=None)
     )
     assert (found.has_token, found.has_credentials) == (True, True)
-    [stored] = database.run(STORE.by_ids([put.id])).values()
+    [stored] = database.run(subscriptions.by_ids([put.id])).values()
     assert open_subscription(PLAIN, stored).config == replace(config, id="config-1")
     assert (found.last_seq, found.active, found.created_at) == (0, True, NOW)
 
@@ -101,19 +99,19 @@ def test_the_revision_of_a_subscription_grows_only_when_it_is_registered(
 ) -> None:
     first = database.put()
     assert database.put(config=PushConfig(url=URL, token="new")).revision == first.revision + 1
-    database.run(STORE.set_paused(first.id, NOW, paused=True))
-    database.run(STORE.disable(first.id, NOW, DisabledBy.OPERATOR))
-    database.run(STORE.enable(first.id, NOW))
-    database.run(STORE.set_failing_since(first.id, NOW))
+    database.run(subscriptions.set_paused(first.id, NOW, paused=True))
+    database.run(subscriptions.disable(first.id, NOW, DisabledBy.OPERATOR))
+    database.run(subscriptions.enable(first.id, NOW))
+    database.run(subscriptions.set_failing_since(first.id, NOW))
     database.run(take_seqs({first.id: 1}))
-    [recipient] = database.run(STORE.lock_recipients([("acme", "task-1")]))
+    [recipient] = database.run(subscriptions.lock_recipients([("acme", "task-1")]))
     assert recipient.revision == first.revision + 1
 
 
 def test_removing_and_creating_it_starts_anew(database: Database) -> None:
     first = database.put()
     database.run(take_seqs({first.id: 1}))
-    assert database.run(STORE.remove(KEY)) == first.id
+    assert database.run(subscriptions.remove(KEY)) == first.id
     second = database.put()
     assert second.id != first.id
     assert second.last_seq == 0
@@ -125,7 +123,7 @@ def test_each_subscription_takes_the_numbers_that_it_needs(database: Database) -
         for n in range(300)
     ]
     database.run(take_seqs({each: 1 + n % 3 for n, each in enumerate(ids)}))
-    recipients = database.run(STORE.lock_recipients([("", str(n)) for n in range(300)]))
+    recipients = database.run(subscriptions.lock_recipients([("", str(n)) for n in range(300)]))
     assert {each.id: each.queue.last_seq for each in recipients} == {
         each: 1 + n % 3 for n, each in enumerate(ids)
     }
@@ -142,21 +140,21 @@ def test_a_later_id_sorts_after_the_others(database: Database) -> None:
 
 
 def test_removing_an_unknown_subscription_does_nothing(database: Database) -> None:
-    assert database.run(STORE.remove(KEY)) is None
+    assert database.run(subscriptions.remove(KEY)) is None
 
 
 def test_a_disabled_one_is_shown_to_its_owner_and_gets_no_updates(database: Database) -> None:
     subscription = database.put()
-    database.run(STORE.disable(subscription.id, NOW, DisabledBy.GONE))
-    [found] = database.run(STORE.of_owner(tenant="acme", task_id="task-1", owner="alice"))
+    database.run(subscriptions.disable(subscription.id, NOW, DisabledBy.GONE))
+    [found] = database.run(subscriptions.of_owner(tenant="acme", task_id="task-1", owner="alice"))
     assert not found.active
-    assert database.run(STORE.stored_of_task(tenant="acme", task_id="task-1")) == []
+    assert database.run(subscriptions.stored_of_task(tenant="acme", task_id="task-1")) == []
 
 
 def test_setting_a_disabled_one_again_enables_it(database: Database) -> None:
     subscription = database.put()
     database.run(take_seqs({subscription.id: 1}))
-    database.run(STORE.disable(subscription.id, NOW, DisabledBy.GONE))
+    database.run(subscriptions.disable(subscription.id, NOW, DisabledBy.GONE))
     revived = database.put()
     assert (revived.id, revived.active, revived.last_seq) == (subscription.id, True, 1)
 
@@ -175,27 +173,29 @@ def test_setting_a_disabled_one_again_enables_it(database: Database) -> None:
 def test_another_key_is_another_subscription(database: Database, key: SubscriptionKey) -> None:
     mine, theirs = database.put(), database.put(key)
     assert mine.id != theirs.id
-    database.run(STORE.remove(key))
-    found = database.run(STORE.of_owner(tenant="acme", task_id="task-1", owner="alice"))
+    database.run(subscriptions.remove(key))
+    found = database.run(subscriptions.of_owner(tenant="acme", task_id="task-1", owner="alice"))
     assert [subscription.id for subscription in found] == [mine.id]
 
 
 def test_an_owner_sees_only_their_own(database: Database) -> None:
     database.put()
     for tenant, owner in (("acme", "bob"), ("", "alice"), ("acme", "%"), ("acme", "")):
-        assert database.run(STORE.of_owner(tenant=tenant, task_id="task-1", owner=owner)) == []
+        assert (
+            database.run(subscriptions.of_owner(tenant=tenant, task_id="task-1", owner=owner)) == []
+        )
 
 
 def test_updates_go_to_every_owner_of_the_tenant_in_id_order(database: Database) -> None:
     mine = [database.put(KEY._replace(owner=owner)) for owner in ("alice", "bob", "carol")]
     database.put(KEY._replace(tenant="another"))
-    found = database.run(STORE.stored_of_task(tenant="acme", task_id="task-1"))
+    found = database.run(subscriptions.stored_of_task(tenant="acme", task_id="task-1"))
     assert [each.subscription.id for each in found] == sorted(each.id for each in mine)
 
 
 def test_ids_that_are_gone_are_left_out(database: Database) -> None:
     subscription = database.put()
-    assert set(database.run(STORE.by_ids([subscription.id, "gone", subscription.id]))) == {
+    assert set(database.run(subscriptions.by_ids([subscription.id, "gone", subscription.id]))) == {
         subscription.id
     }
 
@@ -206,26 +206,26 @@ def test_ids_that_are_gone_are_left_out(database: Database) -> None:
 def test_a_withdrawn_one_gets_no_updates(database: Database) -> None:
     subscription = database.put()
     tasks = [("acme", "task-1")]
-    assert database.run(STORE.count_recipients(tasks)) == {("acme", "task-1"): 1}
-    database.run(STORE.withdraw([subscription.id], NOW))
-    assert database.run(STORE.lock_recipients(tasks)) == []
-    assert database.run(STORE.count_recipients(tasks)) == {}
+    assert database.run(subscriptions.count_recipients(tasks)) == {("acme", "task-1"): 1}
+    database.run(subscriptions.withdraw([subscription.id], NOW))
+    assert database.run(subscriptions.lock_recipients(tasks)) == []
+    assert database.run(subscriptions.count_recipients(tasks)) == {}
 
 
 def test_a_withdrawn_one_is_not_removed_by_its_key(database: Database) -> None:
     withdrawn = database.put()
-    database.run(STORE.withdraw([withdrawn.id], NOW))
-    assert database.run(STORE.remove(KEY)) is None
+    database.run(subscriptions.withdraw([withdrawn.id], NOW))
+    assert database.run(subscriptions.remove(KEY)) is None
     second = database.put()
-    assert database.run(STORE.remove(KEY)) == second.id
-    assert set(database.run(STORE.by_ids([withdrawn.id, second.id]))) == {withdrawn.id}
+    assert database.run(subscriptions.remove(KEY)) == second.id
+    assert set(database.run(subscriptions.by_ids([withdrawn.id, second.id]))) == {withdrawn.id}
 
 
 def test_only_withdrawn_ones_that_were_named_are_forgotten(database: Database) -> None:
     named, unnamed, active = (database.put(KEY._replace(config_id=str(n))) for n in range(3))
-    database.run(STORE.withdraw([named.id, unnamed.id], NOW))
-    assert database.run(STORE.forget([named.id, active.id])) == 1
-    assert set(database.run(STORE.by_ids([named.id, unnamed.id, active.id]))) == {
+    database.run(subscriptions.withdraw([named.id, unnamed.id], NOW))
+    assert database.run(subscriptions.forget([named.id, active.id])) == 1
+    assert set(database.run(subscriptions.by_ids([named.id, unnamed.id, active.id]))) == {
         unnamed.id,
         active.id,
     }

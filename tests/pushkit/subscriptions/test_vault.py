@@ -12,12 +12,13 @@ from pushkit.errors import (
 )
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import BODY, CREDENTIALS, TOKEN, Vault
-from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
-from pushkit.subscriptions.secrets import (
+from pushkit.subscriptions.model import (
+    Profile,
     StoredSubscription,
-    open_subscription,
-    seal_secrets,
+    Subscription,
+    SubscriptionKey,
 )
+from pushkit.subscriptions.store import open_subscription, seal_secrets
 
 KEY = SubscriptionKey(tenant="acme", task_id="task-1", owner="alice", config_id="config-1")
 URL = "https://client.example.com/hook"

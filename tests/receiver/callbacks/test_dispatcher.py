@@ -18,8 +18,8 @@ import asyncpg
 import pytest
 
 from pushkit.errors import StorageError
-from pushkit.queue.rules import Handed
-from pushkit.queue.runner import Room, seconds
+from pushkit.queue.rules import Handed, Room
+from pushkit.queue.runner import seconds
 from pushkit.scheduling import stop_after_attempt
 from pushkit.scheduling.retry import RetryPolicy, next_attempt, wait_schedule
 from pushkit.storage import postgres as on_postgres
@@ -525,7 +525,7 @@ async def break_off(house: House) -> None:
     """Claim what is due, as a process that dies before it settles; another process notices."""
     dying, other = house.another_dispatcher(), house.another_dispatcher()
     claims = await dying.claim(Room(64, lambda _: 64), ())
-    assert claims.leased
+    assert claims.claimed
     house.locks.release(dying.name)
     await other.claim(Room(0, lambda _: 0), ())
 
@@ -643,7 +643,7 @@ async def test_a_notification_broken_off_more_often_waits_a_little_and_goes_alon
     again = await house.another_dispatcher().claim(Room(64, lambda _: 64), ())
     report = await InboxAdmin(house.database).show(1)
 
-    assert [[job.seq for job in each.jobs] for each in again.leased] == [[1], [1]]
+    assert [[job.seq for job in each.jobs] for each in again.claimed] == [[1], [1]]
     assert report is not None
     assert report.notification.attempts == 2
 

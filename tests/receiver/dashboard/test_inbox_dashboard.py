@@ -20,7 +20,7 @@ from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.storage.paging import AtMost
 from pushkit.webui.access import DashboardAccess
-from pushkit.webui.documents import Severity
+from pushkit.webui.overview import Severity
 from receiver import InboxStatus, Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher

@@ -68,7 +68,7 @@ async def test_a_refusal_is_found_understood_and_its_mend_named(
     assert link
     found = await page(client, link[1])
     assert "https://elsewhere.example.com/a2a/push" in found
-    assert re.search(r"audience</strong> <span[^<]*</span><span class=\"state refused\"", found)
+    assert re.search(r"audience</strong><span class=\"state refused\"", found)
     assert found.count("not reached") == 9
 
 

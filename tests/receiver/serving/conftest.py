@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pushkit.terminal.listening import accepting
-from receiver.answers import Answer
-from receiver.edge import Begin, ReadBody, Reply, Turns
+from receiver.request import Handle
 from receiver.serving.server import HttpServer
-from receiver.verification import Head
 from tests.receiver.serving.sockets import Serve, Site, limits
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World
-
-Handler = Callable[[Head, ReadBody], Awaitable[Answer]]
 
 
 @pytest.fixture
@@ -31,17 +27,18 @@ async def serve(world: World) -> AsyncIterator[Serve]:
         async def start(
             of: World = world,
             *,
-            own: Handler | None = None,
+            own: Handle | None = None,
             max_head_bytes: int = 16384,
             tls: ssl.SSLContext | None = None,
             **changes: object,
         ) -> Site:
             receiver = await of.start()
             server = HttpServer(
-                begun(own) if own else receiver.edge.begin,
+                own or receiver.handler.handle,
                 limits=limits(**changes),
-                is_proxy=receiver.edge.peers.is_proxy,
+                is_proxy=receiver.handler.peers.is_proxy,
                 max_head_bytes=max_head_bytes,
+                refuse=receiver.handler.refuse,
                 tls=tls,
             )
             listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
@@ -51,19 +48,6 @@ async def serve(world: World) -> AsyncIterator[Serve]:
             return site
 
         yield start
-
-
-def begun(own: Handler) -> Begin:
-    """Return what begins to answer as a handler does."""
-
-    def begin(head: Head, read: ReadBody, reply: Reply) -> Turns:
-        async def rest() -> None:
-            reply(await own(head, read))
-
-        yield
-        return rest()
-
-    return begin
 
 
 async def stop(site: Site) -> None:

@@ -20,18 +20,13 @@ import uvloop
 
 from pushkit.terminal.listening import accepting
 from receiver import Limits
-from receiver.answers import Answer
-from receiver.edge import Begin, BrokenBodyError, ReadBody, Reply, Turns
+from receiver.request import Answer, BrokenBodyError, Handle, Request
 from receiver.serving.connection import Connections, HttpConnection
-from receiver.serving.http1 import RequestHead
 from receiver.serving.server import HttpServer
-from receiver.steps import Trail
-from receiver.verification import Head, Verified
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.serving.sockets import SOON, Client, Serve, limits, raw
 
 if TYPE_CHECKING:
-    from pushkit.storage.script import OnDone
     from tests.receiver.conftest import World, WorldFactory
 
 
@@ -214,7 +209,7 @@ async def test_the_log_has_no_text_of_what_is_no_http(
 async def test_a_peer_that_reads_no_answer_is_dropped(world: World, serve: Serve) -> None:
     answering = asyncio.Event()
 
-    async def verbose(_head: Head, _read: ReadBody) -> Answer:
+    async def verbose(_: Request) -> Answer:
         answering.set()
         return Answer(status=200, body=b"x" * 20_000_000)
 
@@ -271,26 +266,6 @@ async def test_the_connection_to_close_is_found_without_a_search(
     assert len(looked_at) == 1
 
 
-async def test_a_notification_that_is_being_stored_holds_no_head(
-    world: World, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[OnDone[int | None]] = []
-
-    def begin(_: Verified, __: str | None, ___: Trail, end: OnDone[int | None]) -> None:
-        ended.append(end)
-
-    monkeypatch.setattr(world.receiver.edge._acceptance, "begin", begin)
-    site = await serve()
-    client = await site.connect()
-    await client.send(request_of(world))
-    await eventually(lambda: bool(ended))
-
-    gc.collect()
-    assert not [each for each in gc.get_objects() if type(each) in (Head, RequestHead)]
-    ended[0](None)
-    assert (await client.answer()).status == 200
-
-
 async def test_one_address_has_its_share_of_connections(
     world: World, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -311,7 +286,7 @@ async def test_one_address_has_its_share_of_connections(
 async def test_a_request_in_work_never_makes_room(world: World, serve: Serve) -> None:
     release = asyncio.Event()
 
-    async def slow(_head: Head, _read: ReadBody) -> Answer:
+    async def slow(_: Request) -> Answer:
         await release.wait()
         return Answer(status=202)
 
@@ -330,7 +305,7 @@ async def test_a_request_in_progress_counts_after_its_connection_is_lost(
 ) -> None:
     release, begun = asyncio.Semaphore(0), 0
 
-    async def slow(_head: Head, _read: ReadBody) -> Answer:
+    async def slow(_: Request) -> Answer:
         nonlocal begun
         begun += 1
         await release.acquire()
@@ -397,7 +372,7 @@ async def test_half_a_head_that_came_while_another_request_was_in_work_ends_at_i
 ) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
 
-    async def slow(_head: Head, _read: ReadBody) -> Answer:
+    async def slow(_: Request) -> Answer:
         begun.set()
         await release.wait()
         return Answer(status=202)
@@ -451,7 +426,7 @@ async def test_few_of_many_pipelined_requests_are_kept_in_memory(serve: Serve) -
     request = b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"
     answered, enough = 0, asyncio.Event()
 
-    async def answer_some(_head: Head, _read: ReadBody) -> Answer:
+    async def answer_some(_: Request) -> Answer:
         nonlocal answered
         answered += 1
         if answered == 200:
@@ -518,9 +493,9 @@ def unsent_bytes(connections: Connections) -> int:
 async def test_the_path_of_a_target_is_read_as_others_read_it(
     serve: Serve, target: str, path: str, query: str
 ) -> None:
-    heads: list[Head] = []
+    heads: list[Request] = []
 
-    async def note(head: Head, _read: ReadBody) -> Answer:
+    async def note(head: Request) -> Answer:
         heads.append(head)
         return Answer(status=404)
 
@@ -576,11 +551,17 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 @contextlib.asynccontextmanager
-async def standing(begin: Begin, faults: list[object]) -> AsyncIterator[tuple[HttpServer, int]]:
+async def standing(handle: Handle, faults: list[object]) -> AsyncIterator[tuple[HttpServer, int]]:
     """Serve on any event loop, and take down what it says of faults; yield the port, too."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: faults.append(context))
-    server = HttpServer(begin, limits=limits(), is_proxy=lambda _: False, max_head_bytes=1024)
+    server = HttpServer(
+        handle,
+        limits=limits(),
+        is_proxy=lambda _: False,
+        max_head_bytes=1024,
+        refuse=lambda code, _reason, _peer: Answer(status=400, code=code),
+    )
     listener = socket.create_server(("127.0.0.1", 0))
     async with accepting(server.protocol_for, [listener]):
         yield server, listener.getsockname()[1]
@@ -592,16 +573,14 @@ def test_bytes_after_the_last_request_of_a_client_that_left_cause_no_fault(
     new_loop: NewLoop,
 ) -> None:
     faults: list[object] = []
-    answered: list[Head] = []
+    answered: list[Request] = []
 
-    def begin(head: Head, _read: ReadBody, reply: Reply) -> Turns:
-        yield
-        answered.append(head)
-        reply(Answer(status=404))
-        return None
+    async def handle(request: Request) -> Answer:
+        answered.append(request)
+        return Answer(status=404)
 
     async def ask() -> None:
-        async with standing(begin, faults) as (server, port):
+        async with standing(handle, faults) as (server, port):
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(GET * 2 + b"no request\r\n\r\n")
             await eventually(lambda: len(answered) == 2 and len(server.connections) == 0)
@@ -616,11 +595,11 @@ def test_bytes_after_the_last_request_of_a_client_that_left_cause_no_fault(
 def test_a_connection_of_the_last_moment_is_closed(new_loop: NewLoop, rounds: int) -> None:
     faults: list[object] = []
 
-    def begin(head: Head, _read: ReadBody, _reply: Reply) -> Turns:
-        raise AssertionError(head)
+    async def handle(request: Request) -> Answer:
+        raise AssertionError(request)
 
     async def serve_for_a_moment() -> socket.socket:
-        async with standing(begin, faults) as (server, port):
+        async with standing(handle, faults) as (server, port):
             peer = socket.create_connection(("127.0.0.1", port), DEADLINE)
             for _ in range(rounds):
                 await asyncio.sleep(0)
@@ -643,20 +622,15 @@ def test_a_client_that_left_is_not_asked_for_its_body(new_loop: NewLoop) -> None
     async def ask() -> None:
         lost = asyncio.Event()
 
-        def begin(_head: Head, read: ReadBody, reply: Reply) -> Turns:
-            yield
+        async def handle(request: Request) -> Answer:
+            await lost.wait()
+            try:
+                await request.read(10)
+            except BrokenBodyError:
+                read_as.append("broken")
+            return Answer(status=400)
 
-            async def rest() -> None:
-                await lost.wait()
-                try:
-                    await read(10)
-                except BrokenBodyError:
-                    read_as.append("broken")
-                reply(Answer(status=400))
-
-            return rest()
-
-        async with standing(begin, faults) as (server, port):
+        async with standing(handle, faults) as (server, port):
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(expecting)
                 await eventually(lambda: server.in_progress)
@@ -677,19 +651,11 @@ def test_a_client_that_leaves_during_its_refusal_causes_no_fault(new_loop: NewLo
     async def ask() -> None:
         peers: list[socket.socket] = []
 
-        def begin(_head: Head, _read: ReadBody, reply: Reply) -> Turns:
-            yield
+        async def handle(_: Request) -> Answer:
+            peers[0].close()  # what is sent is reset, which shows when that half is closed
+            return Answer(status=413)
 
-            async def rest() -> None:
-                peers[0].close()  # what is sent is reset, which shows when that half is closed
-                try:
-                    reply(Answer(status=413))
-                except OSError as exc:
-                    faults.append(exc)
-
-            return rest()
-
-        async with standing(begin, faults) as (server, port):
+        async with standing(handle, faults) as (server, port):
             peers.append(socket.create_connection(("127.0.0.1", port)))
             peers[0].sendall(unread)
             await eventually(lambda: peers[0].fileno() < 0 and len(server.connections) == 0)

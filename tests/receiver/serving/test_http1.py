@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.errors import InboundError
-from receiver.service_state import HeadersTooLargeError
+from receiver.request import HeadersTooLargeError
 from receiver.serving.http1 import MalformedHttpError, RequestHead, RequestParser
 
 MOST = 2000

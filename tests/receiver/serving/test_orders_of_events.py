@@ -10,12 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from receiver.answers import Answer
-from receiver.edge import ReadBody, Reply, Turns, in_turn
 from receiver.limits import ConnectionLimits
+from receiver.request import Answer, Request
 from receiver.serving.connection import HttpConnection
 from receiver.serving.server import HttpServer
-from receiver.verification import Head
 
 MAX_HEAD = 150_000
 LONG = timedelta(hours=1)
@@ -76,23 +74,21 @@ async def answers(requests: list[tuple[bool, int]], events: list[int | str]) -> 
     """Send requests, with events in between; return the paths in the order of the answers."""
     later: deque[asyncio.Future[None]] = deque()
 
-    def begin(head: Head, read: ReadBody, reply: Reply) -> Turns:
-        yield
-        answer = Answer(status=200, headers=(("Path", head.path),))
-        is_at_once, size = requests[int(head.path[1:])]
-        if is_at_once:
-            reply(answer)
-            return None
-
-        async def rest() -> None:
-            assert await read(size) is not None
+    async def handle(request: Request) -> Answer:
+        is_at_once, size = requests[int(request.path[1:])]
+        if not is_at_once:
+            assert request.body is not None or await request.read(size) is not None
             later.append(asyncio.get_running_loop().create_future())
             await later[-1]
-            reply(answer)
+        return Answer(status=200, headers=(("Path", request.path),))
 
-        return rest()
-
-    server = HttpServer(begin, limits=LIMITS, is_proxy=lambda _: True, max_head_bytes=MAX_HEAD)
+    server = HttpServer(
+        handle,
+        limits=LIMITS,
+        is_proxy=lambda _: True,
+        max_head_bytes=MAX_HEAD,
+        refuse=lambda code, _reason, _peer: Answer(status=400, code=code),
+    )
     connection, socket = HttpConnection(server, ""), Socket()
     socket.protocol = connection
     connection.connection_made(socket)
@@ -126,54 +122,3 @@ def test_each_request_is_answered_whatever_the_order_of_events(
     requests: list[tuple[bool, int]], events: list[int | str]
 ) -> None:
     assert asyncio.run(answers(requests, events)) == [f"/{each}" for each in range(len(requests))]
-
-
-def taking(name: str, parts: int, done: list[str]) -> Turns:
-    """Begin to answer a request that has so many parts."""
-    for part in range(parts):
-        done.append(f"{name}{part}")
-        yield
-    done.append(f"{name}.")
-    return None
-
-
-def test_requests_take_turns_part_by_part() -> None:
-    done: list[str] = []
-    in_turn([taking("a", 2, done), taking("b", 1, done), taking("c", 0, done)])
-    assert done == ["a0", "b0", "c.", "a1", "b.", "a."]
-
-
-async def test_a_request_that_fails_stops_no_other() -> None:
-    def failing() -> Turns:
-        yield
-        raise ValueError
-
-    faults: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(
-        lambda _, context: faults.append(type(context["exception"]))
-    )
-    done: list[str] = []
-    in_turn([failing(), taking("b", 2, done)])
-    assert (done, faults) == (["b0", "b1", "b."], [ValueError])
-
-
-async def test_requests_of_one_round_of_the_loop_begin_together() -> None:
-    done: list[str] = []
-
-    def begin(head: Head, _read: ReadBody, reply: Reply) -> Turns:
-        yield from taking(head.path, 1, done)
-        reply(Answer(status=200))
-        return None
-
-    server = HttpServer(begin, limits=LIMITS, is_proxy=lambda _: True, max_head_bytes=MAX_HEAD)
-    connections = [HttpConnection(server, "") for _ in range(3)]
-    for each in connections:
-        each.connection_made(Socket())
-    for number, each in enumerate(connections):
-        each.data_received(bytes_of(number, 0, is_at_once=True))
-    assert done == ["/00", "/0."]  # it came first, and need not wait
-    await asyncio.sleep(0)
-    assert done[2:] == ["/10", "/20", "/1.", "/2."]
-    assert not server.in_progress
-    for each in connections:
-        each.connection_lost(None)

@@ -155,7 +155,18 @@ def _built(options: ServiceOptions) -> tuple[ReceiverSettings, Receiver, TlsFile
     settings = load_settings(options.config)
     log_format = options.log_format or settings.log_format
     log_to_stderr(verbose=options.verbose, log_format=log_format)
-    return settings, settings.build(), TlsFiles.of(settings)
+    return settings, settings.build(), tls_of(settings)
+
+
+def tls_of(settings: ReceiverSettings) -> TlsFiles | None:
+    """Return the certificate and key that the configuration names; None without TLS.
+
+    Raises:
+        ConfigError: A file cannot be read, or the two do not match.
+    """
+    if settings.tls is None:
+        return None
+    return TlsFiles(settings.folder / settings.tls.certificate, settings.folder / settings.tls.key)
 
 
 async def _try(receiver: Receiver) -> None:
@@ -298,12 +309,12 @@ async def _server(
     """Accept connections; at the end accept no more, and answer the requests in progress."""
     limits = settings.connection_limits
     server = HttpServer(
-        receiver.edge.begin,
+        receiver.handler.handle,
         limits=replace(limits, max_connections=_with_files(limits.max_connections)),
-        is_proxy=receiver.edge.peers.is_proxy,
-        max_head_bytes=receiver.edge.limits.max_header_bytes,
+        is_proxy=receiver.handler.peers.is_proxy,
+        max_head_bytes=receiver.handler.limits.max_header_bytes,
         tls=tls.context if tls else None,
-        refusals=receiver.edge.refusals,
+        refuse=receiver.handler.refuse,
     )
     try:
         async with accepting(server.protocol_for, sockets):

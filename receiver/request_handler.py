@@ -1,0 +1,197 @@
+"""`RequestHandler`: answers every request, without a web framework.
+
+The service's server, aiohttp and ASGI are thin adapters over it, so that all answer alike. Every
+request gets an answer, and none is a 500: refusals are problem details (RFC 9457) with a stable
+`code`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from pushkit.errors import InboundError, StorageError
+from pushkit.events.listeners import Listeners
+from pushkit.events.receiver import NotificationAccepted, NotificationRepeated
+from pushkit.logs import printable
+from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
+from pushkit.webhook import Headers
+from receiver.accepting import Acceptance
+from receiver.answers import PROBES, Probes, echo, problem
+from receiver.limits import Limits
+from receiver.notification import Accepted, Verified
+from receiver.peers import Peers
+from receiver.refusals import Refusals, Verdict
+from receiver.request import Answer, Request
+from receiver.selection import Endpoint
+from receiver.service_state import ServiceState
+from receiver.steps import Trail
+from receiver.trust import Trust
+from receiver.verification import Verification
+
+if TYPE_CHECKING:
+    from receiver.runtime import Runtime
+
+_log = logging.getLogger("receiver")
+
+_ACCEPTED: Final = Answer(status=202, code="accepted")
+_DUPLICATE: Final = Answer(status=200, code="duplicate")
+_HOW_TO_START = (
+    "the receiver is not started: lifespan=receiver.lifespan, or `async with receiver`,"
+    " in the application that it is mounted in"
+)
+_READS = ("GET", "HEAD")
+_SHOWN_PATHS = 5
+
+
+class RequestHandler:
+    """Answers requests: notifications, probes, and all others."""
+
+    def __init__(
+        self,
+        # The trusted senders and their keys. May be replaced at any time: each request is verified
+        # against the trust that was in force when it arrived.
+        trust: Trust,
+        acceptance: Acceptance,
+        *,
+        peers: Peers,
+        runtime: Runtime,
+        validation_echo: bool,  # whether `GET ?validationToken=` is answered with the token
+        limits: Limits,
+        clock: Callable[[], datetime],
+        events: Listeners,
+        ids_kept: timedelta,  # how long ids are remembered in the database
+    ) -> None:
+        self.trust = trust
+        self.peers = peers
+        self.limits = limits
+        self.refusals: Refusals = Refusals(events, clock)
+        self._runtime = runtime
+        self._probes = Probes(runtime)
+        self._validation_echo = validation_echo
+        self._clock = clock
+        self._events = events
+        self._state = ServiceState(limits, clock, ids_kept=ids_kept)
+        self._acceptance = acceptance
+        self._verification = Verification(self._state, acceptance.handed_out, clock)
+
+    async def handle(self, request: Request) -> Answer:
+        """Answer one request; its body is read only once the head is proven."""
+        peer, trail = request.peer, None
+        try:
+            peer = self.peers.of(request.peer, request.headers)
+            endpoint = self.trust.endpoints.get(request.path)
+            # Probes are never rate-limited: a flood must not make an orchestrator restart us.
+            if request.method in _READS and request.path in PROBES:
+                return await self._probes.answer(request.path)
+            if endpoint is None or request.method != "POST":
+                return self._neither(request, endpoint, peer)
+            if not self._runtime.is_open:
+                return problem(self.refusals.fault("not_started", _HOW_TO_START, peer=peer))
+            trail, traceparent = request.trail, _traceparent_of(request.headers)
+            verifying = self._verification.verify(request, endpoint, peer=peer)
+            # What is verified is freed before it is stored: a full house of requests stays small.
+            del request
+            return await self._notification(verifying, peer, trail, traceparent)
+        except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
+            return self._fault(peer, trail, exc)
+
+    def refuse(self, code: str, reason: str, peer: str) -> Answer:
+        """Report bytes that are no request, by the code of the refusal; return the answer."""
+        verdict = Verdict.of(code)
+        self.refusals.note(verdict, peer=peer, reason=reason)
+        return problem(verdict)
+
+    async def _notification(
+        self,
+        verifying: Coroutine[None, None, Verified | Accepted],
+        peer: str,
+        trail: Trail,
+        traceparent: str | None,  # the trace that it states to belong to
+    ) -> Answer:
+        """Verify and store one notification."""
+        try:
+            result = await verifying  # steps 1 to 6
+            if isinstance(result, Verified):
+                verified, now = result, self._clock()
+                result = await self._acceptance.accept(verified, trail, traceparent)  # 7, 8, 9
+                if result.id is not None:
+                    self._state.remember_accepted(result, now)
+        except (InboundError, StorageError) as exc:
+            trail.trace_id = trace_id_of(traceparent)
+            if isinstance(exc, InboundError):
+                return problem(self.refusals.verdict(exc, peer=peer, trail=trail))
+            return problem(self.refusals.fault("storage", peer=peer, error=exc, trail=trail))
+        self._report(result, trace_id_of(traceparent))
+        return _DUPLICATE if result.id is None else _ACCEPTED
+
+    def _fault(self, peer: str, trail: Trail | None, error: Exception) -> Answer:
+        with contextlib.suppress(Exception):  # a log filter of the application may raise
+            return problem(self.refusals.fault("internal", peer=peer, error=error, trail=trail))
+        return problem(Verdict.of("internal"))
+
+    def _neither(self, request: Request, endpoint: Endpoint | None, peer: str) -> Answer:
+        """Answer a request that is neither a notification nor a probe."""
+        try:
+            self._state.count_peer(peer, self._clock())
+        except InboundError as exc:
+            return problem(self.refusals.verdict(exc, peer=peer))
+        if request.method in _READS and endpoint is not None and self._validation_echo:
+            return echo(request.target)
+        verdict = Verdict.of("not_found" if endpoint is None else "method_not_allowed")
+        reason = f"method {printable(request.method)}, expected POST"
+        if endpoint is None:
+            paths = list(dict.fromkeys(each.path for each in self.trust.endpoints.values()))
+            expected = " or ".join(paths[:_SHOWN_PATHS]) + (" …" if paths[_SHOWN_PATHS:] else "")
+            reason = f"no sender posts to {request.path[:200]!a}, expected {expected}"
+        self.refusals.note(verdict, peer=peer, reason=reason)
+        return problem(verdict, allow=None if endpoint is None else "POST")
+
+    def _report(self, accepted: Accepted, trace_id: str | None) -> None:
+        """Report a notification that was accepted, now or before."""
+        sender, said = accepted.sender, accepted.said
+        kind = NotificationRepeated if accepted.id is None else NotificationAccepted
+        if self._events.wants(kind.usual_level):
+            self._events.emit(
+                kind(
+                    at=self._clock(),
+                    sender=sender.name,
+                    task_id=said.task_id,
+                    delivery_id=accepted.delivery_id,
+                    trace_id=trace_id,
+                )
+            )
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        profile = sender.profile.value
+        _log.info(
+            "%s sender=%s profile=%s task=%s id=%s seq=%s kind=%s%s",
+            accepted.code,
+            sender.name,
+            profile,
+            printable(said.task_id),
+            printable(accepted.delivery_id),
+            said.seq,
+            said.kind,
+            f" trace_id={trace_id}" if trace_id else "",
+            extra={
+                "status": 200 if accepted.id is None else 202,
+                "code": accepted.code,
+                "sender": sender.name,
+                "profile": profile,
+                "task": said.task_id,
+                "delivery_id": accepted.delivery_id,
+                "seq": said.seq,
+                "kind": said.kind,
+                **({"trace_id": trace_id} if trace_id else {}),
+            },
+        )
+
+
+def _traceparent_of(headers: Headers) -> str | None:
+    if TRACEPARENT not in headers.values():
+        return None
+    return read_traceparent(headers.all(TRACEPARENT))
