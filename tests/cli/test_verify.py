@@ -416,3 +416,33 @@ def test_what_is_no_request_is_said_in_one_line(
 )
 def test_a_wrong_option_ends_with_2(verify: Run, changes: dict[str, str]) -> None:
     assert verify(b"", **changes).status == 2
+
+
+def test_another_method_is_refused_before_all_steps_and_these_are_checked_all_the_same(
+    verify: Run, captured: Captured
+) -> None:
+    ran = verify(as_http(captured).replace(b"POST ", b"PUT ", 1))
+    assert ran.error == "1 step fails: request"
+    assert {results(ran)[name] for name in CHECKED if name != "sender"} == {"would pass"}
+
+
+def test_a_sender_that_does_not_sign_is_verified_by_its_token(
+    pushkit_command: Run, captured: Captured
+) -> None:
+    call = ["verify", "-", "--profile", "unsigned-secret-only", "--token"]
+    ran = pushkit_command(*call, TOKEN, stdin=as_http(captured))
+    assert (ran.status, ran.err) == (0, "")
+    passed = [name for name, found in results(ran).items() if found == "passed"]
+    assert passed == ["token", "content"]
+    assert "unproven: no signature was checked" in ran.out
+    assert pushkit_command(*call, "another", stdin=as_http(captured)).status == 1
+
+
+def test_of_several_schemes_the_one_that_refuses_is_named(
+    every_scheme: Schemes, webhook: Webhook
+) -> None:
+    body = UPDATE.replace(b"WORKING", b"COMPLETED")
+    schemes = [scheme.value for scheme in Scheme]
+    ran = every_scheme.by(*schemes, body=body, jwks="jwks.json", audience=webhook.url)
+    refused = [line.split()[2] for line in ran.out.splitlines() if line.startswith("✗ body")]
+    assert (ran.error, refused) == ("1 step fails: body", [f"{scheme}:" for scheme in schemes])
