@@ -44,6 +44,7 @@ class Circumstances:
     # The public key that the request names, as a JWK Set; None if no key was looked up.
     jwks: JsonObject | None
     answered: str  # the status and code of the answer
+    profile: str = "standard"  # how the sender signs
 
     def as_json(self) -> bytes:
         """Return the contents of the JSON file."""
@@ -53,6 +54,7 @@ class Circumstances:
             "issuer": self.issuer,
             "jwks": self.jwks,
             "answered": self.answered,
+            "profile": self.profile,
         }
         return write_json(document) + b"\n"
 
@@ -75,6 +77,7 @@ def circumstances_of(path: Path) -> Circumstances | None:
             issuer=None if issuer is None else str(issuer),
             jwks=jwks if isinstance(jwks, dict) else None,
             answered=str(document["answered"]),
+            profile=str(document.get("profile", "standard")),
         )
     except (MalformedJsonError, KeyError, ValueError, OSError) as exc:
         raise ConfigError(

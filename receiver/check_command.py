@@ -22,9 +22,10 @@ from pushkit.terminal.options import FILE, refuse_given
 from pushkit.terminal.output import example, in_a_line, numbered
 from pushkit.url import Url, masked_url
 from receiver.admin import open_inbox
+from receiver.diagnosis.public_url import Probe, check_public_url, faults
+from receiver.diagnosis.report import step_lines
 from receiver.forwards import STREAM_SCHEMES
 from receiver.options import config_option, load_signing_key
-from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
 from receiver.senders import choose_sender
 from receiver.serve_command import dashboard_access, tls_of
@@ -74,9 +75,9 @@ def check(
     and the dashboard's token. The first line says what was found. The exit status is 1 if one of
     them is not available.
 
-    With --url instead: post through the public URL to the running service, and report which link is
-    at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. The receiver refuses the
-    request in the end, and stores nothing.
+    With --url instead: post through the public URL to the running service, and report which link
+    on the way is at fault (scheme, DNS, TLS, proxy, path), or which step of the receiver. That one
+    refuses the request in the end, and stores nothing.
     """
     if url is not None:
         refuse_given("with_settings", only_for="a check without --url")
@@ -164,12 +165,10 @@ def _check_url(
         connections=ConnectionOptions(proxy=settings.proxy, ca_file=settings.roots),
     )
     click.echo(f"from {trusted.name} to {masked_url(probe.url)}")
-    links = asyncio.run(check_public_url(probe))
-    for link in links:
-        mark, colour = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", None)}[link.holds]
-        click.echo(f"{painted(mark, colour)} {link.name:9} {link.says}")
-    at_fault = [link.name for link in links if link.holds is False]
-    if at_fault:
+    results = asyncio.run(check_public_url(probe))
+    for line in step_lines(results):
+        click.echo(line)
+    if at_fault := faults(results):
         raise ConfigError(f"at fault: {', '.join(at_fault)}")
 
 

@@ -11,13 +11,14 @@ from pushkit.version import __version__
 _MODULES = {
     "check": "receiver.check_command",
     "dashboard": "receiver.inbox_commands",
-    "doctor": "receiver.doctor.command",
+    "doctor": "receiver.diagnosis.doctor_command",
     "expect": "receiver.expect_command",
     "inbox": "receiver.inbox_commands",
     "listen": "receiver.listening.command",
     "migrate": "receiver.inbox_commands",
     "pin": "receiver.pin_command",
     "serve": "receiver.serve_command",
+    "verify": "receiver.diagnosis.verify_command",
 }
 
 

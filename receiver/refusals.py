@@ -15,7 +15,7 @@ from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, one_word, printable
 from receiver.peers import rate_key
-from receiver.steps import Step, Trail
+from receiver.steps import CheckResult, Result, Step, Trail, results_of
 
 _log = logging.getLogger("receiver")
 
@@ -374,6 +374,8 @@ class Refusals:
         step = None if trail is None else trail.step.word
         sender = None if trail is None else trail.sender
         facts = {} if trail is None else trail.proven
+        if trail is not None:
+            trail.reason = reason or row.means
         if self._events.wants(NotificationRefused.usual_level):
             self._events.emit(
                 NotificationRefused(
@@ -422,6 +424,39 @@ class Refusals:
 def refusal_of(code: str) -> Refusal:
     """Return the row of a code."""
     return REFUSALS.get(code) or _UNLISTED
+
+
+def steps_said(code: str) -> str:
+    """Return which steps a code can come from, in words; empty if none.
+
+    Over HTTP nothing else says where a request was refused.
+    """
+    return " or ".join(step.word for step in refusal_of(code).steps)
+
+
+def results_over_http(code: str) -> list[CheckResult]:
+    """Return every step with its result, as far as the code of a refusal says it."""
+    row, places = refusal_of(code), list(Step)
+    said = f"{code}: {row.means}"
+    if len(row.steps) == 1:
+        begun = places[: places.index(row.steps[0]) + 1]
+        return results_of([step.word for step in begun], code, said)
+    # A signature that cannot be read is refused before its sender is known.
+    possible = {*row.steps, *((Step.SENDER,) if Step.SIGNATURE in row.steps else ())}
+    reached = [place for place, step in enumerate(places) if step in possible]
+    results = []
+    for place, step in enumerate(places):
+        if step in row.steps:
+            others = " or ".join(other.word for other in row.steps if other is not step)
+            where = f"refused here, or by {others}: {said}"
+            results.append(CheckResult(step, Result.UNKNOWN, where, code))
+        elif reached and place < reached[0]:
+            results.append(CheckResult(step, Result.PASSED))
+        elif reached and place < reached[-1]:
+            results.append(CheckResult(step, Result.UNKNOWN))
+        else:
+            results.append(CheckResult(step, Result.NOT_REACHED))
+    return results
 
 
 _UNLISTED = Refusal((), 400, "refused", "The log says more.")

@@ -1,8 +1,8 @@
 """The steps of the verification, in the order in which a receiver does them.
 
 Each step notes itself in the request's `Trail` as it begins. So a refusal is where it happened, and
-a step that was not reached is never shown as passed. The log, metrics, `listen` and the dashboard
-read the trail; only status and code of a refusal leave over HTTP.
+a step that was not reached is never shown as passed. The log, metrics, `listen`, `verify` and the
+dashboard read the trail; only status and code of a refusal leave over HTTP.
 """
 
 from __future__ import annotations
@@ -45,6 +45,17 @@ class Result(StrEnum):
     NOT_CHECKED = "not_checked"
     """This sender's scheme, or its configuration, has nothing to check there."""
     NOT_REACHED = "not_reached"
+    WOULD_PASS = "would_pass"  # noqa: S105  # no password
+    """Checked by a diagnosis although an earlier step refuses the request."""
+    WOULD_REFUSE = "would_refuse"
+    """The same, and this step would refuse it, too."""
+    UNKNOWN = "unknown"
+    """The receiver may have come to it, or not; what is known does not say."""
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the request passed it; None unless it passed it or was refused by it."""
+        return {Result.PASSED: True, Result.REFUSED: False}.get(self)
 
 
 class CheckResult(NamedTuple):
@@ -55,15 +66,21 @@ class CheckResult(NamedTuple):
     found: str = ""  # what was found, or also what was expected; never a secret
     code: str | None = None  # of the refusal
 
+    @property
+    def name(self) -> str:
+        """The name of the step."""
+        return self.step.word
+
 
 class Trail:
     """The steps that a request has come to, and what is proven of it."""
 
-    __slots__ = ("begun", "delivery_id", "sender", "task_id", "trace_id")
+    __slots__ = ("begun", "delivery_id", "reason", "sender", "task_id", "trace_id")
 
     def __init__(self, *, sender: str | None = None) -> None:
         # In order; the last one is the one that refuses, if any does.
         self.begun: list[Step] = [Step.REQUEST]
+        self.reason = ""  # why that one refuses it
         self.sender = sender  # this and the others once they are proven
         self.task_id: str | None = None
         self.delivery_id: str | None = None

@@ -45,9 +45,9 @@ SENDER_ROWS = [
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
-    {"check_command", "doctor", "listening"},
-    {"public_url"},
-    {"expect_command", "inbox_commands", "pin_command"} | {"serve_command", "testing"},
+    {"check_command", "listening", "testing"},
+    {"diagnosis"},
+    {"expect_command", "inbox_commands", "pin_command", "serve_command"},
     {"options", "reload"},
     {"settings"},
     {"receiver"},
@@ -79,7 +79,7 @@ DOORS = {
         "receiver.app",
         "receiver.receiver",
     }
-    | {"pushkit.dashboard", "pushkit.webui", "receiver.serving", "receiver.testing"},
+    | {"pushkit.dashboard", "pushkit.webui", "receiver.serving"},
     "click": {"pushkit.cli", "pushkit.terminal", "receiver.cli"}
     | {
         "receiver.check_command",
@@ -88,7 +88,7 @@ DOORS = {
         "receiver.pin_command",
     }
     | {"receiver.serve_command"}
-    | {"receiver.doctor", "receiver.listening", "receiver.options"},
+    | {"receiver.diagnosis", "receiver.listening", "receiver.options"},
     "cryptography": {"pushkit.keys", "pushkit.secrets"},
     "http_sf": {"pushkit.signing"},
     "jinja2": {"pushkit.webui"},

@@ -1,5 +1,7 @@
 """Writes the reference from the code: every option, setting, command, metric, event and code.
 
+It also writes the table of the receiver's steps into docs/wire.md, between two marks.
+
 python docs/reference/generate.py            # writes the pages into docs/reference/
 python docs/reference/generate.py --check    # only says whether these pages are up to date
 """
@@ -25,7 +27,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 HERE = Path(__file__).resolve().parent
-_HEAD = "<!-- Written by docs/reference/generate.py: change the code, and run that. -->\n\n"
+_WRITTEN_BY = "written by docs/reference/generate.py"
+_HEAD = f"<!-- {_WRITTEN_BY.capitalize()}: change the code, and run that. -->\n\n"
 _MEMBER = re.compile(r"^(?: {4}|\t)?(\w+): (.*)$")
 
 # How to fix each error that is neither a refusal nor a reason why a delivery failed.
@@ -98,7 +101,12 @@ def pages() -> dict[str, str]:
         "codes": codes(),
         "python": python(),
     }
-    return {name: _HEAD + "\n".join(parts).rstrip() + "\n" for name, parts in found.items()}
+    written = {name: _HEAD + "\n".join(parts).rstrip() + "\n" for name, parts in found.items()}
+    wire = (HERE.parent / "wire.md").read_text("utf-8")
+    begin, end = f"<!-- steps: {_WRITTEN_BY} -->\n", "<!-- /steps -->\n"
+    before, _, rest = wire.partition(begin)
+    table = "\n".join(steps_of_a_receiver())
+    return {**written, "../wire": f"{before}{begin}{table}\n{end}{rest.partition(end)[2]}"}
 
 
 # --- options and settings ------------------------------------------------------------------------
@@ -420,6 +428,32 @@ def codes() -> Iterator[str]:
         if not each.__name__.startswith("_")
     ]
     yield from _table(("code", "error", "meaning", "what to do"), errors)
+
+
+def steps_of_a_receiver() -> Iterator[str]:
+    """List the numbered steps of the verification, with what each can refuse a request with."""
+    from receiver.refusals import REFUSALS
+    from receiver.steps import Step
+
+    rows = []
+    for number in sorted({step.number for step in Step}):
+        steps = [step for step in Step if step.number == number]
+        refused: dict[int, list[str]] = {}
+        for code, row in REFUSALS.items():
+            if set(steps).intersection(row.steps):
+                refused.setdefault(row.status, []).append(f"`{code}`")
+        rows.append(
+            (
+                str(number),
+                _code_words(step.word for step in steps),
+                "; ".join(step.checks for step in steps),
+                "; ".join(f"{status} {', '.join(codes)}" for status, codes in refused.items()),
+            )
+        )
+    rows.append(
+        ("10", "", "callbacks, from the inbox: per task in order, retried, dead letters kept", "")
+    )
+    yield from _table(("step", "named", "check", "refusal"), rows)
 
 
 def _mend(error: type[Any]) -> str:

@@ -27,7 +27,7 @@ from pushkit.cards.signing import EVERY_SDK, sign_card
 from pushkit.cards.trust_file import NamedTrust
 from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
 from pushkit.cards.verify import CardPolicy, verify_card
-from pushkit.cli.options import KeyFile, at_option, key_file_options
+from pushkit.cli.options import KeyFile, key_file_options
 from pushkit.clock import utc_now
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
 from pushkit.files import unmarked
@@ -36,6 +36,7 @@ from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.terminal.command import json_option, painted
 from pushkit.terminal.options import (
     allow_option,
+    at_option,
     card_trust_options,
     choice_option,
     egress_options,

@@ -6,7 +6,6 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC
 from pathlib import Path
 from typing import Final
 
@@ -35,14 +34,8 @@ from pushkit.variables import secret_variable
 _PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - the name of the variable
 
 
-# --- files, times and keys ----------------------------------------------------------------------
+# --- files and keys -----------------------------------------------------------------------------
 
-at_option = click.option(
-    "--at",
-    type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"]),
-    callback=read_by(lambda at: at.replace(tzinfo=at.tzinfo or UTC)),
-    help="Verify as of this time, in UTC.  [default: now]",
-)
 _passphrase_option = click.option(
     "--passphrase-file",
     type=FILE,

@@ -10,7 +10,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
@@ -155,6 +155,14 @@ def with_place(command: str) -> str:
 def read_by(read: Callable[[Any], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return a callback for click that applies a function to the value of an option, if any."""
     return lambda _context, _parameter, value: None if value is None else read(value)
+
+
+at_option = click.option(
+    "--at",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"]),
+    callback=read_by(lambda at: at.replace(tzinfo=at.tzinfo or UTC)),
+    help="Verify as of this time, in UTC.  [default: now]",
+)
 
 
 def read_stream(file: IO[bytes]) -> bytes:

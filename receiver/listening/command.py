@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from pushkit.a2a import PushConfig
+from pushkit.a2a import PushConfig, WireVersion, format_push_config
 from pushkit.clock import utc_now
 from pushkit.keys.files import save_key_ring
 from pushkit.keys.ring import KeyRing
@@ -23,10 +24,11 @@ from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
 from receiver.expectation import mint_token
 from receiver.listening.listener import Listening, listening
-from receiver.listening.screen import config_lines
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource
 from receiver.options import Schemes, scheme_options
 from receiver.senders import DEFAULT_PATH, SenderProfile
+
+_VERSIONS = ((WireVersion.V1_0, "A2A 1.0"), (WireVersion.V0_3, "A2A 0.2, 0.3"))
 
 
 @click.command(
@@ -151,7 +153,10 @@ def _introduction(options: Listening, state: Path, local: str) -> Iterator[str]:
     source, webhook = options.source, f"{options.url}{options.path}"
     yield f"listening on {local}; agents post to {painted(webhook, bold=True)}"
     yield "the push config for your agent:"
-    yield from config_lines(PushConfig(url=webhook, token=options.token))
+    config = PushConfig(url=webhook, token=options.token)
+    for version, name in _VERSIONS:
+        written = json.dumps(format_push_config(config, version))
+        yield f"  {name:13} {painted(written, bold=True)}"
     yield _accepted(source)
     if source.any_key:
         warning = "warning: --any-key: signatures are not checked, so anybody can be your agent"

@@ -1,4 +1,7 @@
-"""A receiver in the foreground: it serves, and shows, saves and forwards each arrival."""
+"""A receiver in the foreground: it serves, and shows, saves and forwards each arrival.
+
+An arrival is shown as lines for people, or as a JSON object.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,22 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
-from pushkit.bounded_json import JsonValue
+from pushkit.a2a import (
+    ArtifactUpdate,
+    MessageUpdate,
+    Part,
+    StatusUpdate,
+    TaskSnapshot,
+    TaskUpdate,
+    TextPart,
+)
+from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.captured import Circumstances, fields_to_send, save
 from pushkit.errors import PushkitError, TransportError
 from pushkit.keys.jwk import VerificationKey, public_jwk
@@ -21,14 +33,16 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.terminal.command import painted
 from pushkit.terminal.listening import accepting
+from pushkit.terminal.output import document, in_a_line
+from receiver.diagnosis.report import said_of, step_lines
 from receiver.forwards import FORWARD_TIMEOUT
 from receiver.limits import ConnectionLimits
 from receiver.listening.edge import Arrival, ListeningEdge
-from receiver.listening.screen import arrival_as_json, arrival_lines
 from receiver.listening.trusting import KeySource, Trusting
 from receiver.receiver import Receiver
 from receiver.serving.server import HttpServer
 
+_SHOWN_TEXT = 200
 _LAST_ANSWERS = 2.0  # seconds
 # Where signatures do not cover the head alone, each connection may hold a body of anybody.
 _LIMITS = ConnectionLimits(max_connections=64, max_connections_per_peer=32)
@@ -130,9 +144,9 @@ class _Output:
         """Show and save one, and queue it for the forward."""
         options = self._options
         if options.as_json:
-            click.echo(json.dumps(arrival_as_json(arrival)))
+            click.echo(json.dumps(_as_json(arrival)))
         else:
-            for line in arrival_lines(arrival, brief=options.brief):
+            for line in _lines_of(arrival, brief=options.brief):
                 click.echo(line)
         if options.folder is not None:
             await self._save(arrival, options.folder)
@@ -148,6 +162,7 @@ class _Output:
             issuer=source.issuer,
             jwks=None if unknown else {"keys": await self._keys()},
             answered=f"{arrival.status} {arrival.code}",
+            profile=source.profile.value,
         )
         name = f"{arrival.at:%Y%m%dT%H%M%SZ}-{arrival.number:04}-{arrival.code}"
         try:
@@ -188,3 +203,68 @@ class _Output:
     def _say(self, text: str, *, colour: str | None = None) -> None:
         # With --json, stdout is for objects.
         click.echo(f"  {painted(text, colour, dim=colour is None)}", err=self._options.as_json)
+
+
+# --- what is shown of an arrival -----------------------------------------------------------------
+
+
+def _lines_of(arrival: Arrival, *, brief: bool) -> Iterator[str]:
+    """Yield the lines that show an arrival."""
+    target = in_a_line(arrival.request.target.partition("?")[0])
+    moment = f"{arrival.at.astimezone():%H:%M:%S}"
+    yield (
+        f"{painted(moment, dim=True)} #{arrival.number} {arrival.request.method} {target}"
+        f" from {arrival.peer}, {len(arrival.request.body)} bytes"
+    )
+    for line in step_lines(arrival.steps, brief=brief):
+        yield f"  {line}"
+    colour = "green" if arrival.status < 300 else "red"
+    says = f"{arrival.status} {arrival.code}"
+    if all(one.result.holds is not False for one in arrival.steps) and arrival.reason:
+        says = f"{says}: {in_a_line(arrival.reason)}"
+    yield f"  {painted(says, colour, bold=True)}{_facts(arrival)}"
+
+
+def _as_json(arrival: Arrival) -> JsonObject:
+    """Return an arrival as a JSON object."""
+    proven = arrival.proven
+    update = proven and proven.update
+    facts = ("sender", "delivery_id", "task_id", "seq")
+    return {
+        **document(arrival, "number at peer status code reason"),
+        "steps": [
+            {"step": one.name, "holds": one.result.holds, "says": said_of(one)}
+            for one in arrival.steps
+        ],
+        **{name: getattr(proven, name, None) for name in facts},
+        "kind": update.kind.value if update else None,
+        "state": update.state.value if update and update.state else None,
+    }
+
+
+def _facts(arrival: Arrival) -> str:
+    proven = arrival.proven
+    if proven is None:
+        return ""
+    update = proven.update
+    state = update.state.value if update.state else ""
+    seq = None if proven.seq is None else f"seq {proven.seq}"
+    facts = (proven.task_id, seq, update.kind.value, state)
+    shown = "  ".join(in_a_line(fact) for fact in facts if fact)
+    text = in_a_line(_text_of(update))
+    return f"  {shown}" + (f"  “{text}”" if text else "")
+
+
+def _text_of(update: TaskUpdate) -> str:
+    """Return the beginning of an update's text."""
+    parts: Sequence[Part] = ()
+    if isinstance(update, ArtifactUpdate):
+        parts = update.artifact.parts
+    elif isinstance(update, MessageUpdate):
+        parts = update.message.parts
+    elif isinstance(update, StatusUpdate) and update.status.message:
+        parts = update.status.message.parts
+    elif isinstance(update, TaskSnapshot) and update.task.status and update.task.status.message:
+        parts = update.task.status.message.parts
+    text = " ".join(part.text for part in parts if isinstance(part, TextPart))
+    return text if len(text) <= _SHOWN_TEXT else f"{text[:_SHOWN_TEXT]}…"

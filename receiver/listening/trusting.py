@@ -12,11 +12,11 @@ from pathlib import Path
 
 from pushkit.errors import InboundError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey, generate_key
-from pushkit.signing.jose import at_once, sign_jwt
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
 from pushkit.url import is_http_url
 from pushkit.webhook import Headers
+from receiver.diagnosis.words import signed_again
 from receiver.options import Schemes
 from receiver.receiver import Receiver
 from receiver.senders import SenderProfile, TaskPolicy, TrustedSender
@@ -57,11 +57,6 @@ class KeySource:
     def states_issuer(self) -> bool:
         """Whether `iss` distinguishes the senders, as it does with the JWT."""
         return self.profile is SenderProfile.STANDARD and Scheme.JWT in self.schemes.names
-
-    @property
-    def states_audience(self) -> bool:
-        """Whether signatures name the URL that they are for: all but those of Standard Webhooks."""
-        return self.profile is SenderProfile.STANDARD and self.schemes.by_key
 
     @property
     def is_url(self) -> bool:
@@ -124,8 +119,7 @@ class Trusting:
             if jwt.issuer != TRIAL_ISSUER or (source.jwks and jwt.kid != self.trial_key.kid):
                 await self._trust(jwt.issuer)
             if source.any_key:
-                again = at_once(sign_jwt(jwt.claims, self._any))
-                return Headers([(name, value.replace(token, again)) for name, value in headers])
+                return signed_again(headers, self._any)
         return headers
 
     async def _trust(self, issuer: str | None) -> None:

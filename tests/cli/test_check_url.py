@@ -54,7 +54,7 @@ def test_a_misconfigured_audience_is_found_and_its_remedy_found_good(
     ran = receiver_command("check", "--url", url, "--keys", "keys.json")
     assert ran.status == 1
     assert ran.error == "at fault: audience"
-    assert "✓ key" in ran.out
+    assert "✓ signature" in ran.out
     assert "✗ audience" in ran.out
     assert f"{url}/a2a/push" in ran.out
 
@@ -62,7 +62,7 @@ def test_a_misconfigured_audience_is_found_and_its_remedy_found_good(
     (tmp_path / "receiver.toml").write_text(text.replace("http://localhost:9000", url))
     without_key = receiver_command("check", "--url")
     assert (without_key.status, without_key.err) == (0, "")
-    assert "· key       not checked: give the agent's key file by --keys" in without_key.out
+    assert "· signature  not checked: give the agent's key file by --keys" in without_key.out
 
 
 def test_a_sender_that_is_not_configured_is_a_mistake(port: int, receiver_command: Run) -> None:

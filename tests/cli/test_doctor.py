@@ -123,6 +123,7 @@ def test_a_sender_is_examined_by_a_command_that_makes_it_notify_each_url(
     found = {each["check"]: each["outcome"] for each in json.loads(ran.out)["results"]}
     # `pushkit send` sends once: no retry can be seen.
     assert found == {"accepted": "passed", "server_error": "unseen"}
+    assert json.loads(ran.out)["subject"] == "a sender, watched for 1 s"
 
 
 @pytest.mark.slow

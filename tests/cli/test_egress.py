@@ -79,7 +79,9 @@ async def proxy(
         if request.method == "GET":
             return web.Response(body=jwks if request.path.endswith("jwks.json") else card)
         posted.add(request.path)
-        return web.Response(status=400 if request.path == "/refused" else 202)
+        is_update = b'"statusUpdate":{"taskId"' in await request.read()
+        is_refused = request.path == "/refused" and not is_update
+        return web.Response(status=400 if is_refused else 202)
 
     await internet.serve(answer)
 

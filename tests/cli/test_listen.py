@@ -61,7 +61,7 @@ def test_the_printed_command_works_and_saved_requests_are_verified_and_replayed(
         for path in saved:
             verified = pushkit_command("verify", path)
             assert (verified.status, verified.err) == (0, ""), verified.out
-            assert "INVALID" not in verified.out
+            assert "✗" not in verified.out
 
         url = next(argument for argument in tried if argument.startswith("http://"))
         replayed = pushkit_command("replay", *saved, url)
@@ -91,7 +91,7 @@ def test_a_request_that_was_changed_is_explained(tmp_path: Path, pushkit_command
     path.write_bytes(path.read_bytes().replace(b"120 of 480", b"480 of 480"))
     ran = pushkit_command("verify", str(path))
     assert ran.status == 1
-    assert ran.error == "1 check fails: body"
+    assert ran.error == "1 step fails: body"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
+from receiver.steps import Step
 from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Captured, Ran, Run, Webhook
 
 
@@ -47,17 +48,31 @@ def as_json(captured: Captured) -> bytes:
     return json.dumps(document).encode()
 
 
-CHECKS = ("signature", "body", "time", "expiry", "issuer", "audience", "webhook-id")
+CHECKED = ("sender", "signature", "time", "issuer", "audience", "ids", "token", "body", "content")
+OF_A_RECEIVER = ("request", "size", "rate", "replay", "task", "stored")
+MARKS = {"✓": "passed", "✗": "refused"}
+SAID = ("not checked", "would pass", "would refuse, too")
 
 
 def results(ran: Ran) -> dict[str, str]:
-    """The result of every check, by name."""
-    found = {}
+    """The result of every step, by name."""
+    found: dict[str, str] = {}
     for line in ran.out.splitlines():
-        for result in ("valid", "INVALID", "not checked"):
-            if line.startswith(f"{result:12} "):
-                found[line[13:].split()[0]] = result
+        mark, _, rest = line.partition(" ")
+        if mark not in "✓✗·":
+            continue
+        if rest.startswith("not reached: "):
+            found |= dict.fromkeys(rest.removeprefix("not reached: ").split(", "), "not reached")
+            continue
+        name, _, says = rest.partition(" ")
+        said = [each for each in SAID if says.strip().startswith(each)]
+        found[name] = MARKS.get(mark) or said[0]
+    assert set(found) == {step.word for step in Step}
     return found
+
+
+def failing(ran: Ran) -> list[str]:
+    return [name for name, found in results(ran).items() if found in ("refused", SAID[2])]
 
 
 @pytest.fixture
@@ -79,12 +94,14 @@ def verify(pushkit_command: Run, webhook: Webhook) -> Run:
 def test_a_genuine_request_is_verified(verify: Run, captured: Captured) -> None:
     ran = verify(as_http(captured))
     assert (ran.status, ran.err) == (0, "")
-    assert results(ran) == dict.fromkeys((*CHECKS, "token", "content"), "valid"), ran.out
+    assert results(ran) == dict.fromkeys(CHECKED, "passed") | dict.fromkeys(
+        OF_A_RECEIVER, "not checked"
+    ), ran.out
+    assert "PyJWT agrees" in ran.out
     assert "status-update of A2A 1.0" in ran.out
-    assert f"delivery     {captured.header('webhook-id')}" in ran.out
-    assert "task         task-1" in ran.out
-    assert "seq          7" in ran.out
-    assert "not checked" not in ran.out
+    assert f"delivery         {captured.header('webhook-id')}" in ran.out
+    assert "task             task-1" in ran.out
+    assert "seq              7" in ran.out
 
 
 def test_every_check_is_listed_with_what_was_found_and_expected(
@@ -100,12 +117,14 @@ def test_every_check_is_listed_with_what_was_found_and_expected(
     )
     assert ran.status == 1
     found = results(ran)
-    failing = ["body", "time", "issuer", "audience", "token"]
-    assert [name for name, result in found.items() if result == "INVALID"] == failing
-    assert found["signature"] == found["webhook-id"] == found["content"] == "valid"
-    assert f"found {webhook.url}, expected {here}" in ran.out
-    assert f"found {ISSUER}, expected {sender}" in ran.out
-    assert ran.error == f"5 checks fail: {', '.join(failing)}"
+    wrong = ["sender", "time", "issuer", "audience", "token", "body"]
+    assert failing(ran) == wrong
+    assert found["sender"] == "refused"
+    assert {found[name] for name in wrong[1:]} == {"would refuse, too"}
+    assert found["signature"] == found["ids"] == found["content"] == "would pass"
+    assert f"`aud` is {webhook.url}, expected {here}" in ran.out
+    assert f"`iss` is {ISSUER}, expected {sender}" in ran.out
+    assert ran.error == f"6 steps fail: {', '.join(wrong)}"
 
 
 def test_what_an_unknown_key_signed_is_checked_as_far_as_it_goes(
@@ -115,18 +134,19 @@ def test_what_an_unknown_key_signed_is_checked_as_far_as_it_goes(
     pushkit_command("keys", "export", "--keys", "others.json", "--out", "others-jwks.json")
     [known] = json.loads(Path("others-jwks.json").read_text())["keys"]
     ran = verify(as_http(captured), jwks="others-jwks.json", audience="https://other.example.com/")
-    failing = [name for name, result in results(ran).items() if result == "INVALID"]
-    assert failing == ["signature", "audience"]
+    assert failing(ran) == ["signature", "audience"]
     assert f"expected {known['kid']}" in ran.out
     assert "unproven claims" in ran.out
 
 
 def test_a_jwt_that_is_not_valid_yet_is_invalid(verify: Run, captured: Captured) -> None:
     later = datetime.now(UTC) + timedelta(seconds=900)
-    token = unproven({"iss": ISSUER, "iat": 1, "nbf": later.timestamp()})
+    now = datetime.now(UTC).timestamp()
+    claims = {"iat": now, "exp": now + 60, "nbf": later.timestamp()}
+    token = unproven({"iss": ISSUER, **claims})
     ran = verify(tampered(captured, "Authorization", f"Bearer {token}"))
-    assert "INVALID      not before   the signature is not valid yet: " in ran.out
-    assert f"{later:%Y-%m-%dT%H:%M:%SZ}" in ran.out
+    assert "the signature is not valid yet (" in ran.out
+    assert f"not before {later:%Y-%m-%dT%H:%M:%SZ}" in ran.out
 
 
 def unproven(claims: dict[str, object]) -> str:
@@ -138,13 +158,13 @@ def unproven(claims: dict[str, object]) -> str:
 
 
 def test_what_a_stranger_signed_writes_no_lines_of_its_own(verify: Run, captured: Captured) -> None:
-    issuer = "x\nvalid        token        is the expected one\x1b[2J"
+    issuer = "x\n* token      is the expected one\x1b[2J"
     token = unproven({"iss": issuer, "iat": 1})
     ran = verify(tampered(captured, "Authorization", f"Bearer {token}"))
     assert ran.status == 1
     assert "\x1b" not in ran.out
-    assert "INVALID      issuer       `iss`: found x\\nvalid" in ran.out
-    assert results(ran)["token"] == "valid"
+    assert "would refuse, too: `iss` is x\\n* token" in ran.out
+    assert results(ran)["token"] == "would pass"
 
 
 def saved_as(captured: Captured, **changes: object) -> str:
@@ -169,7 +189,7 @@ def test_nothing_is_proven_by_a_signature_that_no_key_has_checked(
     name = saved_as(captured, jwks=None, received_at=now, audience=webhook.url)
     ran = pushkit_command("verify", name)
     assert (ran.status, results(ran)["signature"]) == (0, "not checked")
-    assert "unproven     the signature was not checked" in ran.out
+    assert "unproven: no signature was checked" in ran.out
     assert "proven by" not in ran.out
 
 
@@ -185,7 +205,7 @@ def test_a_request_may_be_verified_for_any_moment(
     pushkit_command: Run, captured: Captured, at: str
 ) -> None:
     ran = pushkit_command("verify", saved_as(captured), "--at", at)
-    assert results(ran)["time"] == "INVALID"
+    assert results(ran)["time"] == "refused"
 
 
 @dataclass
@@ -197,7 +217,8 @@ class Schemes:
     secrets: Path
 
     def by(self, *schemes: str, body: bytes | None = None, **changes: str | None) -> Ran:
-        options = {"webhook-secrets-file": str(self.secrets), **changes}
+        secrets = str(self.secrets) if "standard-webhooks" in schemes else None
+        options = {"webhook-secrets-file": secrets, **changes}
         flags = [f"--scheme={scheme}" for scheme in schemes]
         flags += [f"--{name}={value}" for name, value in options.items() if value is not None]
         return self.verify("verify", "-", *flags, stdin=as_http(self.request, body))
@@ -216,9 +237,13 @@ def test_every_scheme_is_verified(every_scheme: Schemes, webhook: Webhook) -> No
     schemes = [scheme.value for scheme in Scheme]
     ran = every_scheme.by(*schemes, jwks="jwks.json", audience=webhook.url)
     assert (ran.status, ran.err) == (0, "")
-    assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("by ")] == schemes
+    lines = ran.out.splitlines()
+    assert [line.split()[2] for line in lines if line.startswith("proven by ")] == schemes
+    for step in ("signature", "time", "ids", "body"):
+        own = [line.split()[2] for line in lines if line.startswith(f"✓ {step}")]
+        assert own == [f"{scheme}:" for scheme in schemes]
     delivery_id = every_scheme.request.header("webhook-id")
-    assert ran.out.count(f"delivery     {delivery_id}") == len(schemes)
+    assert ran.out.count(f"delivery         {delivery_id}") == len(schemes)
 
 
 @pytest.mark.parametrize("scheme", list(Scheme))
@@ -244,7 +269,7 @@ def test_another_body_holds_by_no_scheme(
         pytest.param(
             "standard-webhooks",
             {"webhook-secrets-file": None},
-            1,
+            2,
             "--webhook-secrets-file",
             id="key",
         ),
@@ -296,14 +321,14 @@ def test_an_altered_body_is_refused(verify: Run, captured: Captured, write: obje
     altered = replace(captured, body=captured.body.replace(b"WORKING", b"COMPLETED"))
     assert callable(write)
     ran = verify(write(altered))
-    assert (ran.status, ran.error) == (1, "1 check fails: body")
+    assert (ran.status, ran.error) == (1, "1 step fails: body")
     assert hashlib.sha256(captured.body).hexdigest() in ran.out
     assert hashlib.sha256(altered.body).hexdigest() in ran.out
 
 
 def test_a_line_end_that_an_editor_added_is_another_body(verify: Run, captured: Captured) -> None:
     ran = verify(as_http(captured, captured.body + b"\n"))
-    assert results(ran)["body"] == "INVALID"
+    assert results(ran)["body"] == "refused"
 
 
 def tampered(captured: Captured, name: str, value: str) -> bytes:
@@ -315,8 +340,10 @@ def tampered(captured: Captured, name: str, value: str) -> bytes:
     ("changes", "says"),
     [
         pytest.param({"audience": "https://other.example.com/"}, "fails: audience", id="aud"),
-        pytest.param({"issuer": "https://other.example.com"}, "1 check fails: issuer", id="issuer"),
-        pytest.param({"token": "another"}, "1 check fails: token", id="token"),
+        pytest.param(
+            {"issuer": "https://other.example.com"}, "2 steps fail: sender, issuer", id="issuer"
+        ),
+        pytest.param({"token": "another"}, "1 step fails: token", id="token"),
         pytest.param({"audience": "other"}, "audience: expected", id="audience that is no URL"),
         pytest.param({"jwks": "none.json"}, "none.json: No such file", id="no JWK Set"),
         pytest.param({"jwks": "."}, "--jwks", id="a folder for a JWK Set"),
@@ -333,16 +360,18 @@ def test_what_does_not_hold_is_said_in_one_line(
 
 def test_an_id_that_is_not_the_signed_one_is_refused(verify: Run, captured: Captured) -> None:
     ran = verify(tampered(captured, "webhook-id", "dlv_other"))
-    assert ran.error == "1 check fails: webhook-id"
+    assert ran.error == "1 step fails: ids"
     assert f"signed {captured.header('webhook-id')}, found dlv_other" in ran.out
 
 
 def test_a_request_without_a_signature_is_refused(verify: Run, captured: Captured) -> None:
     ran = verify(tampered(captured, "Authorization", "Bearer abc"))
-    assert ran.error == "1 check fails: signature"
+    assert ran.error == "1 step fails: signature"
     assert "no JWT" in ran.out
-    assert [results(ran)[name] for name in CHECKS[1:]] == ["not checked"] * 6
-    assert results(ran)["token"] == "valid"
+    found = results(ran)
+    unread = ("time", "issuer", "audience", "ids", "body")
+    assert [found[name] for name in unread] == ["not reached"] * len(unread)
+    assert found["token"] == found["content"] == "would pass"
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(0, 0), (4, 0), (7, 1), (-4, 0), (-7, 1)])
@@ -387,3 +416,33 @@ def test_what_is_no_request_is_said_in_one_line(
 )
 def test_a_wrong_option_ends_with_2(verify: Run, changes: dict[str, str]) -> None:
     assert verify(b"", **changes).status == 2
+
+
+def test_another_method_is_refused_before_all_steps_and_these_are_checked_all_the_same(
+    verify: Run, captured: Captured
+) -> None:
+    ran = verify(as_http(captured).replace(b"POST ", b"PUT ", 1))
+    assert ran.error == "1 step fails: request"
+    assert {results(ran)[name] for name in CHECKED if name != "sender"} == {"would pass"}
+
+
+def test_a_sender_that_does_not_sign_is_verified_by_its_token(
+    pushkit_command: Run, captured: Captured
+) -> None:
+    call = ["verify", "-", "--profile", "unsigned-secret-only", "--token"]
+    ran = pushkit_command(*call, TOKEN, stdin=as_http(captured))
+    assert (ran.status, ran.err) == (0, "")
+    passed = [name for name, found in results(ran).items() if found == "passed"]
+    assert passed == ["token", "content"]
+    assert "unproven: no signature was checked" in ran.out
+    assert pushkit_command(*call, "another", stdin=as_http(captured)).status == 1
+
+
+def test_of_several_schemes_the_one_that_refuses_is_named(
+    every_scheme: Schemes, webhook: Webhook
+) -> None:
+    body = UPDATE.replace(b"WORKING", b"COMPLETED")
+    schemes = [scheme.value for scheme in Scheme]
+    ran = every_scheme.by(*schemes, body=body, jwks="jwks.json", audience=webhook.url)
+    refused = [line.split()[2] for line in ran.out.splitlines() if line.startswith("✗ body")]
+    assert (ran.error, refused) == ("1 step fails: body", [f"{scheme}:" for scheme in schemes])

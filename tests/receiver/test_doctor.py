@@ -19,9 +19,11 @@ from pushkit.errors import ConfigError
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver import Limits, Receiver, TaskPolicy, TrustedSender
-from receiver.doctor.examination import NAMES, examine
-from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
-from receiver.doctor.subject import Examined, check_consent
+from receiver.diagnosis.bodies import body_checks
+from receiver.diagnosis.checks import CHECKS
+from receiver.diagnosis.report import Examined, Outcome, as_json, as_junit, as_text, summary
+from receiver.diagnosis.subject import ReceiverAtUrl, check_consent
+from receiver.diagnosis.trial import Trial, examine
 from receiver.testing import SigningAgent
 from tests.ports import free_port
 from tests.receiver.wrong.miniature import Miniature
@@ -29,6 +31,7 @@ from tests.receiver.wrong.receivers import CAUGHT_BY
 
 pytestmark = pytest.mark.usefixtures("no_stalls")
 
+NAMES = (*CHECKS, "malformed_json", "oversized_body", "slow_body")
 SECONDS = timedelta(seconds=3)  # on a clock that stops while this process is suspended
 RESTART = """\
 touch restart-please
@@ -85,13 +88,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 async def found(
-    subject: Examined, agent: SigningAgent, *only: str, patience: timedelta = SECONDS
-) -> dict[str, Result]:
-    results = examine(subject, agent, only=only, deadline=SECONDS, patience=patience, rounds=20)
+    subject: ReceiverAtUrl, agent: SigningAgent, *only: str, patience: timedelta = SECONDS
+) -> dict[str, Examined]:
+    checks = {**CHECKS, **body_checks(subject, patience)}
+    results = examine(checks, lambda: Trial(subject, agent, SECONDS, 20), only=only)
     return {result.check: result async for result in results}
 
 
-def failed(results: dict[str, Result]) -> set[str]:
+def failed(results: dict[str, Examined]) -> set[str]:
     return {name for name, result in results.items() if result.outcome is Outcome.FAILED}
 
 
@@ -102,7 +106,7 @@ async def test_each_wrong_receiver_is_caught_with_both_commands(
 ) -> None:
     async with run(kind) as wrong:
         url = wrong.agent.webhook_url
-        subject = Examined(url, observe="cat called.txt", restart="sh restart.sh")
+        subject = ReceiverAtUrl(url, observe="cat called.txt", restart="sh restart.sh")
         results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
     assert failed(results) == CAUGHT_BY[kind]
     assert results["genuine"].outcome is Outcome.PASSED
@@ -117,7 +121,7 @@ async def test_a_wrong_receiver_is_caught_over_http_alone_or_its_check_is_unseen
     run: Run, kind: type[Miniature]
 ) -> None:
     async with run(kind) as wrong:
-        subject = Examined(wrong.agent.webhook_url, observe=None, restart=None)
+        subject = ReceiverAtUrl(wrong.agent.webhook_url, observe=None, restart=None)
         results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
     unseen = {name for name, each in results.items() if each.outcome is Outcome.UNSEEN}
     assert failed(results) | unseen == CAUGHT_BY[kind]
@@ -149,7 +153,7 @@ async def ours(aiohttp_server: AiohttpServer, tmp_path: Path) -> SigningAgent:
 async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(
     ours: SigningAgent,
 ) -> None:
-    subject = Examined(ours.webhook_url, observe=None, restart=None)
+    subject = ReceiverAtUrl(ours.webhook_url, observe=None, restart=None)
     results = await found(subject, ours, patience=timedelta(seconds=25))
     assert failed(results) == set()
     assert set(results) == set(NAMES)
@@ -185,7 +189,7 @@ async def test_the_doctor_signs_by_the_scheme_that_a_receiver_expects(
     )
     url, database = f"http://127.0.0.1:{port}", tmp_path / "inbox.db"
     await aiohttp_server(Receiver(url=url, senders=[sender], database=database).app(), port=port)
-    subject = Examined(agent.webhook_url, observe=None, restart=None)
+    subject = ReceiverAtUrl(agent.webhook_url, observe=None, restart=None)
     checks = ["genuine", "signature", "raw_body", "timestamp", "audience", "token", "silence"]
     results = await found(subject, agent, *checks, "conflict", "key_from_message")
     assert failed(results) == set()
@@ -196,27 +200,64 @@ async def test_the_doctor_signs_by_the_scheme_that_a_receiver_expects(
 @pytest.mark.slow
 async def test_a_receiver_that_takes_any_body_and_waits_for_it_is_caught(run: Run) -> None:
     async with run(Miniature) as careless:
-        subject = Examined(careless.agent.webhook_url, observe=None, restart=None)
+        subject = ReceiverAtUrl(careless.agent.webhook_url, observe=None, restart=None)
         strained = ("malformed_json", "oversized_body", "slow_body")
         results = await found(subject, careless.agent, *strained, patience=timedelta(seconds=1))
     assert failed(results) == {"malformed_json", "slow_body"}
     assert "a body that is not JSON: answered 202" in results["malformed_json"].details[0]
 
 
-async def test_a_receiver_that_refuses_a_genuine_notification_is_not_examined_further(
+async def test_checks_that_a_receiver_that_accepts_nothing_would_pass_are_shown_as_not_run(
     run: Run,
 ) -> None:
     async with run(Miniature) as receiver:
         stranger = SigningAgent(webhook_url=receiver.agent.webhook_url)
-        subject = Examined(receiver.agent.webhook_url, observe=None, restart=None)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=None, restart=None)
         results = await found(subject, stranger)
-    assert list(results) == ["genuine"]
+    assert list(results) == list(NAMES)
     assert failed(results) == {"genuine"}
+    others = [result for name, result in results.items() if name != "genuine"]
+    assert {result.outcome for result in others} == {Outcome.NOT_RUN}
+    suite = ET.fromstring(as_junit("it", list(results.values())))  # noqa: S314  # our own
+    assert (suite.get("tests"), suite.get("skipped")) == ("17", "16")
+    assert all("not run" in str(each.get("message")) for each in suite.iter("skipped"))
+    assert summary(list(results.values())) == "0 passed, 1 failed, 0 unseen, 16 not run"
+
+
+@pytest.mark.parametrize("check", ["silence", "malformed_json", "oversized_body"])
+async def test_a_receiver_that_accepts_nothing_passes_no_check_that_is_run_alone(
+    run: Run, check: str
+) -> None:
+    async with run(Miniature) as receiver:
+        stranger = SigningAgent(webhook_url=receiver.agent.webhook_url)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=None, restart=None)
+        results = await found(subject, stranger, check)
+    assert failed(results) == {check}
+
+
+@pytest.mark.parametrize("observe", [None, "cat called.txt"])
+async def test_what_cannot_be_seen_is_not_claimed(run: Run, observe: str | None) -> None:
+    async with run(Miniature) as receiver:
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=observe, restart=None)
+        results = await found(subject, receiver.agent, "genuine", "conflict", "signature")
+    assert {result.outcome for result in results.values()} == {Outcome.PASSED}
+    claims = [result.promise for result in results.values() if "called back" in result.promise]
+    assert bool(claims) is (observe is not None)
+    for name in ("genuine", "conflict"):
+        assert ("add --observe" in "".join(results[name].details)) is (observe is None)
+
+
+async def test_a_refusal_names_the_steps_that_its_code_can_come_from(ours: SigningAgent) -> None:
+    subject = ReceiverAtUrl(ours.webhook_url, observe=None, restart=None)
+    stranger = SigningAgent(webhook_url=ours.webhook_url, token=ours.token)
+    results = await found(subject, stranger, "genuine")
+    told = "answered 401 invalid_signature, by step signature or body, expected 2xx"
+    assert results["genuine"].details == (told,)
 
 
 async def test_a_command_that_fails_is_reported(run: Run) -> None:
     async with run(Miniature) as receiver:
-        subject = Examined(receiver.agent.webhook_url, observe="cat none.txt", restart=None)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe="cat none.txt", restart=None)
         with pytest.raises(ConfigError, match="--observe: cat ended with status 1"):
             await found(subject, receiver.agent, "genuine")
 
@@ -224,7 +265,7 @@ async def test_a_command_that_fails_is_reported(run: Run) -> None:
 async def test_a_process_that_a_command_leaves_running_is_not_waited_for(run: Run) -> None:
     left = "sh -c 'sleep 600 & echo $!'"  # it keeps the command's output open
     async with run(Miniature) as receiver:
-        subject = Examined(receiver.agent.webhook_url, observe=left, restart=None)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=left, restart=None)
         async with asyncio.timeout(60):
             [pid] = await subject.callbacks()
         os.kill(int(pid), signal.SIGKILL)
@@ -235,12 +276,12 @@ async def test_a_process_that_a_command_leaves_running_is_not_waited_for(run: Ru
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/push", "http://[::1]:9/", "http://localhost/"])
 async def test_this_machine_needs_no_consent(url: str) -> None:
-    await check_consent(Examined(url, observe=None, restart=None), operated=False)
+    await check_consent(ReceiverAtUrl(url, observe=None, restart=None), operated=False)
 
 
 async def test_the_operators_confirmation_is_enough_for_another_machine() -> None:
     await check_consent(
-        Examined("https://client.example.com/push", observe=None, restart=None), operated=True
+        ReceiverAtUrl("https://client.example.com/push", observe=None, restart=None), operated=True
     )
 
 
@@ -260,7 +301,7 @@ async def test_another_machine_that_echoes_a_token_has_consented(
     with refused:
         # RFC 6761 §6.3: names below localhost are this machine, but doctor does not rely on that.
         await check_consent(
-            Examined(f"http://app.localhost:{port}{sender.path}", observe=None, restart=None),
+            ReceiverAtUrl(f"http://app.localhost:{port}{sender.path}", observe=None, restart=None),
             operated=False,
         )
 
@@ -268,14 +309,14 @@ async def test_another_machine_that_echoes_a_token_has_consented(
 # --- reports --------------------------------------------------------------------------------------
 
 RESULTS = [
-    Result(check="genuine", promise="It is accepted.", outcome=Outcome.PASSED),
-    Result(
+    Examined(check="genuine", promise="It is accepted.", outcome=Outcome.PASSED),
+    Examined(
         check="token",
         promise='Only "the" token <whole>.',
         outcome=Outcome.FAILED,
         details=("no token: answered 202, expected 401", "a \x1b[31m & more"),
     ),
-    Result(check="retry", promise="Once.", outcome=Outcome.UNSEEN, details=("--observe",)),
+    Examined(check="retry", promise="Once.", outcome=Outcome.UNSEEN, details=("--observe",)),
 ]
 
 
@@ -294,7 +335,7 @@ def test_json_has_every_result() -> None:
 
 
 def test_text_has_a_line_per_check_and_a_summary() -> None:
-    lines = [line for result in RESULTS for line in as_text(result)]
+    lines = as_text("http://127.0.0.1:9000/", RESULTS).splitlines()
     assert lines[0].startswith("✓ genuine")
     assert "    no token: answered 202, expected 401" in lines
     assert not any("\x1b" in line for line in lines)

@@ -36,13 +36,12 @@ from pushkit.net.transport import Transport
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.url import Url
 from pushkit.webhook import Headers, WebhookRequest
+from receiver.listening.edge import steps_of
 from receiver.listening.listener import Listening, listening
-from receiver.listening.steps import steps_of
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource
 from receiver.options import Schemes
-from receiver.refusals import REFUSALS
 from receiver.senders import SenderProfile
-from receiver.steps import Step, Trail
+from receiver.steps import Result, Step, Trail
 from receiver.testing import Draft, SigningAgent
 from tests.eventually import eventually
 from tests.receiver.serving.sockets import Client
@@ -220,7 +219,7 @@ async def test_a_signature_that_cannot_be_read_may_be_of_any_sender_of_the_path(
         await listener.post(replace(listener.agent.draft("task-1"), header={"crit": ["exp"]}))
     [arrival] = listener.arrivals()
     assert results(arrival)["signature"] is False
-    assert arrival["steps"][STEPS.index("sender")]["says"] == "trigger or agent"
+    assert arrival["steps"][STEPS.index("sender")]["says"] == "unknown: trigger or agent"
 
 
 async def test_a_retry_and_another_body_under_its_id_are_distinguished(terminal: Open) -> None:
@@ -309,6 +308,15 @@ async def test_a_body_that_is_broken_is_answered_and_shown(terminal: Open) -> No
     assert (arrival["status"], arrival["code"]) == (400, "incomplete_body")
 
 
+async def test_a_request_that_comes_to_no_step_is_shown_with_its_reason(terminal: Open) -> None:
+    async with terminal(jwks=True) as run:
+        await run.post(replace(run.agent.draft("task-1"), url=f"{run.agent.webhook_url}/other"))
+        [arrival] = run.arrivals()
+    assert (arrival["code"], set(results(arrival).values())) == ("not_found", {None})
+    assert {each["says"] for each in arrival["steps"]} == {"not reached"}
+    assert arrival["reason"] == "no sender posts to this path"
+
+
 async def test_a_saved_request_is_whole_and_has_what_it_was_verified_with(
     terminal: Open, tmp_path: Path
 ) -> None:
@@ -371,7 +379,7 @@ async def test_a_sender_cannot_colour_the_lines_on_a_terminal(terminal: Open) ->
     assert listener.agent.token not in shown
 
 
-async def test_a_refusal_that_needs_the_whole_receiver_is_shown_with_what_its_code_means(
+async def test_a_refusal_that_needs_the_whole_receiver_is_shown_with_its_reason(
     terminal: Open,
 ) -> None:
     async with terminal(jwks=True) as listener:
@@ -379,28 +387,29 @@ async def test_a_refusal_that_needs_the_whole_receiver_is_shown_with_what_its_co
         await listener.post(draft)
         await listener.post(replace(draft, body=draft.body.replace(b"WORKING", b"FAILED")))
     [failed] = [each for each in listener.arrivals()[1]["steps"] if each["holds"] is False]
-    assert (failed["step"], failed["says"]) == ("replay", REFUSALS["id_conflict"].means)
+    assert failed["step"] == "replay"
+    assert failed["says"] == "this id was accepted before with another body"
 
 
 @pytest.mark.parametrize("step", Step)
 def test_a_refusal_is_shown_at_any_step(step: Step) -> None:
     request = WebhookRequest(target="/a2a/push", headers=Headers(), body=b"")
     trail = Trail()
-    trail.begun = list(Step)[: list(Step).index(step) + 1]
+    trail.begun, trail.reason = list(Step)[: list(Step).index(step) + 1], "as it was"
     steps = steps_of(
         request,
         trail,
         None,
         code="storage",
-        reason="as it was",
-        possible=["agent"],
+        possible="agent",
         source=KeySource(issuer="https://agent.example.com"),
         now=utc_now(),
     )
-    [failed] = [each for each in steps if each.holds is False]
-    assert (failed.name, failed.says) == (step.word, "as it was")
+    [failed] = [each for each in steps if each.result.holds is False]
+    assert (failed.step, failed.found) == (step, "as it was")
     assert tuple(each.name for each in steps) == STEPS
-    assert [each.reached for each in steps] == [each in trail.begun for each in Step]
+    reached = [each.result is not Result.NOT_REACHED for each in steps]
+    assert reached == [each in trail.begun for each in Step]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from pytest_aiohttp.plugin import AiohttpServer
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, generate_key
 from receiver import Limits, Receiver, Scheme, SenderProfile, TaskPolicy, TrustedSender
-from receiver.public_url import Link, Probe, check_public_url
+from receiver.diagnosis.public_url import Probe, check_public_url, faults
+from receiver.diagnosis.report import Checked
+from receiver.steps import Result
 from tests.ports import free_port
 
 KEY = generate_key(Algorithm.ES256)
@@ -49,25 +51,30 @@ def way(aiohttp_server: AiohttpServer, tmp_path: Path) -> Way:
     return lead
 
 
-def faults(links: list[Link]) -> list[str]:
-    return [link.name for link in links if link.holds is False]
+def having(found: list[Checked], result: Result) -> list[str]:
+    return [one.name for one in found if one.result is result]
 
 
-LINKS = ["scheme", "dns", "tls", "proxy", "path", "key", "clock", "audience", "token"]
+LINKS = ["scheme", "dns", "proxy", "path"]  # and `tls`, which http has not
+STEPS = ["request", "sender", "signature", "time", "issuer", "audience", "ids", "token", "size"]
+REACHED = [*LINKS, *STEPS, "body", "rate"]
 
 
 async def test_a_working_url_passes_every_check_and_leaves_nothing_behind(way: Way) -> None:
     probe = await way()
     links = await check_public_url(probe)
-    assert [link.name for link in links] == LINKS
-    assert [link.name for link in links if link.holds] == LINKS
-    assert [link.holds for link in await check_public_url(probe)] == [True] * len(LINKS)
+    assert having(links, Result.PASSED) == REACHED
+    assert having(links, Result.NOT_CHECKED) == ["tls", "content"]
+    assert having(links, Result.NOT_REACHED) == ["replay", "task", "stored"]
+    assert having(await check_public_url(probe), Result.PASSED) == REACHED
 
 
 async def test_without_the_agents_key_checks_that_need_it_are_unknown(way: Way) -> None:
     links = await check_public_url(replace(await way(), key=None))
     assert faults(links) == []
-    assert [link.name for link in links if link.holds is None] == ["key", "token"]
+    assert having(links, Result.PASSED) == [*LINKS, "request", "audience"]
+    assert having(links, Result.NOT_CHECKED) == ["tls", "sender", "signature", "time"]
+    assert "token" in having(links, Result.NOT_REACHED)
 
 
 async def test_a_receiver_that_knows_itself_by_another_url_is_an_audience_at_fault(
@@ -75,17 +82,17 @@ async def test_a_receiver_that_knows_itself_by_another_url_is_an_audience_at_fau
 ) -> None:
     probe = await way(url="http://localhost:9000")
     probe = replace(probe, own_url="http://localhost:9000/a2a/push")
-    [link] = [one for one in await check_public_url(probe) if one.holds is False]
+    [link] = [one for one in await check_public_url(probe) if one.result is Result.REFUSED]
     assert link.name == "audience"
-    assert probe.url in link.says
-    assert "http://localhost:9000/a2a/push: set `url`" in link.says
+    assert probe.url in link.found
+    assert "http://localhost:9000/a2a/push: set `url`" in link.found
     without_key = await check_public_url(replace(probe, key=None))
     assert faults(without_key) == ["audience"]
 
 
 WRONG = {
-    "key": lambda probe: replace(probe, key=generate_key(Algorithm.ES256)),
-    "key by issuer": lambda probe: replace(
+    "signature or body": lambda probe: replace(probe, key=generate_key(Algorithm.ES256)),
+    "sender": lambda probe: replace(
         probe, sender=replace(SENDER, issuer="https://another.example.com")
     ),
     "path": lambda probe: replace(probe, url=probe.url.replace("/a2a/push", "/push")),
@@ -96,12 +103,13 @@ WRONG = {
 @pytest.mark.parametrize("link", WRONG)
 async def test_a_fault_on_the_agents_side_is_named(way: Way, link: str) -> None:
     links = await check_public_url(WRONG[link](await way()))
-    assert link.split(maxsplit=1)[0] in faults(links), links
+    # The audience is the URL: another path is another audience, too.
+    assert faults(links) == [link, *(["audience"] if link == "path" else [])], links
 
 
 async def test_a_clock_that_is_wrong_is_named(way: Way) -> None:
     probe = await way(clock=lambda: utc_now() + timedelta(hours=1))
-    assert faults(await check_public_url(probe)) == ["clock"]
+    assert faults(await check_public_url(probe)) == ["time"]
 
 
 async def test_a_name_without_an_address_is_dns(way: Way) -> None:
@@ -111,9 +119,12 @@ async def test_a_name_without_an_address_is_dns(way: Way) -> None:
 
 async def test_a_port_without_a_listener_is_a_fault_of_the_proxy(way: Way) -> None:
     probe = replace(await way(), url=f"http://127.0.0.1:{free_port()}/a2a/push")
-    [found] = [link for link in await check_public_url(probe) if link.name == "proxy"]
-    assert found.holds is False
-    assert "nothing listens" in found.says
+    found = await check_public_url(probe)
+    [proxy] = [one for one in found if one.name == "proxy"]
+    assert proxy.result is Result.REFUSED
+    assert "nothing listens" in proxy.found
+    assert having(found, Result.NOT_REACHED)[:4] == ["tls", "path", "request", "sender"]
+    assert having(found, Result.PASSED) == ["scheme", "dns"]
 
 
 async def test_plain_http_where_tls_is_expected_is_tls(way: Way) -> None:
@@ -134,7 +145,8 @@ async def test_a_sender_that_does_not_sign_is_tried_by_its_token(way: Way) -> No
     links = await check_public_url(probe)
     assert faults(links) == []
     # Nothing is said to hold that nobody signs.
-    assert [link.name for link in links if link.holds is None] == ["key", "clock", "audience"]
+    signed = ["signature", "time", "issuer", "audience", "ids", "body"]
+    assert having(links, Result.NOT_CHECKED) == ["tls", *signed, "content"]
     wrong = await check_public_url(replace(probe, token="another-token-altogether"))
     assert faults(wrong) == ["token"]
 
@@ -146,37 +158,38 @@ async def test_a_sender_that_states_no_issuer_is_tried_by_its_key(
     links = await check_public_url(
         await way(sender=replace(SENDER, issuer=None, profile=profile), url="https://of.another")
     )
-    assert [link.name for link in links if link.holds] == [
-        each for each in LINKS if each != "audience"
-    ]
+    unstated = ("issuer", "audience")
+    assert having(links, Result.PASSED) == [each for each in REACHED if each not in unstated]
 
 
 @pytest.mark.parametrize("given", ["Bearer its-credentials", "its-api-key"])
 async def test_a_sender_that_was_given_credentials_brings_them(way: Way, given: str) -> None:
     links = await check_public_url(await way(sender=replace(SENDER, credentials=[given])))
-    assert [link.name for link in links if link.holds] == LINKS
+    assert having(links, Result.PASSED) == REACHED
 
 
 async def test_a_scheme_that_this_check_cannot_sign_is_no_reason_to_ask_for_keys(way: Way) -> None:
     sender = replace(SENDER, schemes=[Scheme.HTTP_MESSAGE_SIGNATURES])
     links = await check_public_url(replace(await way(sender=sender), key=None))
-    [key] = [link for link in links if link.name == "key"]
-    assert key.holds is None
-    assert "--keys" not in key.says
+    [key] = [one for one in links if one.name == "signature"]
+    assert key.result is Result.NOT_CHECKED
+    assert "--keys" not in key.found
 
 
 async def test_a_receiver_that_runs_with_another_configuration_is_reported(way: Way) -> None:
     probe = await way(url="http://localhost:9000")
-    [link] = [one for one in await check_public_url(probe) if one.holds is False]
+    [link] = [one for one in await check_public_url(probe) if one.result is Result.REFUSED]
     assert link.name == "audience"
-    assert "than this configuration" in link.says
+    assert "than this configuration" in link.found
 
 
 async def test_checks_that_the_receiver_did_not_reach_are_not_reported(way: Way) -> None:
     probe = await way(limits=Limits(max_body_bytes=8))
     links = await check_public_url(probe)
-    assert faults(links) == ["receiver"]
-    assert not {"key", "clock", "token"} & {link.name for link in links}
+    assert faults(links) == ["request or size"]
+    assert having(links, Result.PASSED) == LINKS
+    between = ["sender", "signature", "time", "issuer", "audience", "ids", "token"]
+    assert having(links, Result.UNKNOWN) == ["request", *between, "size"]
 
 
 # --- proxies --------------------------------------------------------------------------------------
@@ -253,5 +266,5 @@ async def test_a_proxy_at_fault_is_named_with_what_it_does(
     await aiohttp_server(app, port=port)
     through = replace(probe, url=f"{public}/a2a/push", own_url=f"{public}/a2a/push")
     links = await check_public_url(through)
-    assert faults(links) == ["proxy"], links
-    assert any(says in link.says for link in links)
+    assert faults(links) == ["proxy", *(["body"] if says == "the body was changed" else [])], links
+    assert any(says in link.found for link in links)

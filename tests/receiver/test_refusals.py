@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pushkit.errors import CardRefusedError, InboundError, MalformedCardError
-from receiver.refusals import REFUSALS, Verdict
-from receiver.steps import Step
+from receiver.refusals import REFUSALS, Verdict, results_over_http
+from receiver.steps import Result, Step
 
 WIRE = Path(__file__).parents[2] / "docs" / "wire.md"
 OF_CARDS = (CardRefusedError, MalformedCardError)
@@ -33,18 +32,6 @@ def test_the_wire_profile_names_every_code(code: str) -> None:
     assert f"`{code}`" in WIRE.read_text("utf-8")
 
 
-@pytest.mark.parametrize("number", range(1, 10))
-def test_the_wire_profile_names_each_step_with_the_codes_that_can_come_from_it(number: int) -> None:
-    text = WIRE.read_text("utf-8")
-    [row] = re.findall(rf"^\| {number} \| (`.*) \|$", text, re.MULTILINE)
-    named, _, codes = row.split(" | ")
-    steps = [step for step in Step if step.number == number]
-    expected = {code for code, row in REFUSALS.items() if set(steps).intersection(row.steps)}
-
-    assert named == " ".join(f"`{step.word}`" for step in steps)
-    assert {each for each in re.findall(r"`(\w+)`", codes) if each in REFUSALS} == expected
-
-
 def test_a_refusal_that_may_be_retried_has_retry_after() -> None:
     assert [
         code
@@ -52,3 +39,21 @@ def test_a_refusal_that_may_be_retried_has_retry_after() -> None:
         if row.status in (429, 503) and row.steps and not row.retry_after
     ] == ["rate_limited"]  # its bucket knows
     assert Verdict.of("being_stored").retry_after == REFUSALS["being_stored"].retry_after
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_over_http_a_code_says_no_more_of_the_steps_than_its_row(code: str) -> None:
+    results = results_over_http(code)
+    steps, places = REFUSALS[code].steps, list(Step)
+    assert [one.step for one in results] == places
+
+    refused = [one.step for one in results if one.result is Result.REFUSED]
+    perhaps = {one.step for one in results if one.result is Result.UNKNOWN and one.code}
+    assert refused == list(steps if len(steps) == 1 else ())
+    assert perhaps == set(steps if len(steps) > 1 else ())
+
+    first = min((places.index(step) for step in steps), default=0)
+    last = max((places.index(step) for step in steps), default=-1)
+    for place, one in enumerate(results):
+        assert one.result is not Result.PASSED or place < first
+        assert (one.result is Result.NOT_REACHED) or place <= last

@@ -31,10 +31,10 @@ from pushkit.net.jwks_client import load_jwks
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.doctor.report import Outcome, Result
-from receiver.doctor.scenarios import LANDED, SCENARIOS
-from receiver.doctor.sender import Signatures, examine_sender
-from receiver.doctor.sink import Sink, Visit
+from receiver.diagnosis.by_itself import Expected
+from receiver.diagnosis.report import Examined, Outcome
+from receiver.diagnosis.sender import LANDED, SCENARIOS, examine_sender, fault
+from receiver.diagnosis.sink import Sink, Visit
 from receiver.options import Schemes
 from receiver.testing import SigningAgent
 from tests.ports import free_port
@@ -46,8 +46,8 @@ async def examined(
     push: PushSender,
     *names: str,
     patience: timedelta,
-    signatures: Callable[[], Awaitable[Signatures]] | None = None,
-) -> dict[str, Result]:
+    expected: Callable[[], Awaitable[Expected]] | None = None,
+) -> dict[str, Examined]:
     async def drive(urls: Mapping[str, str]) -> None:
         for name, url in urls.items():
             await push.subscribe(name, {"url": url, "token": "abc"}, version="1.0", owner="alice")
@@ -59,7 +59,7 @@ async def examined(
             name: stack.enter_context(socket.create_server(("127.0.0.1", free_port())))
             for name in names
         }
-        results = examine_sender(listeners, drive, patience=patience, signatures=signatures)
+        results = examine_sender(listeners, drive, patience=patience, expected=expected)
         return {result.check: result async for result in results}
 
 
@@ -108,9 +108,9 @@ async def test_signatures_are_verified_if_keys_are_given(
     secret = SECRET if genuine else generate_webhook_secret()
     secrets = [secret] if schemes.webhook_secrets else []
 
-    async def signatures() -> Signatures:
+    async def expected() -> Expected:
         keys = await load_jwks(str(jwks)) if schemes.by_key else None
-        return Signatures(keys=keys, schemes=schemes)
+        return Expected(keys=keys, schemes=schemes, now=utc_now())
 
     async with PushSender(
         issuer="https://agent.example.com",
@@ -120,11 +120,12 @@ async def test_signatures_are_verified_if_keys_are_given(
         options=SenderOptions(signing=Signing(schemes=schemes.names, webhook_secrets=secrets)),
     ) as push:
         patience = timedelta(milliseconds=100)
-        results = await examined(push, "accepted", patience=patience, signatures=signatures)
+        results = await examined(push, "accepted", patience=patience, expected=expected)
     result = results["accepted"]
     assert result.outcome is (Outcome.PASSED if genuine else Outcome.FAILED), result
-    told = [] if genuine else ["a receiver would refuse request 1 (invalid_signature)"]
-    assert [detail.partition(":")[0] for detail in result.details] == told
+    step = "signature" if schemes.by_key else "body"
+    told = f"a receiver would refuse request 1 at step {step} (invalid_signature)"
+    assert [detail.partition(":")[0] for detail in result.details] == ([] if genuine else [told])
 
 
 async def test_a_signature_that_another_library_refuses_is_reported(
@@ -137,8 +138,8 @@ async def test_a_signature_that_another_library_refuses_is_reported(
     ring = KeyRing.create(utc_now())
     keys = parse_jwks(jwks_response(ring, utc_now()).body).keys
 
-    async def signatures() -> Signatures:
-        return Signatures(keys=keys, schemes=Schemes())
+    async def expected() -> Expected:
+        return Expected(keys=keys, schemes=Schemes(), now=utc_now())
 
     async with PushSender(
         issuer="https://agent.example.com",
@@ -147,9 +148,9 @@ async def test_a_signature_that_another_library_refuses_is_reported(
         allow=["127.0.0.1:*"],
     ) as push:
         patience = timedelta(milliseconds=100)
-        results = await examined(push, "accepted", patience=patience, signatures=signatures)
+        results = await examined(push, "accepted", patience=patience, expected=expected)
     [detail] = results["accepted"].details
-    assert detail.endswith("PyJWT refuses it: another reading")
+    assert "PyJWT refuses it: another reading" in detail
 
 
 @pytest.mark.parametrize(
@@ -169,12 +170,13 @@ def test_a_token_may_be_in_any_of_its_headers(headers: list[tuple[str, str]], to
     request = replace(genuine, target="/x", headers=Headers([*fields, *headers]))
     keys = [agent.key.to_verification_key()]
 
-    fault = Signatures(keys=keys, schemes=Schemes()).fault(
-        [Visit(at=0, request=request)], url="http://127.0.0.1:9000", opened=utc_now()
-    )
+    expected = Expected(keys=keys, schemes=Schemes(), now=utc_now())
 
-    assert told in fault
-    assert bool(told) is bool(fault)
+    visits = [Visit(at=0, request=request)]
+    found = fault(visits, expected, url="http://127.0.0.1:9000", opened=utc_now())
+
+    assert told in found
+    assert bool(told) is bool(found)
 
 
 def visit(at: float = 0.0, *, jti: str = "dlv_1", body: bytes = b"{}", **changes: object) -> Visit:

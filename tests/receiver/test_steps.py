@@ -1,8 +1,8 @@
 """A refusal is attributed to the step where it happened, wherever it is shown.
 
 Every field of a genuine request is forged in turn, for each way of proving a sender. The log, the
-event, the metric, `listen` and the dashboard have to name the same step: the one of the tables
-here. What a request never came to is nowhere shown as passed.
+event, the metric, `listen`, `verify` and the dashboard have to name the same step: the one of the
+tables here. What a request never came to is nowhere shown as passed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.http_message_signatures import content_digest
 from receiver import Answer, Limits, RateLimit, SenderProfile, TaskPolicy, TrustedSender
 from receiver.dashboard.steps import steps_of_refused
+from receiver.diagnosis.by_itself import Expected, verify_by_itself
 from receiver.listening.edge import Arrival, ListeningEdge
 from receiver.listening.trusting import KeySource, Trusting
 from receiver.options import Schemes
 from receiver.refusals import REFUSALS
 from receiver.request import BrokenBodyError, ConsumedBodyError, Request
-from receiver.steps import Step
+from receiver.steps import CheckResult, Result, Step
 from tests.emitted import emitted
 from tests.metrics_page import MetricsRead
 from tests.receiver.schemes_draft import (
+    BASE,
     HTTP,
     JWT,
     PATH,
@@ -120,6 +122,7 @@ class Seen:
     event: tuple[str, ...]  # `steps`
     metric: set[str]  # the label `step`
     listen: dict[str, bool | None]  # whether each step holds
+    verify: list[CheckResult]  # of the request by itself, as it is recorded
     dashboard: dict[str, str]  # the result of each step
 
 
@@ -523,13 +526,29 @@ async def seen(
         log=getattr(records[0], "step", None) if records else None,
         event=refused[0].steps if refused else (),
         metric=page.labels("receiver_refusals_total", "step"),
-        listen={each.name: each.holds for each in arrivals[-1].steps},
+        verify=verified(world, draft, way),
+        listen={each.name: each.result.holds for each in arrivals[-1].steps},
         dashboard={
             str(each["name"]): str(each["result"])
             for event in refused
             for each in steps_of_refused(event)
         },
     )
+
+
+def verified(world: World, draft: SchemesDraft, way: Way) -> list[CheckResult]:
+    """Return what `verify` says of the request, with all that its sender is configured with."""
+    signed = way.profile.signed
+    expected = Expected(
+        keys=[*world.sender.keys] if world.sender.keys else None,
+        schemes=way.schemes,
+        profile=way.profile,
+        issuer=ISSUER if signed else None,
+        audience=f"{BASE}{PATH}" if signed else None,
+        token=TOKEN,
+        now=world.clock(),
+    )
+    return verify_by_itself(draft.request(), expected).results
 
 
 def _draft(world: World, forgery: Forgery, number: int) -> SchemesDraft:
@@ -573,6 +592,16 @@ UNFORGED = {
 }
 
 
+# The steps that a recorded request can be refused by.
+OF_A_REQUEST = {
+    *("sender", "signature", "time", "issuer", "audience", "ids", "token", "body", "content"),
+}
+
+
+def of_verify(found: Seen, result: Result) -> set[str]:
+    return {one.name for one in found.verify if one.result is result}
+
+
 # --- the tests -----------------------------------------------------------------------------------
 
 
@@ -589,6 +618,7 @@ async def test_a_refusal_is_attributed_to_one_step_wherever_it_is_shown(
         assert found.answer.status == 202
         assert (found.log, found.event, found.metric) == (None, (), set())
         assert False not in found.listen.values()
+        assert of_verify(found, Result.REFUSED) == set()
         return
     order = tuple(WAYS[forgery.way].order.split())
     begun = forgery.begun or order[: order.index(forgery.refusing) + 1]
@@ -598,6 +628,12 @@ async def test_a_refusal_is_attributed_to_one_step_wherever_it_is_shown(
     assert found.event == begun
     assert (found.log, found.metric) == (forgery.refusing, {forgery.refusing})
     assert [name for name, holds in found.listen.items() if holds is False] == [forgery.refusing]
+    if forgery.refusing in OF_A_REQUEST and forgery.around is Surroundings:
+        assert of_verify(found, Result.REFUSED) == {forgery.refusing}
+        assert of_verify(found, Result.PASSED) <= {*begun}
+        assert not of_verify(found, Result.PASSED).intersection(later)
+    else:  # only a running receiver refuses it there
+        assert of_verify(found, Result.REFUSED) <= {forgery.refusing, *later}
     refused = [name for name, result in found.dashboard.items() if result == "refused"]
     assert refused == [forgery.refusing]
     assert {name for name, result in found.dashboard.items() if result == "passed"} == set(
@@ -639,4 +675,8 @@ async def test_every_step_of_a_genuine_request_is_passed(
 ) -> None:
     found = await seen(make_world, caplog, Forgery(way, genuine, None, "accepted"))
     passed = {name for name, holds in found.listen.items() if holds}
-    assert passed == set(WAYS[way].order.split()) - ({"ids"} if way == "unsigned" else set())
+    ids = {"ids"} if way == "unsigned" else set()
+    assert passed == set(WAYS[way].order.split()) - ids
+    by_itself = OF_A_REQUEST.intersection(WAYS[way].order.split()) - ids
+    # Without an issuer, any sender with these keys or secrets is taken.
+    assert of_verify(found, Result.PASSED) | {"sender"} == by_itself

@@ -17,7 +17,7 @@ from typing import Any
 
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
-from receiver.testing.agent import Draft
+from receiver.testing import Draft
 from tests.simulation.disk import Disk
 from tests.simulation.ledger import Instructions
 from tests.simulation.loop import Process

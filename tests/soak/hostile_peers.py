@@ -22,8 +22,7 @@ from random import Random
 from typing import TypeAlias
 
 from pushkit.keys.jwk import Algorithm, generate_key, signing_key_from_pem
-from receiver.testing import SigningAgent
-from receiver.testing.agent import Draft
+from receiver.testing import Draft, SigningAgent
 
 __all__ = ["AT_RECEIVER", "AT_SENDER", "RAW", "Attack", "attack", "hostile_agent", "written"]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from pushkit.errors import ConfigError
+from pushkit.signing.scheme import Scheme
 from pushkit.webhook import WebhookRequest
 from receiver.testing import CHECKS, Answer, check_receiver
 from tests.receiver.wrong.miniature import Miniature
@@ -82,6 +84,15 @@ async def test_a_receiver_that_accepts_nothing_passes_no_other_check(
 
     assert [finding.check for finding in findings] == ["genuine"]
     assert findings[0].promise == "A genuine notification is accepted, and called back once."
+    assert findings[0].detail.endswith(f"; not run: {', '.join(list(CHECKS)[1:])}")
+
+
+async def test_a_check_that_does_not_apply_is_not_made_in_silence(miniature: Make) -> None:
+    subject = miniature(Miniature)
+    agent = replace(subject.agent, schemes=frozenset({Scheme.STANDARD_WEBHOOKS}))
+
+    with pytest.raises(ConfigError, match="audience does not apply to standard-webhooks"):
+        await check_receiver(subject, agent, only=["audience"])
 
 
 async def test_an_unknown_check_is_refused(miniature: Make) -> None:

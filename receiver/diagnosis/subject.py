@@ -1,8 +1,4 @@
-"""The receiver under examination: posted to over HTTP, observed and restarted by commands, if any.
-
-Without `--observe`, each delivery that it answered 2xx counts as called back once: the best case.
-The report names the checks that this leaves open.
-"""
+"""The receiver under test: posted to, observed and restarted, by code or by commands."""
 
 from __future__ import annotations
 
@@ -10,18 +6,20 @@ import asyncio
 import secrets
 import shlex
 import tempfile
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from pushkit.errors import ConfigError, TransportError
+from pushkit.bounded_json import read_json_object
+from pushkit.errors import ConfigError, MalformedJsonError, TransportError
 from pushkit.net.addresses import host_is_loopback
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
-from receiver.testing import Answer, ReceiverUnderTest
+from receiver.refusals import REFUSALS, steps_said
 
 _COMMAND_TIMEOUT = timedelta(seconds=120)
 _UP_TIMEOUT = timedelta(seconds=60)
@@ -29,9 +27,70 @@ _ECHO_TIMEOUT = timedelta(seconds=10)
 _POST_TIMEOUT = timedelta(seconds=30)
 _ANSWER_TIMEOUT = timedelta(seconds=5)
 _PAUSE = 0.05
+_DIRECT = ConnectionOptions()
 
 
-class Examined(ReceiverUnderTest):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A receiver's answer to a request."""
+
+    status: int
+    body: bytes = field(repr=False)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether a sender would count the notification as delivered."""
+        return 200 <= self.status < 300
+
+    def __str__(self) -> str:
+        """Return status and code, and the steps of a receiver that the code can come from."""
+        code = code_in(self.body)
+        if self.accepted or code is None:
+            return str(self.status)
+        steps = steps_said(code)
+        return f"{self.status} {code}{f', by step {steps}' if steps else ''}"
+
+
+def code_in(body: bytes) -> str | None:
+    """Return the code of a refusal; None if an answer's body has none that is ours."""
+    try:
+        code = read_json_object(body).get("code")
+    except MalformedJsonError:
+        return None
+    return code if isinstance(code, str) and code in REFUSALS else None
+
+
+class ReceiverUnderTest(ABC):
+    """A running receiver that trusts the kit's agent.
+
+    It expects every task of that agent, has a callback for every update, and accepts at least some
+    hundred requests a second.
+    """
+
+    shows_callbacks: bool = True  # whether `callbacks` can be asked
+    restarts: bool = True  # whether `restart` can be
+    is_reached_directly: bool = True  # whether connections lead to it without a proxy
+
+    async def post(self, request: WebhookRequest) -> Answer | None:
+        """Send a request to its absolute `target`; return None if there was no answer.
+
+        By default over HTTP, on a new connection.
+        """
+        return await _post(request.target, request, _DIRECT)
+
+    @abstractmethod
+    async def callbacks(self) -> Sequence[str]:
+        """Return the delivery ids that callbacks were called with so far, before restarts, too."""
+
+    @abstractmethod
+    async def restart(self) -> None:
+        """Kill it, as a crash does, and start it again on the same state.
+
+        It must not finish what it is doing. Return once it listens again.
+        """
+
+
+class ReceiverAtUrl(ReceiverUnderTest):
     """A receiver at a URL.
 
     `observe` is a command that prints the delivery ids that were called back so far, one per line;
@@ -44,38 +103,20 @@ class Examined(ReceiverUnderTest):
         *,
         observe: str | None,
         restart: str | None,
-        connections: ConnectionOptions | None = None,
+        connections: ConnectionOptions = _DIRECT,
     ) -> None:
         self.url = url
-        self.connections = connections or ConnectionOptions()
-        # The words of each command; none if it is not given.
-        self.commands: dict[str, list[str]] = {
-            "--restart": words_of("--restart", restart),
-            "--observe": words_of("--observe", observe),
-        }
-        self._accepted: dict[str, None] = {}
+        self.connections = connections
+        self._restart = words_of("--restart", restart)
+        self._observe = words_of("--observe", observe)
+        self.shows_callbacks = bool(self._observe)
+        self.restarts = bool(self._restart)
+        here = host_is_loopback(Url.parse(url).host)
+        self.is_reached_directly = connections.proxy is None or here
 
     async def post(self, request: WebhookRequest) -> Answer | None:
         """Send a request to the receiver's URL, whatever its target is."""
-        async with closing(self.client()) as client:
-            try:
-                found = await client.post(
-                    client.policy.check(self.url),
-                    list(request.headers),
-                    request.body,
-                    timeout=_POST_TIMEOUT,
-                )
-            except TransportError:
-                return None
-        answer = Answer(status=found.status, body=found.body)
-        if answer.accepted:
-            self._accepted[request.headers.one("webhook-id") or ""] = None
-        return answer
-
-    @property
-    def is_reached_directly(self) -> bool:
-        """Whether connections lead to it without a proxy."""
-        return self.connections.proxy is None or host_is_loopback(Url.parse(self.url).host)
+        return await _post(self.url, request, self.connections)
 
     def client(self) -> Transport:
         """Return a client for its URL, which is the operator's choice."""
@@ -91,15 +132,13 @@ class Examined(ReceiverUnderTest):
         return None
 
     async def callbacks(self) -> Sequence[str]:
-        """Return the delivery ids that were called back so far, or else those answered 2xx."""
-        if not self.commands["--observe"]:
-            return list(self._accepted)
-        output = await _run("--observe", self.commands["--observe"])
+        """Return the delivery ids that the command prints."""
+        output = await _run("--observe", self._observe)
         return [line.strip() for line in output.splitlines() if line.strip()]
 
     async def restart(self) -> None:
         """Restart it; return once it answers HTTP requests again."""
-        await _run("--restart", self.commands["--restart"])
+        await _run("--restart", self._restart)
         try:
             async with asyncio.timeout(_UP_TIMEOUT.total_seconds()):
                 # Not just a connection: a dying process may still accept some.
@@ -113,7 +152,18 @@ class Examined(ReceiverUnderTest):
             ) from exc
 
 
-async def check_consent(subject: Examined, *, operated: bool) -> None:
+async def _post(url: str, request: WebhookRequest, connections: ConnectionOptions) -> Answer | None:
+    async with closing(Transport(DestinationPolicy.naming(url), connections)) as client:
+        try:
+            answer = await client.post(
+                client.policy.check(url), list(request.headers), request.body, timeout=_POST_TIMEOUT
+            )
+        except TransportError:
+            return None
+    return Answer(status=answer.status, body=answer.body)
+
+
+async def check_consent(subject: ReceiverAtUrl, *, operated: bool) -> None:
     """Check that the receiver's operator consents to the examination.
 
     A receiver on this machine needs no consent; another one has to echo a token, unless the caller
@@ -138,12 +188,6 @@ async def check_consent(subject: Examined, *, operated: bool) -> None:
     )
 
 
-async def check_reachable(subject: Examined) -> None:
-    """Check that somebody answers at the receiver's URL. Raises ConfigError: nobody does."""
-    if reason := await subject.unreachable():
-        raise ConfigError(f"the receiver cannot be reached: {reason}")
-
-
 def words_of(option: str, command: str | None) -> list[str]:
     """Split a command as a shell would. Raises ConfigError: an open quote, or no such command."""
     try:
@@ -153,12 +197,6 @@ def words_of(option: str, command: str | None) -> list[str]:
     if words and "/" in words[0] and not Path(words[0]).is_file():
         raise ConfigError(f"{option}: no such command: {words[0]}")
     return words
-
-
-def check_only(only: Collection[str], known: Collection[str]) -> None:
-    """Check the names of `--only`. Raises ConfigError: one of them is unknown."""
-    if unknown := sorted(set(only) - set(known)):
-        raise ConfigError(f"--only: found {unknown[0]!r}, expected some of {', '.join(known)}")
 
 
 async def _run(option: str, words: Sequence[str]) -> str:

@@ -6,16 +6,16 @@ The docstring of a check is the promise, as reports print it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
 import re
+import socket
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
-
-from aiohttp import web
+from typing import Final
 
 from pushkit.bounded_json import JsonObject
 from pushkit.clock import utc_now
@@ -23,74 +23,16 @@ from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from pushkit.signing.notification_jwt import body_sha256
 from pushkit.signing.scheme import Scheme
-from receiver.testing.agent import SigningAgent
-from receiver.testing.subject import Answer, ReceiverUnderTest
-from receiver.testing.trial import Trial, accepted, described
+from receiver.diagnosis.agent import SigningAgent
+from receiver.diagnosis.report import Outcome
+from receiver.diagnosis.sink import Connection, sinking
+from receiver.diagnosis.subject import Answer, ReceiverUnderTest
+from receiver.diagnosis.trial import Check, Trial, accepted, described, examine
 
 _COPIES = 100
 _BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
-# The schemes that a check needs one of; it applies to all schemes if it is not listed.
-_NEEDS = {"audience": _BY_KEY, "key_from_message": frozenset({Scheme.JWT})}
 _HOUR = timedelta(hours=1)
 _NAMES_WITH_DIGITS = re.compile(rb"[\w-]*\d[\w-]*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A promise that was broken."""
-
-    check: str  # the name of the check, one of `CHECKS`
-    promise: str  # what should hold
-    detail: str  # what was seen instead; never a token or a signature
-
-
-async def check_receiver(
-    subject: ReceiverUnderTest,
-    agent: SigningAgent,
-    *,
-    only: Collection[str] = (),
-    deadline: timedelta = timedelta(seconds=10),
-    rounds: int = 20,
-) -> list[Finding]:
-    """Check a receiver; return the promises that it breaks.
-
-        assert not await check_receiver(subject, agent)
-
-    A run leaves notifications behind, and may be repeated on the same state.
-
-    Args:
-        subject: The receiver.
-        agent: The agent that it trusts.
-        only: Names of `CHECKS`; all of them by default.
-        deadline: How long a callback may take.
-        rounds: How often each of the two checks of crashes tries, at different moments.
-
-    Raises:
-        ConfigError: There is no check of that name.
-    """
-    unknown = set(only) - set(CHECKS)
-    if unknown:
-        raise ConfigError(f"only: found {sorted(unknown)}, expected some of {', '.join(CHECKS)}")
-    findings: list[Finding] = []
-    for name, check in CHECKS.items():
-        if (only and name not in only) or why_unseen(agent, name):
-            continue
-        details = await check(Trial(subject, agent, deadline, rounds))
-        promise = (check.__doc__ or "").strip()
-        findings += [Finding(check=name, promise=promise, detail=detail) for detail in details]
-        if name == "genuine" and details:
-            break  # a receiver that accepts nothing would pass the other checks
-    return findings
-
-
-def why_unseen(agent: SigningAgent, name: str) -> str | None:
-    """Return why a check does not apply to the signatures of an agent; None if it applies."""
-    if agent.schemes & _NEEDS.get(name, agent.schemes):
-        return None
-    return f"does not apply to {' and '.join(sorted(agent.schemes))}"
-
-
-_Check = Callable[[Trial], Awaitable[list[str]]]
 
 
 # --- accepting, once ----------------------------------------------------------------------------
@@ -274,36 +216,24 @@ async def _key_from_message(trial: Trial) -> list[str]:
     forger = generate_key(Algorithm.ES256)
     jwk = public_jwk(forger)
     posing = replace(forger, kid=trial.agent.key.kid)
-    fetched: list[str] = []
-    async with _serving({"keys": [jwk, public_jwk(posing)]}, fetched) as url:
-        jku = {"jku": url}
-        found = await trial.refused(
-            {
-                "jku": replace(trial.draft(), key=forger, header=jku),
-                "jku, under the known kid": replace(trial.draft(), key=posing, header=jku),
-                "jwk": replace(trial.draft(), key=forger, header={"jwk": jwk}),
-            }
-        )
-    if fetched:
-        found.append(f"the URL in `jku` was fetched {len(fetched)} times")
-    return found
+    keys: JsonObject = {"keys": [jwk, public_jwk(posing)]}
 
+    async def answers_keys(connection: Connection) -> None:
+        body = json.dumps(keys).encode()
+        await connection.answer("200 OK", "Content-Type: application/json", body=body)
 
-@contextlib.asynccontextmanager
-async def _serving(jwks: JsonObject, fetched: list[str]) -> AsyncIterator[str]:
-    """Serve a forger's JWK Set on loopback; yield its URL, and record the peers that fetch it."""
-
-    async def answer(request: web.BaseRequest) -> web.Response:
-        fetched.append(str(request.remote))
-        return web.json_response(jwks)
-
-    runner = web.ServerRunner(web.Server(answer, access_log=None))
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/jwks.json"
-    finally:
-        await runner.cleanup()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        jku: JsonObject = {"jku": f"http://127.0.0.1:{listener.getsockname()[1]}/jwks.json"}
+        async with sinking({"/jwks.json": answers_keys}, [listener]) as sink:
+            found = await trial.refused(
+                {
+                    "jku": replace(trial.draft(), key=forger, header=jku),
+                    "jku, under the known kid": replace(trial.draft(), key=posing, header=jku),
+                    "jwk": replace(trial.draft(), key=forger, header={"jwk": jwk}),
+                }
+            )
+            fetched = sum(map(len, sink.visits.values()))
+    return [*found, f"the URL in `jku` was fetched {fetched} times"] if fetched else found
 
 
 async def _silence(trial: Trial) -> list[str]:
@@ -328,7 +258,7 @@ async def _silence(trial: Trial) -> list[str]:
             if any(answer is not None and secret in answer.body for answer in answers)
         ]
         found += [f"{name}: the answer contains {what}" for what in leaked]
-    return found
+    return [*found, *await trial.settled()]  # one that answers everything alike proves nothing
 
 
 def _secrets(trial: Trial, body: bytes) -> dict[str, bytes]:
@@ -352,21 +282,83 @@ def _all_accepted(answers: Collection[Answer | None]) -> list[str]:
     return [] if all(map(accepted, answers)) else [f"{described(answers)}, expected 2xx"]
 
 
-CHECKS: Mapping[str, _Check] = MappingProxyType(
+# --- the list ------------------------------------------------------------------------------------
+
+
+CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
     {
-        "genuine": _genuine,
-        "retry": _retry,
-        "retry_after_restart": _retry_after_restart,
-        "concurrent_copies": _concurrent_copies,
-        "conflict": _conflict,
-        "crash_before_answer": _crash_before_answer,
-        "crash_after_answer": _crash_after_answer,
-        "signature": _signature,
-        "raw_body": _raw_body,
-        "timestamp": _timestamp,
-        "audience": _audience,
-        "token": _token,
-        "key_from_message": _key_from_message,
-        "silence": _silence,
+        "genuine": Check(run=_genuine, over_http="A genuine notification is accepted."),
+        "retry": Check(run=_retry, over_http=""),
+        "retry_after_restart": Check(run=_retry_after_restart, over_http="", restarts=True),
+        "concurrent_copies": Check(run=_concurrent_copies, over_http=""),
+        "conflict": Check(
+            run=_conflict,
+            over_http="Another body under the id of an accepted delivery is answered 409.",
+        ),
+        "crash_before_answer": Check(run=_crash_before_answer, over_http="", restarts=True),
+        "crash_after_answer": Check(run=_crash_after_answer, over_http="", restarts=True),
+        "signature": Check(run=_signature),
+        "raw_body": Check(run=_raw_body),
+        "timestamp": Check(run=_timestamp),
+        "audience": Check(run=_audience, schemes=_BY_KEY),
+        "token": Check(run=_token),
+        "key_from_message": Check(run=_key_from_message, schemes=frozenset({Scheme.JWT})),
+        "silence": Check(run=_silence),
     }
 )
+
+
+# --- in tests ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A promise that was broken."""
+
+    check: str  # the name of the check, one of `CHECKS`
+    promise: str  # what should hold
+    detail: str  # what was seen instead; never a token or a signature
+
+
+async def check_receiver(
+    subject: ReceiverUnderTest,
+    agent: SigningAgent,
+    *,
+    only: Collection[str] = (),
+    deadline: timedelta = timedelta(seconds=10),
+    rounds: int = 20,
+) -> list[Finding]:
+    """Check a receiver; return the promises that it breaks.
+
+        assert not await check_receiver(subject, agent)
+
+    A run leaves notifications behind, and may be repeated on the same state. Checks that do not
+    apply to the agent's schemes are left out. If a genuine notification is not accepted, the other
+    checks are not run, and that finding names them.
+
+    Args:
+        subject: The receiver.
+        agent: The agent that it trusts.
+        only: Names of `CHECKS`; all of them by default.
+        deadline: How long a callback may take.
+        rounds: How often each of the two checks of crashes tries, at different moments.
+
+    Raises:
+        ConfigError: There is no check of that name, or it does not apply to the agent's schemes.
+    """
+    for name in only:
+        if name in CHECKS and (why := CHECKS[name].unseen(subject, agent)):
+            raise ConfigError(f"only: {name} {why}")
+    results = examine(CHECKS, lambda: Trial(subject, agent, deadline, rounds), only=only)
+    found = [result async for result in results]
+    findings = [
+        Finding(check=result.check, promise=result.promise, detail=detail)
+        for result in found
+        if result.outcome is Outcome.FAILED
+        for detail in result.details
+    ]
+    if left := [result.check for result in found if result.outcome is Outcome.NOT_RUN]:
+        findings[-1] = replace(
+            findings[-1], detail=f"{findings[-1].detail}; not run: {', '.join(left)}"
+        )
+    return findings

@@ -13,6 +13,8 @@ from pathlib import Path
 import click
 
 from pushkit.a2a import PushConfig, WireVersion, format_push_config
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.jwks_client import load_jwks
 from pushkit.net.transport import ConnectionOptions
@@ -21,22 +23,22 @@ from pushkit.terminal.options import PATH, egress_options, refuse_given, variabl
 from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
-from receiver.doctor.examination import examine
-from receiver.doctor.report import (
-    Outcome,
-    Result,
-    as_json,
-    as_junit,
-    as_text,
-    is_report,
-    summary,
+from receiver.diagnosis.agent import SigningAgent
+from receiver.diagnosis.bodies import body_checks
+from receiver.diagnosis.by_itself import Expected
+from receiver.diagnosis.checks import CHECKS
+from receiver.diagnosis.report import WRITTEN_AS, Examined, Outcome, is_report, lines_of, summary
+from receiver.diagnosis.sender import (
+    ARRIVAL_SECONDS,
+    SCENARIOS,
+    Drive,
+    examine_sender,
+    run_for_each,
 )
-from receiver.doctor.scenarios import SCENARIOS
-from receiver.doctor.sender import ARRIVAL_SECONDS, Drive, Signatures, examine_sender, run_for_each
-from receiver.doctor.subject import Examined, check_consent, check_only, check_reachable, words_of
+from receiver.diagnosis.subject import ReceiverAtUrl, check_consent, words_of
+from receiver.diagnosis.trial import Trial, check_only, examine
 from receiver.expectation import mint_token
 from receiver.options import Schemes, load_signing_key, scheme_options
-from receiver.testing import SigningAgent
 
 _PATIENCE = 30
 _WATCHED = 60
@@ -113,9 +115,7 @@ _OF_RECEIVERS = (
     help="Seconds that a receiver may wait for a slow body; or that a sender is watched."
     "  [default: 30; 60]",
 )
-@click.option(
-    "--format", "written_as", type=click.Choice(["text", "json", "junit"]), default="text"
-)
+@click.option("--format", "written_as", type=click.Choice(list(WRITTEN_AS)), default="text")
 @out_options(says="Write the report to this file.")
 @egress_options(ConnectionOptions)
 def doctor(
@@ -160,56 +160,59 @@ def doctor(
         if url is not None:
             raise click.UsageError("expected URL and --token; or --sender")
         refuse_given(*_OF_RECEIVERS, only_for="a receiver, without --sender")
-        subject = "a sender"
+        patience = patience or _WATCHED
+        subject = f"a sender, watched for {patience} s"
         results = _of_sender(
             words_of("--run", command),
             address,
-            signatures=_signatures(jwks, schemes, connections),
+            expected=_expected(jwks, schemes, connections),
             token=token or mint_token(),
             only=only,
-            patience=patience or _WATCHED,
+            patience=patience,
         )
     elif url is None or token is None:
         raise click.UsageError("expected URL and --token; or --sender")
     else:
         refuse_given("command", "jwks", "address", only_for="--sender")
         subject = masked_url(url)
-        examined = Examined(url, observe=observe, restart=restart, connections=connections)
+        examined = ReceiverAtUrl(url, observe=observe, restart=restart, connections=connections)
+        agent = SigningAgent(
+            webhook_url=audience or url,
+            issuer=issuer,
+            token=token,
+            key=load_signing_key(keys_path) if schemes.by_key else generate_key(Algorithm.ES256),
+            schemes=frozenset(schemes.names),
+            webhook_secrets=schemes.webhook_secrets,
+        )
         results = examine(
-            examined,
-            SigningAgent(
-                webhook_url=audience or url,
-                issuer=issuer,
-                token=token,
-                key=load_signing_key(keys_path)
-                if schemes.by_key
-                else generate_key(Algorithm.ES256),
-                schemes=frozenset(schemes.names),
-                webhook_secrets=schemes.webhook_secrets,
-            ),
+            {**CHECKS, **body_checks(examined, timedelta(seconds=patience or _PATIENCE))},
+            lambda: Trial(examined, agent, timedelta(seconds=deadline), rounds),
             only=only,
-            deadline=timedelta(seconds=deadline),
-            patience=timedelta(seconds=patience or _PATIENCE),
-            rounds=rounds,
         )
         asyncio.run(check_consent(examined, operated=operated))
-        asyncio.run(check_reachable(examined))
-    found = asyncio.run(_collect(results, shown=written_as == "text" and out.path is None))
-    _report(subject, found, written_as=written_as, out=out)
+        if reason := asyncio.run(examined.unreachable()):
+            raise ConfigError(f"the receiver cannot be reached: {reason}")
+    is_shown = written_as == "text" and out.path is None
+    found = asyncio.run(_collect(results, shown=is_shown))
+    if not is_shown:
+        out.write(f"{WRITTEN_AS[written_as](subject, found)}\n".encode(), _REPORT)
+    click.echo(summary(found), err=written_as != "text" and out.path is None)
+    if any(result.outcome is Outcome.FAILED for result in found):
+        sys.exit(1)
 
 
-def _signatures(
+def _expected(
     jwks: str | None, schemes: Schemes, connections: ConnectionOptions
-) -> Callable[[], Awaitable[Signatures]] | None:
+) -> Callable[[], Awaitable[Expected]] | None:
     """Return what loads the keys, once the sender runs; None if nothing is to be verified."""
     if jwks is None and schemes.by_key:
         if not schemes.is_usual:
             raise click.UsageError("--scheme: expected --jwks, the sender's keys")
         return None
 
-    async def load() -> Signatures:
-        keys = await load_jwks(jwks, connections=connections) if jwks else None
-        return Signatures(keys=keys, schemes=schemes)
+    async def load() -> Expected:
+        keys = await load_jwks(jwks, connections=connections) if jwks and schemes.by_key else None
+        return Expected(keys=keys, schemes=schemes, now=utc_now())
 
     return load
 
@@ -218,11 +221,11 @@ async def _of_sender(
     words: Sequence[str],
     address: str,
     *,
-    signatures: Callable[[], Awaitable[Signatures]] | None,
+    expected: Callable[[], Awaitable[Expected]] | None,
     token: str,
     only: Sequence[str],
     patience: int,
-) -> AsyncIterator[Result]:
+) -> AsyncIterator[Examined]:
     check_only(only, SCENARIOS)
     names = [name for name in SCENARIOS if not only or name in only]
     host, port = listen_option(address)
@@ -248,31 +251,16 @@ async def _of_sender(
             click.echo(f"running {words[0]}, and watching the sender for {patience} s", err=True)
         within = timedelta(seconds=patience)
         async for result in examine_sender(
-            listeners, drive, patience=within, driven=bool(words), signatures=signatures
+            listeners, drive, patience=within, driven=bool(words), expected=expected
         ):
             yield result
 
 
-async def _collect(results: AsyncIterator[Result], *, shown: bool) -> list[Result]:
+async def _collect(results: AsyncIterator[Examined], *, shown: bool) -> list[Examined]:
     """Collect results; print each as it comes, if they are shown."""
     found = []
     async for result in results:
         found.append(result)
-        for line in as_text(result) if shown else ():
+        for line in lines_of(result) if shown else ():
             click.echo(line)
     return found
-
-
-def _report(subject: str, results: Sequence[Result], *, written_as: str, out: OutFile) -> None:
-    """Write the report; exit with 1 if a promise is broken."""
-    if written_as == "json":
-        text = as_json(subject, results)
-    elif written_as == "junit":
-        text = as_junit(subject, results)
-    else:
-        text = "\n".join([*(line for each in results for line in as_text(each))])
-    if out.path is not None or written_as != "text":
-        out.write(f"{text}\n".encode(), _REPORT)
-    click.echo(summary(results), err=written_as != "text" and out.path is None)
-    if any(result.outcome is Outcome.FAILED for result in results):
-        sys.exit(1)

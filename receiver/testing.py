@@ -3,9 +3,9 @@
 It needs no knowledge of how a receiver is built: it posts, counts callbacks, and restarts.
 """
 
-from receiver.testing.agent import Draft, SigningAgent
-from receiver.testing.checks import CHECKS, Finding, check_receiver
-from receiver.testing.subject import Answer, ReceiverUnderTest
+from receiver.diagnosis.agent import Draft, SigningAgent
+from receiver.diagnosis.checks import CHECKS, Finding, check_receiver
+from receiver.diagnosis.subject import Answer, ReceiverUnderTest
 
 __all__ = [
     "CHECKS",

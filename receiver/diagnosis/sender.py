@@ -1,18 +1,34 @@
-"""The scenarios of a sender's examination: what the webhook does, and how the sender must react.
+"""The examination of a sender: a webhook for each scenario, and how the sender must react to it.
 
-The promises are those of wire profile §5 that apply to every sender of notifications.
+The promises are those of wire profile §5 that apply to every sender of notifications. Its requests
+are verified as a receiver would, and by PyJWT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final
 
-from pushkit.errors import InboundError
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError, InboundError
 from pushkit.signing.notification_jwt import find_jwt
-from receiver.doctor.report import Outcome
-from receiver.doctor.sink import Connection, Script, Visit
+from pushkit.url import host_and_port
+from receiver.diagnosis.by_itself import Expected, verify_by_itself
+from receiver.diagnosis.report import Examined, Outcome
+from receiver.diagnosis.sink import Connection, Script, Sink, Visit, sinking
+
+# How long to wait at least for the first requests: the sender may have to be started first.
+ARRIVAL_SECONDS: Final = 60
+
+# Makes the sender under test notify each URL, by its scenario; returns once that has begun.
+Drive = Callable[[Mapping[str, str]], Awaitable[None]]
 
 LANDED: Final = "/landed"
 _RETRY_AFTER: Final = 8
@@ -160,7 +176,12 @@ def _id(visit: Visit) -> str:
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
-    "accepted": Scenario("An update is signed, and is not sent again after a 2xx.", accepts, _once),
+    "accepted": Scenario(
+        # Whether it is valid is seen with the sender's keys alone: `fault`.
+        "An update has a signature, and is not sent again after a 2xx.",
+        accepts,
+        _once,
+    ),
     "server_error": Scenario(
         "After a 500, the same bytes are sent again with the same id, after a pause.",
         _first(_answers("500 Internal Server Error")),
@@ -201,3 +222,109 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         _lets_go,
     ),
 }
+
+
+# --- the examination -----------------------------------------------------------------------------
+
+
+def fault(visits: Sequence[Visit], expected: Expected, *, url: str, opened: datetime) -> str:
+    """Return why a receiver would refuse one of the visits; empty if it would accept all.
+
+    Args:
+        visits: The requests.
+        expected: The sender's keys, secrets and schemes.
+        url: The base URL that was visited.
+        opened: When the sink was opened, from which visits count their seconds.
+    """
+    for number, visit in enumerate(visits, 1):
+        audience = f"{url}{visit.request.target.partition('?')[0]}"
+        now = opened + timedelta(seconds=visit.at)
+        verification = verify_by_itself(
+            visit.request, replace(expected, audience=audience, now=now)
+        )
+        for one in verification.failed:
+            at = f"request {number} at step {one.name}"
+            return f"a receiver would refuse {at} ({one.code}): {one.found}"
+    return ""
+
+
+async def examine_sender(
+    # The listener of each scenario's webhook. Each has its own origin, because a sender may pause
+    # or open a breaker for a whole origin.
+    listeners: Mapping[str, socket.socket],
+    drive: Drive,
+    *,
+    patience: timedelta,  # how long the sender is watched after each webhook had a request
+    driven: bool = True,  # whether it is a failure that no request arrives
+    # Returns what signatures are verified against; it is called late, for until then the sender may
+    # not run. None to check only whether there is a signature.
+    expected: Callable[[], Awaitable[Expected]] | None = None,
+) -> AsyncIterator[Examined]:
+    """Watch a sender, and yield the result of each scenario."""
+    scripts = {f"/{name}": SCENARIOS[name].script for name in listeners}
+    urls = {
+        name: f"http://{host_and_port(*listener.getsockname()[:2])}/{name}"
+        for name, listener in listeners.items()
+    }
+    opened = utc_now()
+    async with sinking({**scripts, LANDED: accepts}, list(listeners.values())) as sink:
+        await drive(urls)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(patience.total_seconds(), ARRIVAL_SECONDS)):
+                await sink.until_visited(scripts)
+        await asyncio.sleep(patience.total_seconds())
+        held = await expected() if expected else None
+        for name, url in urls.items():
+            result = _judged(name, sink, driven=driven)
+            visits = sink.visits.get(f"/{name}", ())
+            base = url.removesuffix(f"/{name}")
+            if held and (wrong := fault(visits, held, url=base, opened=opened)):
+                details = (*result.details, wrong)
+                result = replace(result, outcome=Outcome.FAILED, details=details)
+            yield result
+
+
+def _judged(name: str, sink: Sink, *, driven: bool) -> Examined:
+    scenario = SCENARIOS[name]
+    visits = [*sink.visits.get(f"/{name}", ())]
+    if name == "redirect":
+        visits += sink.visits.get(LANDED, ())
+    if not visits:
+        outcome = Outcome.FAILED if driven else Outcome.UNSEEN
+        details: tuple[str, ...] = (f"no request arrived within {sink.elapsed():.0f} s",)
+    else:
+        outcome, details = scenario.judge(visits, sink.elapsed() - visits[0].at)
+    return Examined(check=name, promise=scenario.promise, outcome=outcome, details=details)
+
+
+@contextlib.asynccontextmanager
+async def run_for_each(words: Sequence[str], token: str) -> AsyncIterator[Drive]:
+    """Yield a function that runs a command for each URL; kill the commands when the block ends.
+
+    The URL is the last argument; the environment has `DOCTOR_URL` and `DOCTOR_TOKEN`.
+    """
+    running: list[asyncio.subprocess.Process] = []
+
+    async def drive(urls: Mapping[str, str]) -> None:
+        for url in urls.values():
+            environment = {**os.environ, "DOCTOR_URL": url, "DOCTOR_TOKEN": token}
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *words,
+                    url,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except OSError as exc:
+                raise ConfigError(f"--run: {words[0]}: {exc.strerror}") from exc
+            running.append(process)
+
+    try:
+        yield drive
+    finally:
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()

@@ -1,1 +1,0 @@
-"""`doctor`: examines a webhook receiver from outside, or a sender by webhooks that misbehave."""
