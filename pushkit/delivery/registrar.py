@@ -32,7 +32,6 @@ from pushkit.outbox.model import new_delivery_id
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.queue.leases import reschedule
 from pushkit.queue.rules import released
-from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.quota import Quota
@@ -149,68 +148,65 @@ class Found(NamedTuple):
     deliveries: Sequence[str] = ()
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class SubscriptionChanges:
-    """Pauses, disables, tests and removes subscriptions; returns them as they were before."""
+def change_subscriptions(
+    database: Database, change: SubscriptionChange, chosen: Chosen, *, resend: bool = False
+) -> Script[Found]:
+    """Change the chosen subscriptions; return them as they were before.
 
-    database: Database  # supplies the time, and wakes its workers
-    vault: Vault = field(default_factory=Vault)  # seals bodies, if that is configured
+    - `PAUSED`: what their workers have not begun waits.
+    - `RESUMED`: each goes on with the first delivery of its queue.
+    - `DISABLED`: their unfinished deliveries are cancelled.
+    - `ENABLED`: with `resend`, the deliveries that were cancelled with them come back.
+    - `REMOVED`: their unfinished deliveries are cancelled (A2A 1.0 §3.1.10).
+    """
+    found, now = yield from _lock(database, chosen)
+    again: list[str] = []
+    for each in found:
+        match change:
+            case SubscriptionChange.PAUSED | SubscriptionChange.RESUMED:
+                paused = change is SubscriptionChange.PAUSED
+                yield from subscriptions.set_paused(each.id, now, paused=paused)
+            case SubscriptionChange.DISABLED:
+                yield from _disable(each, now)
+            case SubscriptionChange.ENABLED if not each.active:
+                again += yield from _enable(each, now, resend=resend)
+            case SubscriptionChange.REMOVED:
+                yield from _remove(each, now)
+    if change in _OF_PAUSES:
+        queues = yield from OUTBOX.lock([each.id for each in found])
+        yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
+    if change in _WAKING:
+        yield from database.wake()
+    return Found(found, again)
 
-    def apply(
-        self, change: SubscriptionChange, chosen: Chosen, *, resend: bool = False
-    ) -> Script[Found]:
-        """Change the chosen subscriptions.
 
-        - `PAUSED`: what their workers have not begun waits.
-        - `RESUMED`: each goes on with the first delivery of its queue.
-        - `DISABLED`: their unfinished deliveries are cancelled.
-        - `ENABLED`: with `resend`, the deliveries that were cancelled with them come back.
-        - `REMOVED`: their unfinished deliveries are cancelled (A2A 1.0 §3.1.10).
-        """
-        found, now = yield from self._lock(chosen)
-        again: list[str] = []
-        for each in found:
-            match change:
-                case SubscriptionChange.PAUSED | SubscriptionChange.RESUMED:
-                    paused = change is SubscriptionChange.PAUSED
-                    yield from subscriptions.set_paused(each.id, now, paused=paused)
-                case SubscriptionChange.DISABLED:
-                    yield from _disable(each, now)
-                case SubscriptionChange.ENABLED if not each.active:
-                    again += yield from _enable(each, now, resend=resend)
-                case SubscriptionChange.REMOVED:
-                    yield from _remove(each, now)
-        if change in _OF_PAUSES:
-            queues = yield from OUTBOX.lock([each.id for each in found])
-            yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
-        if change in _WAKING:
-            yield from self.database.wake()
-        return Found(found, again)
+def send_tests(
+    database: Database, vault: Vault, chosen: Chosen, snapshot: Task | None = None
+) -> Script[Found]:
+    """Enqueue a test notification for each that is neither disabled nor withdrawn."""
+    found, now = yield from _lock(database, chosen)
+    wanting = [each.id for each in found if each.state not in _GETS_NOTHING]
+    recipients = yield from subscriptions.lock_current(wanting)
+    ids = []
+    for recipient in recipients.values():
+        update = _test_update(recipient.task_id, recipient.version, snapshot)
+        body = push_body(update, recipient.version, now=now)
+        queues = Queues([recipient])
+        [queue] = queues.of_task((recipient.tenant, recipient.task_id))
+        ids.append(new_delivery_id(now))
+        queues.add(queue, ids[-1], vault.seal_body(ids[-1], body), now=now)
+        yield from queues.write()
+    yield from database.wake()
+    return Found(found, ids)
 
-    def test(self, chosen: Chosen, snapshot: Task | None = None) -> Script[Found]:
-        """Enqueue a test notification for each that is neither disabled nor withdrawn."""
-        found, now = yield from self._lock(chosen)
-        wanting = [each.id for each in found if each.state not in _GETS_NOTHING]
-        recipients = yield from subscriptions.lock_current(wanting)
-        ids = []
-        for recipient in recipients.values():
-            update = _test_update(recipient.task_id, recipient.version, snapshot)
-            body = push_body(update, recipient.version, now=now)
-            queues = Queues([recipient])
-            [queue] = queues.of_task((recipient.tenant, recipient.task_id))
-            ids.append(new_delivery_id(now))
-            queues.add(queue, ids[-1], self.vault.seal_body(ids[-1], body), now=now)
-            yield from queues.write()
-        yield from self.database.wake()
-        return Found(found, ids)
 
-    def _lock(self, chosen: Chosen) -> Script[tuple[list[Subscription], datetime]]:
-        """Lock the chosen subscriptions in id order; return them, and the time."""
-        if isinstance(chosen, Choice):
-            found = yield from subscriptions.of_owner(**chosen._asdict())
-            chosen = [each.id for each in found]
-        locked = yield from subscriptions.lock_all(chosen)
-        return list(locked.values()), (yield from self.database.now())
+def _lock(database: Database, chosen: Chosen) -> Script[tuple[list[Subscription], datetime]]:
+    """Lock the chosen subscriptions in id order; return them, and the time."""
+    if isinstance(chosen, Choice):
+        found = yield from subscriptions.of_owner(**chosen._asdict())
+        chosen = [each.id for each in found]
+    locked = yield from subscriptions.lock_all(chosen)
+    return list(locked.values()), (yield from database.now())
 
 
 _OF_PAUSES = {SubscriptionChange.PAUSED, SubscriptionChange.RESUMED}

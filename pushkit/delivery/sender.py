@@ -37,7 +37,12 @@ from pushkit.delivery.database import open_outbox
 from pushkit.delivery.enqueue import Enqueuer, Notice
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
-from pushkit.delivery.registrar import Choice, Registrar, SubscriptionChanges
+from pushkit.delivery.registrar import (
+    Choice,
+    Registrar,
+    change_subscriptions,
+    send_tests,
+)
 from pushkit.delivery.reporting import NotifyCounts, NotifyResult, Reports, report_changed
 from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import warn_of_no_audience
@@ -203,7 +208,6 @@ class PushSender:
         self._bodies = BodyEncoder(self.options.max_body_bytes)
         self._enqueuer = Enqueuer(self._database, self.options, routes, self._vault)
         self._registrar = Registrar(self._database, self.options, self._vault)
-        self._changes = SubscriptionChanges(database=self._database, vault=self._vault)
         self._reports = Reports(self.events)
         self._opening = LoopLock()
         self._closing: asyncio.Task[None] | None = None
@@ -648,7 +652,9 @@ class PushSender:
             The delivery ids; `deliveries()` returns the outcome of each.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        sent = await self._database.write_patiently(lambda: self._changes.test(choice, snapshot))
+        sent = await self._database.write_patiently(
+            lambda: send_tests(self._database, self._vault, choice, snapshot)
+        )
         self.worker.changed()
         return list(sent.deliveries)
 
@@ -656,7 +662,7 @@ class PushSender:
         self, change: SubscriptionChange, choice: Choice, *, resend: bool = False
     ) -> int:
         found = await self._database.write_patiently(
-            lambda: self._changes.apply(change, choice, resend=resend)
+            lambda: change_subscriptions(self._database, change, choice, resend=resend)
         )
         self.worker.changed()
         return report_changed(self.events, change, found.subscriptions, self._clock())

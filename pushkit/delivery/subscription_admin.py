@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pushkit.delivery.admin import Admin, batches
-from pushkit.delivery.registrar import Found, SubscriptionChanges
+from pushkit.delivery.registrar import Found, change_subscriptions, send_tests
 from pushkit.delivery.reporting import report_changed
 from pushkit.events.sender import SubscriptionChange
 from pushkit.outbox.inspection import states_of
@@ -53,10 +53,6 @@ class Changed:
 
 class SubscriptionAdmin(Admin):
     """The subscriptions of all owners, for operators, selected by id or by filter."""
-
-    @functools.cached_property
-    def _changes(self) -> SubscriptionChanges:
-        return SubscriptionChanges(database=self._database, vault=self._vault)
 
     async def find(
         self,
@@ -125,7 +121,8 @@ class SubscriptionAdmin(Admin):
     async def test(self, wanted: Wanted) -> Changed:
         """Send a test notification to each that is neither disabled nor withdrawn."""
         result = Changed(ids=())
-        async for ids, found in self._apply(self._chosen(wanted, _BATCH), self._changes.test):
+        test = functools.partial(send_tests, self._database, self._vault)
+        async for ids, found in self._apply(self._chosen(wanted, _BATCH), test):
             self._wake()
             result += _changed(ids, found, lambda each: each.active and not each.withdrawn)
         return result
@@ -133,7 +130,7 @@ class SubscriptionAdmin(Admin):
     async def _change(
         self, change: SubscriptionChange, wanted: Wanted, *, resend: bool = False
     ) -> Changed:
-        apply = functools.partial(self._changes.apply, change, resend=resend)
+        apply = functools.partial(change_subscriptions, self._database, change, resend=resend)
         # To bring back a backlog takes several times as long as to cancel it.
         chosen = self._chosen(wanted, 1 if resend else _BATCH)
         result = Changed(ids=())

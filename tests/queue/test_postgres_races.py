@@ -14,6 +14,7 @@ from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import PushConfig, PushSender
+from pushkit.delivery.registrar import change_subscriptions
 from pushkit.events.sender import SubscriptionChange
 from pushkit.outbox.states import DeliveryState
 from pushkit.queue.rules import Room
@@ -189,7 +190,8 @@ async def test_a_claim_passes_over_what_an_operator_changes(
 ) -> None:
     await stored(sender)
     [found] = await sender.subscriptions(TASK)
-    await run_script(other, sender._changes.apply(SubscriptionChange(change), [found.id]))
+    script = change_subscriptions(sender._database, SubscriptionChange(change), [found.id])
+    await run_script(other, script)
     assert not (await sender.worker.claim(ROOM, frozenset())).claimed
     await other.execute("COMMIT")
     assert not (await sender.worker.claim(ROOM, frozenset())).claimed

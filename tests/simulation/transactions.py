@@ -17,7 +17,7 @@ from pushkit import RetryPolicy
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
-from pushkit.delivery.registrar import SubscriptionChanges
+from pushkit.delivery.registrar import change_subscriptions
 from pushkit.delivery.route import Job, Routes, job_of
 from pushkit.delivery.settle import Settled, Settler
 from pushkit.events.sender import SubscriptionChange
@@ -382,7 +382,7 @@ def _change(chance: random.Random, _number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         database: Any = memory.database
-        yield from SubscriptionChanges(database=database).apply(change, chosen, resend=True)
+        yield from change_subscriptions(database, change, chosen, resend=True)
         return _nothing
 
     return script
