@@ -61,18 +61,13 @@ class Schema:
     """The schema of a database, compared with the versions that the code knows."""
 
     where: str  # the database, as a message may show it
-    component: str  # whose tables are meant
+    component: str  # whose tables are meant, as messages name them: `outbox`, `inbox`
     migrations: Sequence[Migration] = field(repr=False)  # all that the code knows
     # The version of every component that has tables in the database.
     versions: Mapping[str, int] = field(default_factory=dict)
     exists: bool = True  # whether there is a database at all
     # Whether the database has the functions that scripts call, as the code defines them.
     has_functions: bool = True
-
-    @property
-    def tables(self) -> str:
-        """The name of the component's tables in messages: `outbox`, `inbox`."""
-        return self.component
 
     @property
     def found(self) -> int:
@@ -100,22 +95,26 @@ class Schema:
         if self.is_current:
             return self.done
         if not self.missing:
-            known = f"the {self.tables} has schema version {self.found}"
+            known = f"the {self.component} has schema version {self.found}"
             return f"{known}, but functions of another version, which would be replaced"
         if not self.found:
-            return f"there is no {self.tables} yet; schema version {self.newest} would be created"
+            return (
+                f"there is no {self.component} yet; schema version {self.newest} would be created"
+            )
         steps = ", ".join(map(str, self.missing))
-        return f"the {self.tables} has schema version {self.found}; it needs migration {steps}"
+        return f"the {self.component} has schema version {self.found}; it needs migration {steps}"
 
     @property
     def done(self) -> str:
         """A message that says what a migration did."""
         if not self.missing:
             did = "nothing to do" if self.has_functions else "its functions were replaced"
-            return f"the {self.tables} has schema version {self.found}: {did}"
+            return f"the {self.component} has schema version {self.found}: {did}"
         if not self.found:
-            return f"the {self.tables} was created with schema version {self.newest}"
-        return f"the {self.tables} was migrated from schema version {self.found} to {self.newest}"
+            return f"the {self.component} was created with schema version {self.newest}"
+        return (
+            f"the {self.component} was migrated from schema version {self.found} to {self.newest}"
+        )
 
     def check_known(self) -> None:
         """Refuse a schema that this code does not know.
@@ -125,14 +124,14 @@ class Schema:
         """
         if _BEFORE.get(self.component) in self.versions:
             raise SchemaError(
-                f"{self.where}: the {self.tables} is of a pushkit before this schema, and cannot be"
-                " upgraded: nothing was changed. Use a new database, or the pushkit that wrote it;"
-                " docs/upgrading.md says what does not come along"
+                f"{self.where}: the {self.component} is of a pushkit before this schema,"
+                " and cannot be upgraded: nothing was changed. Use a new database, or the pushkit"
+                " that wrote it; docs/upgrading.md says what does not come along"
             )
         if self.found > self.newest:
             raise SchemaError(
-                f"{self.where}: the {self.tables} has schema version {self.found}, this code knows"
-                f" up to {self.newest}: use the newer pushkit that wrote it"
+                f"{self.where}: the {self.component} has schema version {self.found}, this code"
+                f" knows up to {self.newest}: use the newer pushkit that wrote it"
             )
 
     def check_current(self, location: str) -> None:
@@ -146,23 +145,23 @@ class Schema:
         if self.found:
             if self.missing:
                 raise SchemaError(
-                    f"{self.where}: the {self.tables} has schema version {self.found}, this code"
+                    f"{self.where}: the {self.component} has schema version {self.found}, this code"
                     f" needs {self.newest}: run `{command}`"
                 )
             return
         if not self.exists:
             raise SchemaError(
-                f"{self.where}: there is no such file: the service of the {self.tables} makes it"
+                f"{self.where}: there is no such file: the service of the {self.component} makes it"
                 f" when it starts, or `{command}`"
             )
         if self.versions:
             others = " and ".join(f"an {each}" for each in sorted(self.versions))
             raise SchemaError(
-                f"{self.where}: there is no {self.tables} here, but {others}: is this the right"
+                f"{self.where}: there is no {self.component} here, but {others}: is this the right"
                 f" database? (`{command}` would make one beside it)"
             )
         raise SchemaError(
-            f"{self.where}: this is no database of pushkit's: expected an {self.tables}, which"
+            f"{self.where}: this is no database of pushkit's: expected an {self.component}, which"
             f" its service makes when it starts, or `{command}`"
         )
 

@@ -246,7 +246,7 @@ def count_recipients(tasks: Sequence[tuple[str, str]]) -> Script[dict[tuple[str,
 
 def lock_all(ids: Sequence[str]) -> Script[dict[str, Subscription]]:
     """Return some subscriptions by id, their rows held; ids that are gone are left out."""
-    return (yield from _by_ids("*", ids, read_subscription, "FOR UPDATE"))
+    return (yield from _by_ids(ids, read_subscription, "FOR UPDATE"))
 
 
 def lock_current(ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, Recipient]]:
@@ -280,7 +280,7 @@ def stored_of_task(*, tenant: str, task_id: str) -> Script[list[StoredSubscripti
 
 def by_ids(ids: Sequence[str]) -> Script[dict[str, StoredSubscription]]:
     """Return subscriptions with their secrets by id; ids that are gone are left out."""
-    return (yield from _by_ids("*", ids, _stored_subscription))
+    return (yield from _by_ids(ids, _stored_subscription))
 
 
 def disable(subscription_id: str, now: datetime, by: DisabledBy) -> Script[None]:
@@ -365,12 +365,10 @@ def open_subscription(vault: Vault, stored: StoredSubscription) -> Subscription:
     return replace(subscription, config=opened)
 
 
-def _by_ids(
-    columns: str, ids: Sequence[str], read: Callable[[Row], _T], held: str = ""
-) -> Script[dict[str, _T]]:
+def _by_ids(ids: Sequence[str], read: Callable[[Row], _T], held: str = "") -> Script[dict[str, _T]]:
     """Return some rows by id in few statements: on PostgreSQL each is a round trip."""
     rows = yield from run_for_ids(
-        f"SELECT {columns} FROM pushkit_subscriptions WHERE id IN ($ids) ORDER BY id {held}",
+        f"SELECT * FROM pushkit_subscriptions WHERE id IN ($ids) ORDER BY id {held}",
         sorted(set(ids)),
     )
     return {row["id"]: read(row) for row in rows}
