@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar, get_args
 from pushkit.errors import ConfigError
 
 E = TypeVar("E", bound=StrEnum)
-Kind: TypeAlias = "type | UnionType"
+Kind: TypeAlias = "type | UnionType | tuple[type, ...]"
 
 LONGEST_AGE: Final = timedelta(days=36500)  # now minus this age is still a valid datetime
 _MOST: Final = 2**31 - 1
@@ -36,7 +36,7 @@ def check_each(kind: Kind, **arguments: object) -> None:
 
 
 def _shown(kind: Kind) -> str:
-    kinds = get_args(kind) or (kind,)
+    kinds = kind if isinstance(kind, tuple) else get_args(kind) or (kind,)
     return " or ".join("None" if each is NoneType else each.__name__ for each in kinds)
 
 
@@ -83,10 +83,10 @@ def check_list(name: str, value: object, *, of: Kind = object, shown: bool = Tru
             raise ConfigError(f"{name}: found {found} in the list, expected {_shown(of)}")
 
 
-def read_member(name: str, value: str, kind: type[E]) -> E:
+def read_member(name: str, value: object, kind: type[E]) -> E:
     """Return a member of an enumeration by its value. Raises ConfigError: it has no such value."""
     try:
-        return kind(value)
+        return kind(value)  # type: ignore[arg-type]  # it may be anything
     except ValueError as exc:
         known = ", ".join(each.value for each in kind)
         raise ConfigError(f"{name}: found {value!r}, expected one of {known}") from exc

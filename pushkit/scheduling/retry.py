@@ -24,8 +24,9 @@ from tenacity import (
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base, wait_random_exponential
 
-from pushkit.arguments import check_callable, check_list, check_type
+from pushkit.arguments import check_list, check_type
 from pushkit.errors import ConfigError
+from pushkit.options import check_options
 
 T = TypeVar("T")
 
@@ -80,8 +81,8 @@ class RetryPolicy:
             `seconds_since_start` is the age that the work will have at the next attempt.
     """
 
-    wait: wait_base = field(default_factory=wait_schedule)
-    stop: stop_base = field(
+    wait: wait_base | Callable[[RetryCallState], float] = field(default_factory=wait_schedule)
+    stop: stop_base | Callable[[RetryCallState], bool] = field(
         default_factory=lambda: (
             stop_after_attempt(len(DEFAULT_SCHEDULE) + 1)
             | stop_after_delay(MAX_AGE.total_seconds())
@@ -89,8 +90,7 @@ class RetryPolicy:
     )
 
     def __post_init__(self) -> None:
-        check_callable("retry: wait", self.wait)
-        check_callable("retry: stop", self.stop)
+        check_options(self, of="retry: ")
 
 
 def next_attempt(

@@ -6,15 +6,15 @@ import contextlib
 import pkgutil
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, model_validator
+from pydantic import Field, model_validator
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError, InvalidUrlError, PushkitError
 from pushkit.net.destination import DestinationPolicy
+from pushkit.terminal.tables import Table
 from pushkit.url import Url
 from receiver.callbacks.registry import CallbackFunction, Timeout, Wanted
 from receiver.forwards import (
@@ -25,23 +25,17 @@ from receiver.forwards import (
     HttpForward,
     StreamForward,
 )
-from receiver.settings.values import (
-    ModuleAndFunction,
-    NotEmpty,
-    Positive,
-    PositiveOrNone,
-    seconds_of,
-)
+from receiver.settings.values import ModuleAndFunction, NotEmpty, Seconds, SecondsOrNone
 
 
-class WantedSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
+class WantedSettings(Table):
     """Which notifications a callback or a forward gets."""
 
     # Kinds of updates, of `task`, `status-update`, `artifact-update` and `message`; all if empty.
-    kinds: list[UpdateKind] = []
-    states: list[TaskState] = []  # task states; all if empty
-    senders: list[str] = []  # names of senders; all if empty
-    tasks: list[NotEmpty] = []  # ids of tasks; all if empty
+    kinds: list[UpdateKind] = Field([])
+    states: list[TaskState] = Field([])  # task states; all if empty
+    senders: list[str] = Field([])  # names of senders; all if empty
+    tasks: list[NotEmpty] = Field([])  # ids of tasks; all if empty
 
     def wanted(self, *, name: str | None, timeout: Timeout) -> Wanted:
         """Return the arguments with which the callback is registered."""
@@ -60,7 +54,7 @@ class CallbackSettings(WantedSettings):
 
     call: ModuleAndFunction  # `module:function`; the module may be in the folder of this file
     # How long one call may take; `"none"` for any time. The default is `callback_timeout_seconds`.
-    timeout_seconds: PositiveOrNone | None = None
+    timeout: SecondsOrNone = Field(None, alias="timeout_seconds")
 
     def load(self, folder: Path) -> CallbackFunction:
         """Import the function, also from the file's folder. Raises ConfigError: it has none."""
@@ -86,7 +80,7 @@ class ForwardSettings(WantedSettings):
     command: list[str] | None = None  # a command that gets each on its standard input
     name: NotEmpty | None = None  # its name in the log and the inbox; by default its URL or command
     # How long one attempt may take.
-    timeout_seconds: Positive = seconds_of(FORWARD_TIMEOUT)
+    timeout: Seconds = Field(FORWARD_TIMEOUT, alias="timeout_seconds")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -103,16 +97,15 @@ class ForwardSettings(WantedSettings):
         ca_file: Path | None = None,
     ) -> Forward:
         """Return the forward. Raises ConfigError: no such URL or command."""
-        timeout = timedelta(seconds=self.timeout_seconds)
         if self.command is not None:
-            return CommandForward(self.command, folder=folder, timeout=timeout)
+            return CommandForward(self.command, folder=folder, timeout=self.timeout)
         to = self.to or ""
         if to.partition("://")[0] in STREAM_SCHEMES:
-            return StreamForward(to, timeout=timeout)
+            return StreamForward(to, timeout=self.timeout)
         with contextlib.suppress(InvalidUrlError):  # which `HttpForward` refuses
             if DestinationPolicy(allow).allows_by_name(Url.parse(to)):
                 proxy = None
-        return HttpForward(to, timeout=timeout, proxy=proxy, ca_file=ca_file)
+        return HttpForward(to, timeout=self.timeout, proxy=proxy, ca_file=ca_file)
 
 
 def _refuse_namesakes(folder: Path) -> None:

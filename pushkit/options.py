@@ -1,0 +1,242 @@
+"""Options, each declared once: a field of a class, or an argument, with its sentence beside it.
+
+A class of options is a frozen dataclass. The annotation of a field is its type and its bounds, and
+the class's docstring has a sentence for each; a constructor declares its arguments in the same way.
+
+    class Limits:
+        '''The limits of a receiver.
+
+Attributes:
+            max_backlog: How many notifications may be unfinished in the inbox.
+        '''
+
+        max_backlog: Count = 500_000
+
+Made from these are the checks of values in Python (here), tables of TOML files
+(`pushkit.terminal.tables`), options of commands (`pushkit.terminal.options`), and the reference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import timedelta
+from enum import StrEnum
+from types import NoneType, SimpleNamespace, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from pushkit.arguments import LONGEST_AGE, check_list, check_type, read_member
+from pushkit.errors import ConfigError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SENTENCE = re.compile(r"(?: {4}|\t)?(\w+): (.*)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a number or a duration has to be; None is no bound."""
+
+    least: Any = None
+    above: Any = None  # more than this
+    most: Any = None
+
+    def allow(self, value: Any) -> bool:
+        """Return whether a value is within the bounds."""
+        return (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+        )
+
+    def __str__(self) -> str:
+        """Return what is expected."""
+        if self.above is not None:
+            most = "" if self.most is None else f", up to {_text(self.most)}"
+            return f"more than {_text(self.above)}{most}"
+        if self.most is not None:
+            return f"{_text(self.least)} to {_text(self.most)}"
+        return f"at least {_text(self.least)}"
+
+
+def _text(bound: object) -> str:
+    if not isinstance(bound, timedelta):
+        return str(bound)
+    units = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("s", timedelta(seconds=1)))
+    unit, size = next(each for each in units if not bound % each[1])
+    number = bound // size
+    return f"{number} {unit}{'s' if unit != 's' and number != 1 else ''}" if number else "zero"
+
+
+Count: TypeAlias = Annotated[int, Bounds(least=1)]
+Number: TypeAlias = Annotated[int, Bounds(least=0, most=2**31 - 1)]
+Duration: TypeAlias = Annotated[timedelta, Bounds(above=timedelta(0))]
+Wait: TypeAlias = Annotated[timedelta, Bounds(least=timedelta(0))]
+Age: TypeAlias = Annotated[timedelta, Bounds(least=timedelta(0), most=LONGEST_AGE)]
+LastingAge: TypeAlias = Annotated[timedelta, Bounds(above=timedelta(0), most=LONGEST_AGE)]
+REQUIRED: Final = inspect.Parameter.empty
+"""The default of an option that has none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option, as it was declared."""
+
+    name: str
+    kinds: tuple[type, ...]  # the types that a value may have
+    items: tuple[type, ...]  # of a list, the types of its items; else empty
+    bounds: Bounds | None
+    default: Any  # `REQUIRED` if there is none
+    is_secret: bool  # whether no message may quote it
+
+    @property
+    def enum(self) -> type[StrEnum] | None:
+        """The enumeration whose members are its values, or its items."""
+        kinds = self.items or self.kinds
+        return next((each for each in kinds if issubclass(each, StrEnum)), None)
+
+    def check(self, value: object, setting: str) -> object:
+        """Return a value of Python, with members for the words of an enumeration.
+
+        Args:
+            value: What was given.
+            setting: The name of the option in messages.
+
+        Raises:
+            ConfigError: It is not of the type, or not within the bounds.
+        """
+        if value is None and NoneType in self.kinds:
+            return None
+        if self.items:
+            shown = not self.is_secret and not (isinstance(value, str) and "://" in value)
+            words = (str, *self.items) if self.enum else self.items
+            check_list(setting, value, of=words, shown=shown)
+            if self.enum is None or not isinstance(value, Collection):
+                return value
+            return frozenset(read_member(setting, each, self.enum) for each in value)
+        if self.enum is not None:
+            return read_member(setting, value, self.enum)
+        check_type(setting, value, self.kinds)
+        if self.bounds is not None and not self.bounds.allow(value):
+            instead = ", or None" if NoneType in self.kinds else ""
+            raise ConfigError(f"{setting}: found {value}, expected {self.bounds}{instead}")
+        return value
+
+
+@functools.cache
+def options_of(declared: Callable[..., object]) -> Mapping[str, Option]:
+    """Return the options that a class or a function declares, by name, in their order.
+
+    A type that is imported for type checkers alone, as extras install it, is not checked.
+    """
+    function: Any = declared.__init__ if isinstance(declared, type) else declared  # type: ignore[misc]
+    known = inspect.unwrap(function).__globals__
+    fields = {}
+    if dataclasses.is_dataclass(declared):
+        fields = {field.name: field for field in dataclasses.fields(declared)}
+    found = {}
+    for name, parameter in inspect.signature(declared).parameters.items():
+        if parameter.annotation is inspect.Parameter.empty:
+            continue  # `self`
+        hinted = SimpleNamespace(__annotations__={name: parameter.annotation})
+        try:
+            hint: Any = get_type_hints(hinted, known, include_extras=True)[name]
+        except NameError:
+            hint = object
+        kinds, items, bounds = _read(hint)
+        field, default = fields.get(name), parameter.default
+        if field is not None and field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        found[name] = Option(
+            name=name,
+            kinds=kinds,
+            items=items,
+            bounds=bounds,
+            default=default,
+            is_secret=field is not None and not field.repr,
+        )
+    return found
+
+
+def check_options(owner: object, *, of: str = "") -> None:
+    """Check the options of a frozen dataclass; `of` begins each message. Raises ConfigError."""
+    kind: Any = type(owner)
+    for name, option in options_of(kind).items():
+        given = getattr(owner, name)
+        value = option.check(given, f"{of}{name}")
+        if value is not given:
+            object.__setattr__(owner, name, value)
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function whose keyword arguments are options, so that each call checks them."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        options = options_of(function)
+        given = {
+            name: options[name].check(value, name) if name in options else value
+            for name, value in kwargs.items()
+        }
+        return function(*args, **given)  # type: ignore[arg-type]  # by the same names
+
+    return call
+
+
+def sentences_of(declared: Callable[..., object]) -> dict[str, str]:
+    """Return what the docstring says of each option."""
+    found: dict[str, str] = {}
+    name = None
+    for line in _section(inspect.getdoc(declared) or ""):
+        match = _SENTENCE.match(line)
+        if match and not line.startswith(" " * 8):
+            name = match[1]
+            found[name] = match[2].strip()
+        elif name and line.strip():
+            found[name] += " " + line.strip()
+    return found
+
+
+def _section(text: str) -> Iterator[str]:
+    inside = False
+    for line in text.splitlines():
+        if line in ("Attributes:", "Args:"):
+            inside = True
+        elif inside and line and not line.startswith(" "):
+            inside = False
+        elif inside:
+            yield line
+
+
+def _read(hint: Any) -> tuple[tuple[type, ...], tuple[type, ...], Bounds | None]:
+    """Return the types of an annotation, the types of its items, and its bounds."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kinds, items, bounds = _read(inner[0])
+        return kinds, items, next((each for each in inner[1:] if isinstance(each, Bounds)), bounds)
+    if origin in (Union, UnionType):
+        parts = [_read(each) for each in inner]
+        kinds = tuple(kind for part in parts for kind in part[0])
+        items = tuple(item for part in parts for item in part[1])
+        return kinds, items, next((part[2] for part in parts if part[2]), None)
+    if origin is None:
+        # Only the code that uses a protocol can say whether a value implements it.
+        hint = object if getattr(hint, "_is_protocol", False) else hint
+        return (int, float) if hint is float else (hint,), (), None
+    items = inner if issubclass(origin, Collection) and not issubclass(origin, Mapping) else ()
+    return (origin,), tuple(kind for item in items for kind in _read(item)[0]), None
