@@ -50,7 +50,7 @@ class AlertOptions:
     """
 
     log: bool = False
-    command: Sequence[str] = ()
+    command: Sequence[str] = field(default=(), repr=False)
     webhook: str | None = field(default=None, repr=False)
     webhook_token: str | None = field(default=None, repr=False)
     webhook_secret: str | None = field(default=None, repr=False)
