@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from types import NoneType, SimpleNamespace, UnionType
@@ -30,6 +30,7 @@ from typing import (
     Annotated,
     Any,
     Final,
+    Literal,
     ParamSpec,
     TypeAlias,
     TypeVar,
@@ -39,11 +40,14 @@ from typing import (
     get_type_hints,
 )
 
-from pushkit.arguments import LONGEST_AGE, check_list, check_type, read_member
+from pushkit.arguments import check_list, check_type, read_member
 from pushkit.errors import ConfigError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+LONGEST_AGE: Final = timedelta(days=36500)
+"""Now minus this age is still a valid datetime."""
 
 _SENTENCE = re.compile(r"(?: {4}|\t)?(\w+): (.*)")
 
@@ -98,7 +102,7 @@ class Option:
     """One option, as it was declared."""
 
     name: str
-    kinds: tuple[type, ...]  # the types that a value may have
+    kinds: tuple[type, ...]  # the types that a value may have; of a list, the list's
     items: tuple[type, ...]  # of a list, the types of its items; else empty
     bounds: Bounds | None
     default: Any  # `REQUIRED` if there is none
@@ -128,7 +132,8 @@ class Option:
             check_list(setting, value, of=words, shown=shown)
             if self.enum is None or not isinstance(value, Collection):
                 return value
-            return frozenset(read_member(setting, each, self.enum) for each in value)
+            made = tuple if Sequence in self.kinds else frozenset
+            return made(read_member(setting, each, self.enum) for each in value)
         if self.enum is not None:
             return read_member(setting, value, self.enum)
         check_type(setting, value, self.kinds)
@@ -184,16 +189,19 @@ def check_options(owner: object, *, of: str = "") -> None:
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function whose keyword arguments are options, so that each call checks them."""
+    """Decorate a function whose arguments are options, so that each call checks them.
+
+    Not on a hot path, where plain checks are quicker.
+    """
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        options = options_of(function)
-        given = {
-            name: options[name].check(value, name) if name in options else value
-            for name, value in kwargs.items()
-        }
-        return function(*args, **given)  # type: ignore[arg-type]  # by the same names
+        bound = signature.bind(*args, **kwargs)
+        for name, option in options_of(function).items():
+            if name in bound.arguments:
+                bound.arguments[name] = option.check(bound.arguments[name], name)
+        return function(*bound.args, **bound.kwargs)
 
     return call
 
@@ -234,6 +242,8 @@ def _read(hint: Any) -> tuple[tuple[type, ...], tuple[type, ...], Bounds | None]
         kinds = tuple(kind for part in parts for kind in part[0])
         items = tuple(item for part in parts for item in part[1])
         return kinds, items, next((part[2] for part in parts if part[2]), None)
+    if origin is Literal:
+        return tuple({type(each): None for each in inner}), (), None
     if origin is None:
         # Only the code that uses a protocol can say whether a value implements it.
         hint = object if getattr(hint, "_is_protocol", False) else hint

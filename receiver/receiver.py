@@ -620,7 +620,7 @@ async def _checked(notification: Notification, schemas: CardSchemas) -> Notifica
 
 
 def _check_senders(senders: Sequence[TrustedSender], ids_kept: timedelta) -> None:
-    if isinstance(senders, TrustedSender) or not senders:
+    if not senders:
         raise ConfigError("senders: expected a list of at least one trusted sender")
     check_list("senders", senders, of=TrustedSender)
     check_memory(senders, ids_kept)

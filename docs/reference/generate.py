@@ -138,6 +138,7 @@ def receiver_settings() -> Iterator[str]:
     from pushkit import AlertOptions
     from pushkit.terminal.options import DashboardOptions
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
+    from receiver.callbacks.registry import CallbackRegistry
     from receiver.limits import ConnectionLimits
     from receiver.settings.handlers import CallbackSettings, ForwardSettings
     from receiver.settings.sender import SenderSettings
@@ -157,8 +158,8 @@ def receiver_settings() -> Iterator[str]:
     yield "`proxy` and `ca_file` are for forwards, too."
     yield from _settings("The file", ReceiverSettings, Receiver, Limits, ConnectionLimits)
     yield from _settings("`[[senders]]`", SenderSettings, TrustedSender)
-    yield from _settings("`[[callbacks]]`", CallbackSettings)
-    yield from _settings("`[[forwards]]`", ForwardSettings)
+    yield from _settings("`[[callbacks]]`", CallbackSettings, CallbackRegistry.add)
+    yield from _settings("`[[forwards]]`", ForwardSettings, CallbackRegistry.add)
     yield from _settings("`[retention]`", RetentionSettings, InboxRetention)
     yield from _settings("`[tls]`", TlsSettings)
     yield from _settings("`[dashboard]`", DashboardSettings, DashboardOptions)
@@ -179,7 +180,7 @@ def _options(kind: type, said: Mapping[str, str] = MappingProxyType({})) -> Iter
     yield from _table(("option", "default", ""), rows)
 
 
-def _settings(title: str, table: type[Table], *like: type) -> Iterator[str]:
+def _settings(title: str, table: type[Table], *like: Any) -> Iterator[str]:
     docs = dict(chain.from_iterable(_members(kind).items() for kind in (*like, *table.__mro__)))
     defaults, rows = table.defaults(), []
     for name, field in table.model_fields.items():
@@ -192,12 +193,12 @@ def _settings(title: str, table: type[Table], *like: type) -> Iterator[str]:
     yield from _table(("setting", "default", ""), rows)
 
 
-def _members(kind: type) -> dict[str, str]:
+def _members(kind: Any) -> dict[str, str]:
     """Return the description of each member, from comments and the docstring."""
     return {**_comments(kind), **sentences_of(kind)}
 
 
-def _comments(kind: type) -> dict[str, str]:
+def _comments(kind: Any) -> dict[str, str]:
     """Return the comment behind each member, or above it."""
     found: dict[str, str] = {}
     above: list[str] = []

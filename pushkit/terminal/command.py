@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 import click
 
-from pushkit.arguments import LONGEST_AGE
 from pushkit.errors import DestinationRefusedError, PushkitError
+from pushkit.options import LONGEST_AGE
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
 

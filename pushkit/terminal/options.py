@@ -52,19 +52,8 @@ def egress_options(make: Callable[..., object]) -> OptionDecorator:
     return gathered(
         "connections",
         make,
-        proxy=variable_option(
-            "--proxy",
-            envvar="PUSHKIT_PROXY",
-            metavar="URL",
-            help="An egress proxy: http://[user:password@]host:port. Hosts on this machine, and of"
-            " --allow, are reached without it.",
-        ),
-        ca_file=variable_option(
-            "--ca-file",
-            envvar="PUSHKIT_CA_FILE",
-            type=FILE,
-            help="Root certificates in PEM, trusted beside the system's.",
-        ),
+        proxy=option_of(make, "proxy", metavar="URL", envvar="PUSHKIT_PROXY", show_envvar=True),
+        ca_file=option_of(make, "ca_file", type=FILE, envvar="PUSHKIT_CA_FILE", show_envvar=True),
     )
 
 

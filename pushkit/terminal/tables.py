@@ -121,12 +121,16 @@ class Table(BaseModel, extra="forbid", hide_input_in_errors=True):
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def made(self, kind: Callable[..., T], **more: object) -> T:
-        """Return what has these settings as its options, and `more`. Raises ConfigError."""
-        mine = (options_of(kind).keys() & type(self).model_fields.keys()) - more.keys()
+    def given(self, declared: Callable[..., object]) -> dict[str, Any]:
+        """Return these settings as options of a class or a function."""
+        mine = options_of(declared).keys() & type(self).model_fields.keys()
         values = {name: getattr(self, name) for name in mine}
         lists = {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
-        return kind(**values | lists, **more)
+        return values | lists
+
+    def made(self, kind: Callable[..., T], **more: object) -> T:
+        """Return what has these settings as its options, and `more`. Raises ConfigError."""
+        return kind(**self.given(kind) | more)
 
     def document(self) -> JsonObject:
         """Return the settings as JSON, as the file would state them; secrets are masked."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from pushkit.a2a import TaskState, UpdateKind
-from pushkit.arguments import check_callable, check_duration, check_list, read_member
+from pushkit.arguments import check_duration
 from pushkit.errors import ConfigError
+from pushkit.options import checked
 from pushkit.record import record
 from receiver.inbox.model import Notification
 
@@ -30,8 +31,8 @@ KINDS_WITH_STATE = (UpdateKind.STATUS_UPDATE, UpdateKind.TASK)
 class Calling(TypedDict, total=False):
     """Whose notifications a callback gets, and how it is called; every member is optional."""
 
-    senders: Iterable[str]  # names of trusted senders; all if empty
-    tasks: Iterable[str]  # task ids; all if empty
+    senders: Collection[str]  # names of trusted senders; all if empty
+    tasks: Collection[str]  # task ids; all if empty
     name: str | None  # what the inbox calls it; `module:function` if None
     timeout: Timeout  # how long a call may take; None for the receiver's, `"none"` for any time
 
@@ -39,8 +40,8 @@ class Calling(TypedDict, total=False):
 class Wanted(Calling, total=False):
     """The members of `Calling`, and which updates a callback gets."""
 
-    kinds: Iterable[UpdateKind | str]  # kinds of update; all if empty
-    states: Iterable[TaskState | str]  # task states; all if empty
+    kinds: Collection[UpdateKind | str]  # kinds of update; all if empty
+    states: Collection[TaskState | str]  # task states; all if empty
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -75,34 +76,43 @@ class CallbackRegistry:
         # Whether more are refused: they would miss the notifications that are done by then.
         self.is_frozen = False
 
+    @checked
     def add(
         self,
         function: CallbackFunction,
         *,
-        kinds: Iterable[UpdateKind | str] = (),
-        states: Iterable[TaskState | str] = (),
-        senders: Iterable[str] = (),
-        tasks: Iterable[str] = (),
+        kinds: Collection[UpdateKind | str] = (),
+        states: Collection[TaskState | str] = (),
+        senders: Collection[str] = (),
+        tasks: Collection[str] = (),
         name: str | None = None,
         timeout: Timeout = None,
     ) -> Callback:
         """Register a function.
+
+        Args:
+            function: A plain function (run in a thread) or a coroutine function.
+            kinds: Kinds of updates, of `task`, `status-update`, `artifact-update` and `message`;
+                all if empty.
+            states: Task states; all if empty. If there are any, an update without a state is not
+                wanted.
+            senders: Names of senders; all if empty.
+            tasks: Ids of tasks; all if empty.
+            name: What the inbox calls it; `module:function` if None.
+            timeout: How long one call may take; `"none"` for any time, None for the receiver's.
 
         Raises:
             ConfigError: An unknown kind or state, a time-out that is not positive, nothing that can
                 be called, a generator, a function that takes no notification, a name that is taken,
                 or the registry is frozen.
         """
-        check_callable("callback", function)
         if timeout is not None and timeout != NO_TIMEOUT:
             check_duration("timeout", timeout, otherwise=", or 'none'")
-        check_list("senders", senders)
-        check_list("tasks", tasks)
         callback = Callback(
             name=name or f"{function.__module__}:{getattr(function, '__qualname__', 'callback')}",
             function=function,
-            kinds=frozenset(read_member("kinds", kind, UpdateKind) for kind in kinds),
-            states=frozenset(read_member("states", state, TaskState) for state in states),
+            kinds=frozenset(map(UpdateKind, kinds)),
+            states=frozenset(map(TaskState, states)),
             senders=frozenset(senders),
             tasks=frozenset(tasks),
             timeout=timeout,

@@ -7,16 +7,15 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError, InvalidUrlError, PushkitError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.terminal.tables import Table
+from pushkit.terminal.tables import Table, with_options
 from pushkit.url import Url
-from receiver.callbacks.registry import CallbackFunction, Timeout, Wanted
+from receiver.callbacks.registry import CallbackFunction, CallbackRegistry, Timeout
 from receiver.forwards import (
     FORWARD_TIMEOUT,
     STREAM_SCHEMES,
@@ -28,25 +27,15 @@ from receiver.forwards import (
 from receiver.settings.values import ModuleAndFunction, NotEmpty, Seconds, SecondsOrNone
 
 
+@with_options(
+    CallbackRegistry.add, without="function name timeout", types={"tasks": list[NotEmpty]}
+)
 class WantedSettings(Table):
     """Which notifications a callback or a forward gets."""
 
-    # Kinds of updates, of `task`, `status-update`, `artifact-update` and `message`; all if empty.
-    kinds: list[UpdateKind] = Field([])
-    states: list[TaskState] = Field([])  # task states; all if empty
-    senders: list[str] = Field([])  # names of senders; all if empty
-    tasks: list[NotEmpty] = Field([])  # ids of tasks; all if empty
-
-    def wanted(self, *, name: str | None, timeout: Timeout) -> Wanted:
+    def wanted(self, *, name: str | None, timeout: Timeout) -> dict[str, Any]:
         """Return the arguments with which the callback is registered."""
-        return Wanted(
-            kinds=self.kinds,
-            states=self.states,
-            senders=self.senders,
-            tasks=self.tasks,
-            name=name,
-            timeout=timeout,
-        )
+        return {**self.given(CallbackRegistry.add), "name": name, "timeout": timeout}
 
 
 class CallbackSettings(WantedSettings):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -20,48 +21,34 @@ from receiver.callbacks.registry import NO_TIMEOUT, Timeout
 from receiver.limits import RateLimit
 
 
-def _absolute_url(value: str) -> str:
-    try:
-        audience_of(value)
-    except ConfigError as exc:
-        raise ValueError("expected an absolute http or https URL") from exc
-    return value
+def _read_by(read: Callable[[str], object], says: str = "") -> AfterValidator:
+    """Refuse a text that cannot be read; `says` is the message, else that of `read`."""
+
+    def check(value: str) -> str:
+        try:
+            found = read(value)
+        except (ConfigError, ValueError) as exc:
+            raise ValueError(says or str(exc).partition(": ")[2]) from exc
+        if found is None:
+            raise ValueError(says)
+        return value
+
+    return AfterValidator(check)
 
 
-def _proxy(value: str) -> str:
-    try:
-        EgressProxy.parse(value)
-    except ConfigError as exc:
-        raise ValueError(str(exc).removeprefix("proxy: ")) from exc
-    return value
-
-
-def _host_and_port(value: str) -> str:
-    if parse_host_and_port(value) is None:
-        raise ValueError("expected host:port, for example 127.0.0.1:9000")
-    return value
-
-
-def _network(value: str) -> str:
-    try:
-        ipaddress.ip_network(value)
-    except ValueError as exc:
-        raise ValueError("expected an address or a network, like 10.0.0.0/8") from exc
-    return value
-
-
-def _module_and_function(value: str) -> str:
-    if not re.fullmatch(r"[\w.]+:[\w.]+", value):
-        raise ValueError("expected module:function, for example handlers:completed")
-    return value
-
-
+_FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 NotEmpty = Annotated[str, Field(min_length=1)]
-Url = Annotated[str, AfterValidator(_absolute_url)]
-Proxy = Annotated[str, AfterValidator(_proxy)]
-HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
-Network = Annotated[str, AfterValidator(_network)]
-ModuleAndFunction = Annotated[str, AfterValidator(_module_and_function)]
+Url = Annotated[str, _read_by(audience_of, "expected an absolute http or https URL")]
+Proxy = Annotated[str, _read_by(EgressProxy.parse)]
+HostAndPort = Annotated[
+    str, _read_by(parse_host_and_port, "expected host:port, for example 127.0.0.1:9000")
+]
+Network = Annotated[
+    str, _read_by(ipaddress.ip_network, "expected an address or a network, like 10.0.0.0/8")
+]
+ModuleAndFunction = Annotated[
+    str, _read_by(_FUNCTION.fullmatch, "expected module:function, for example handlers:completed")
+]
 
 _SECOND = timedelta(seconds=1)
 _PER_SECOND = Bounds(least=1)
