@@ -104,15 +104,10 @@ class Option:
     name: str
     kinds: tuple[type, ...]  # the types that a value may have; of a list, the list's
     items: tuple[type, ...]  # of a list, the types of its items; else empty
+    enum: type[StrEnum] | None  # the enumeration whose members are its values, or its items
     bounds: Bounds | None
     default: Any  # `REQUIRED` if there is none
     is_secret: bool  # whether no message may quote it
-
-    @property
-    def enum(self) -> type[StrEnum] | None:
-        """The enumeration whose members are its values, or its items."""
-        kinds = self.items or self.kinds
-        return next((each for each in kinds if issubclass(each, StrEnum)), None)
 
     def check(self, value: object, setting: str) -> object:
         """Return a value of Python, with members for the words of an enumeration.
@@ -127,13 +122,7 @@ class Option:
         if value is None and NoneType in self.kinds:
             return None
         if self.items:
-            shown = not self.is_secret and not (isinstance(value, str) and "://" in value)
-            words = (str, *self.items) if self.enum else self.items
-            check_list(setting, value, of=words, shown=shown)
-            if self.enum is None or not isinstance(value, Collection):
-                return value
-            made = tuple if Sequence in self.kinds else frozenset
-            return made(read_member(setting, each, self.enum) for each in value)
+            return self._checked_list(value, setting)
         if self.enum is not None:
             return read_member(setting, value, self.enum)
         check_type(setting, value, self.kinds)
@@ -141,6 +130,14 @@ class Option:
             instead = ", or None" if NoneType in self.kinds else ""
             raise ConfigError(f"{setting}: found {value}, expected {self.bounds}{instead}")
         return value
+
+    def _checked_list(self, value: Any, setting: str) -> object:
+        shown = not self.is_secret and not (isinstance(value, str) and "://" in value)
+        check_list(setting, value, of=self.items, shown=shown)
+        if self.enum is None:
+            return value
+        made = tuple if Sequence in self.kinds else frozenset
+        return made(read_member(setting, each, self.enum) for each in value)
 
 
 @functools.cache
@@ -164,6 +161,9 @@ def options_of(declared: Callable[..., object]) -> Mapping[str, Option]:
         except NameError:
             hint = object
         kinds, items, bounds = _read(hint)
+        enum = next((each for each in items or kinds if issubclass(each, StrEnum)), None)
+        if enum is not None and items:
+            items = (str, enum)  # by their words, too
         field, default = fields.get(name), parameter.default
         if field is not None and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
@@ -171,6 +171,7 @@ def options_of(declared: Callable[..., object]) -> Mapping[str, Option]:
             name=name,
             kinds=kinds,
             items=items,
+            enum=enum,
             bounds=bounds,
             default=default,
             is_secret=field is not None and not field.repr,
@@ -248,5 +249,10 @@ def _read(hint: Any) -> tuple[tuple[type, ...], tuple[type, ...], Bounds | None]
         # Only the code that uses a protocol can say whether a value implements it.
         hint = object if getattr(hint, "_is_protocol", False) else hint
         return (int, float) if hint is float else (hint,), (), None
-    items = inner if issubclass(origin, Collection) and not issubclass(origin, Mapping) else ()
-    return (origin,), tuple(kind for item in items for kind in _read(item)[0]), None
+    is_list = issubclass(origin, Collection) and not issubclass(origin, Mapping)
+    within: tuple[Any, ...] = inner if is_list else ()
+    return (
+        (origin,),
+        tuple(kind for each in within if each is not ... for kind in _read(each)[0]),
+        None,
+    )

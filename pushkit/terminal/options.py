@@ -70,25 +70,9 @@ def card_trust_options(make: Callable[..., object]) -> OptionDecorator:
     return gathered(
         "trusted",
         made,
-        keys=click.option(
-            "--key",
-            "keys",
-            multiple=True,
-            type=PATH,
-            help="Trust these public keys: PEM or a JWK Set.",
-        ),
-        jwks=click.option(
-            "--jwks",
-            multiple=True,
-            metavar="FILE_OR_URL",
-            help="Trust this JWK Set: a file or an https URL.",
-        ),
-        trust_file=click.option(
-            "--trust",
-            "trust_file",
-            type=PATH,
-            help="Trust the keys in this TOML file, for each origin.",
-        ),
+        keys=option_of(make, "keys", "--key", "keys"),
+        jwks=option_of(make, "jwks", metavar="FILE_OR_URL"),
+        trust_file=option_of(make, "trust_file", "--trust", "trust_file"),
     )
 
 
@@ -209,7 +193,7 @@ def _click_type(option: Option) -> dict[str, Any]:
     if bool in option.kinds:
         return {"is_flag": True, "default": default}
     if option.items:
-        return {"multiple": True, "default": default}
+        return {"multiple": True, "type": PATH if Path in option.items else str}
     if option.enum is not None:
         choices = {each.value: each for each in option.enum}
         return {
