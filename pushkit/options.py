@@ -1,16 +1,9 @@
 """Options, each declared once: a field of a class, or an argument, with its sentence beside it.
 
-A class of options is a frozen dataclass. The annotation of a field is its type and its bounds, and
-the class's docstring has a sentence for each; a constructor declares its arguments in the same way.
+A class of options is a frozen dataclass; a constructor declares its arguments in the same way. The
+annotation of a field is its type and its bounds, its sentence is in the docstring of the class:
 
-    class Limits:
-        '''The limits of a receiver.
-
-Attributes:
-            max_backlog: How many notifications may be unfinished in the inbox.
-        '''
-
-        max_backlog: Count = 500_000
+    max_backlog: Count = 500_000  # in the docstring, "max_backlog: How many may be unfinished."
 
 Made from these are the checks of values in Python (here), tables of TOML files
 (`pushkit.terminal.tables`), options of commands (`pushkit.terminal.options`), and the reference.
@@ -22,7 +15,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from types import NoneType, SimpleNamespace, UnionType
@@ -46,10 +39,13 @@ from pushkit.errors import ConfigError
 P = ParamSpec("P")
 T = TypeVar("T")
 
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+"""What the letters of an age stand for."""
 LONGEST_AGE: Final = timedelta(days=36500)
 """Now minus this age is still a valid datetime."""
 
-_SENTENCE = re.compile(r"(?: {4}|\t)?(\w+): (.*)")
+_SECTION = re.compile(r"^(?:Attributes|Args):\n((?: +.*\n|\n)*)", re.MULTILINE)
+_SENTENCES = re.compile(r"^ {4}(\w+): (.*\n(?: {8}.*\n)*)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +77,13 @@ class Bounds:
 def _text(bound: object) -> str:
     if not isinstance(bound, timedelta):
         return str(bound)
-    units = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("s", timedelta(seconds=1)))
-    unit, size = next(each for each in units if not bound % each[1])
-    number = bound // size
-    return f"{number} {unit}{'s' if unit != 's' and number != 1 else ''}" if number else "zero"
+    return age_text(bound) if bound else "zero"
+
+
+def age_text(age: timedelta) -> str:
+    """Write an age in whole seconds, as commands read it, in the largest unit that is exact."""
+    largest = [letter for letter, unit in UNITS.items() if not age % timedelta(**{unit: 1})][-1]
+    return f"{age // timedelta(**{UNITS[largest]: 1})}{largest}"
 
 
 Count: TypeAlias = Annotated[int, Bounds(least=1)]
@@ -132,6 +131,8 @@ class Option:
         return value
 
     def _checked_list(self, value: Any, setting: str) -> object:
+        if isinstance(value, Iterator):
+            value = tuple(value)
         shown = not self.is_secret and not (isinstance(value, str) and "://" in value)
         check_list(setting, value, of=self.items, shown=shown)
         if self.enum is None:
@@ -209,27 +210,9 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 def sentences_of(declared: Callable[..., object]) -> dict[str, str]:
     """Return what the docstring says of each option."""
-    found: dict[str, str] = {}
-    name = None
-    for line in _section(inspect.getdoc(declared) or ""):
-        match = _SENTENCE.match(line)
-        if match and not line.startswith(" " * 8):
-            name = match[1]
-            found[name] = match[2].strip()
-        elif name and line.strip():
-            found[name] += " " + line.strip()
-    return found
-
-
-def _section(text: str) -> Iterator[str]:
-    inside = False
-    for line in text.splitlines():
-        if line in ("Attributes:", "Args:"):
-            inside = True
-        elif inside and line and not line.startswith(" "):
-            inside = False
-        elif inside:
-            yield line
+    section = _SECTION.search(f"{inspect.getdoc(declared)}\n")
+    found = _SENTENCES.findall(section[1]) if section else []
+    return {name: " ".join(says.split()) for name, says in found}
 
 
 def _read(hint: Any) -> tuple[tuple[type, ...], tuple[type, ...], Bounds | None]:
@@ -249,7 +232,7 @@ def _read(hint: Any) -> tuple[tuple[type, ...], tuple[type, ...], Bounds | None]
         # Only the code that uses a protocol can say whether a value implements it.
         hint = object if getattr(hint, "_is_protocol", False) else hint
         return (int, float) if hint is float else (hint,), (), None
-    is_list = issubclass(origin, Collection) and not issubclass(origin, Mapping)
+    is_list = issubclass(origin, Iterable) and not issubclass(origin, Mapping)
     within: tuple[Any, ...] = inner if is_list else ()
     return (
         (origin,),

@@ -27,11 +27,12 @@ from pushkit.cli.destinations import load_destinations
 from pushkit.cli.options import KeyFile, key_file_options, signing_options
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.sender import PushSender
+from pushkit.options import age_text
 from pushkit.outbox.retention import Retention
 from pushkit.scheduling import stop_after_attempt, stop_after_delay
 from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE, RetryPolicy, wait_schedule
 from pushkit.telemetry.together import counted_together
-from pushkit.terminal.command import age_text, parse_age
+from pushkit.terminal.command import parse_age
 from pushkit.terminal.listening import listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import (

@@ -20,9 +20,9 @@ from click.core import ParameterSource
 
 from pushkit.errors import ConfigError
 from pushkit.files import unmarked
-from pushkit.options import REQUIRED, Bounds, Option, options_of, sentences_of
+from pushkit.options import REQUIRED, Bounds, Option, age_text, options_of, sentences_of
 from pushkit.storage.location import masked
-from pushkit.terminal.command import age_text, json_option, parse_age
+from pushkit.terminal.command import json_option, parse_age
 from pushkit.terminal.output import Columns, table_of
 
 if TYPE_CHECKING:
@@ -182,7 +182,8 @@ def option_of(
         *words: What is written, and the name of the command's argument; by default from `name`.
         **more: Other arguments of `click.option`; they precede.
     """
-    option, says = options_of(declared)[name], sentences_of(declared)[name]
+    option = options_of(declared)[name]
+    says = sentences_of(declared).get(name, "")  # there are no docstrings under -OO
     given = {"help": says.partition(". ")[0].removesuffix(".") + ".", **_click_type(option), **more}
     return click.option(*(words or [f"--{name.replace('_', '-')}"]), **given)
 

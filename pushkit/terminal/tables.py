@@ -36,12 +36,6 @@ T = TypeVar("T")
 
 # Fits a duration, a moment that far in the future, and an integer column of a database.
 _LARGEST: Final = 2**31 - 1
-_UNITS: Final = {
-    "seconds": timedelta(seconds=1),
-    "minutes": timedelta(minutes=1),
-    "hours": timedelta(hours=1),
-    "days": timedelta(days=1),
-}
 
 
 # --- a file --------------------------------------------------------------------------------------
@@ -195,26 +189,19 @@ def _field(option: Option, name: str, types: Mapping[object, object]) -> tuple[A
 def _type_in_file(option: Option, name: str) -> Any:
     if option.items:
         items: Any = list[option.enum or option.items[0]]  # type: ignore[misc]  # a value
-        return (
-            Annotated[items, PlainSerializer(_masked, when_used="json")]
-            if option.is_secret
-            else items
-        )
+        masked = PlainSerializer(lambda secrets: ["***"] * len(secrets))
+        return Annotated[items, masked] if option.is_secret else items
     if option.enum is not None:
         return option.enum
     if timedelta in option.kinds:
-        unit = name.rpartition("_")[2]
+        unit = name.rpartition("_")[2]  # seconds, minutes, hours or days
         word = ("forever" if unit == "days" else "none") if type(None) in option.kinds else None
-        return whole(option.bounds, unit=_UNITS[unit], word_for_none=word)
+        return whole(option.bounds, unit=timedelta(**{unit: 1}), word_for_none=word)
     if Path in option.kinds:
         return File
     if float in option.kinds:
         return Annotated[float, _within(option.bounds)]
     return whole(option.bounds) if int in option.kinds else option.kinds[0]
-
-
-def _masked(secrets: list[str]) -> list[str]:
-    return ["***"] * len(secrets)
 
 
 # --- values --------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
@@ -31,8 +31,8 @@ KINDS_WITH_STATE = (UpdateKind.STATUS_UPDATE, UpdateKind.TASK)
 class Calling(TypedDict, total=False):
     """Whose notifications a callback gets, and how it is called; every member is optional."""
 
-    senders: Collection[str]  # names of trusted senders; all if empty
-    tasks: Collection[str]  # task ids; all if empty
+    senders: Iterable[str]  # names of trusted senders; all if empty
+    tasks: Iterable[str]  # task ids; all if empty
     name: str | None  # what the inbox calls it; `module:function` if None
     timeout: Timeout  # how long a call may take; None for the receiver's, `"none"` for any time
 
@@ -40,8 +40,8 @@ class Calling(TypedDict, total=False):
 class Wanted(Calling, total=False):
     """The members of `Calling`, and which updates a callback gets."""
 
-    kinds: Collection[UpdateKind | str]  # kinds of update; all if empty
-    states: Collection[TaskState | str]  # task states; all if empty
+    kinds: Iterable[UpdateKind | str]  # kinds of update; all if empty
+    states: Iterable[TaskState | str]  # task states; all if empty
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -81,10 +81,10 @@ class CallbackRegistry:
         self,
         function: CallbackFunction,
         *,
-        kinds: Collection[UpdateKind | str] = (),
-        states: Collection[TaskState | str] = (),
-        senders: Collection[str] = (),
-        tasks: Collection[str] = (),
+        kinds: Iterable[UpdateKind | str] = (),
+        states: Iterable[TaskState | str] = (),
+        senders: Iterable[str] = (),
+        tasks: Iterable[str] = (),
         name: str | None = None,
         timeout: Timeout = None,
     ) -> Callback:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -10,7 +10,22 @@ from typing import Annotated, Any
 
 import pytest
 
+from pushkit import (
+    AlertOptions,
+    BreakerPolicy,
+    DestinationRules,
+    Filter,
+    OAuthClient,
+    PushSender,
+    Retention,
+    RetryPolicy,
+    SenderOptions,
+    Signing,
+)
 from pushkit.errors import ConfigError
+from pushkit.integrations.enqueue_buffer import EnqueueBuffer
+from pushkit.integrations.push_config_api import PushConfigApi
+from pushkit.net.transport import ConnectionOptions
 from pushkit.options import (
     REQUIRED,
     Age,
@@ -22,6 +37,8 @@ from pushkit.options import (
     options_of,
     sentences_of,
 )
+from receiver import InboxRetention, Limits, RateLimit, Receiver, TrustedSender
+from receiver.callbacks.registry import CallbackRegistry
 
 
 class Colour(StrEnum):
@@ -72,7 +89,7 @@ class Brush:
         ),
         pytest.param(
             {"kept": timedelta(seconds=-1)},
-            "kept: found -1 day, 23:59:59, expected zero to 36500 days, or None",
+            "kept: found -1 day, 23:59:59, expected zero to 36500d, or None",
             id="age",
         ),
         pytest.param(
@@ -154,3 +171,42 @@ def test_each_call_of_a_checked_function_is_checked() -> None:
         paint(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         paint()  # type: ignore[call-arg]
+
+
+def test_an_iterator_is_read_once_and_kept() -> None:
+    @checked
+    def paint(walls: Iterable[str]) -> list[str]:
+        return [*walls, *walls]
+
+    assert paint(iter(["north"])) == ["north", "north"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "unchecked"),
+    [
+        (AlertOptions, set()),
+        (BreakerPolicy, set()),
+        (CallbackRegistry.add, set()),
+        (ConnectionOptions, {"resolver"}),
+        (DestinationRules, set()),
+        (EnqueueBuffer, set()),
+        (Filter, set()),
+        (InboxRetention, set()),
+        (Limits, set()),
+        (OAuthClient, set()),
+        (PushConfigApi, set()),
+        (PushSender, {"keys", "tracing"}),
+        (RateLimit, set()),
+        (Receiver, {"tracing"}),
+        (Retention, set()),
+        (RetryPolicy, set()),
+        (SenderOptions, set()),
+        (Signing, set()),
+        (TrustedSender, set()),
+    ],
+)
+def test_every_option_is_checked_but_those_of_protocols_and_extras(
+    declared: Callable[..., object], unchecked: set[str]
+) -> None:
+    options = options_of(declared)
+    assert {name for name, option in options.items() if object in option.kinds} == unchecked
