@@ -64,7 +64,7 @@ class DashboardSettings(Table):
     AlertOptions,
     without="webhook_token webhook_secret look_every",
     names={"every": "every_minutes"},
-    types={"webhook": Url},
+    types={"command": list[str], "webhook": Url},
 )
 class AlertSettings(Table):
     """The `[alerts]` table; see `pushkit.AlertOptions`."""
