@@ -21,7 +21,6 @@ from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
 from pushkit.net.oauth import OAuthClient
 from pushkit.net.tls import ClientCertificate
-from pushkit.options import options_of
 from pushkit.terminal.tables import File, Table, TomlFile, with_options
 from pushkit.url import masked_url
 
@@ -106,23 +105,9 @@ class _Credentials(_Table):
         )
 
 
-_OPTIONS = (
-    "proxy",
-    "ca_file",
-    "verify_ownership",
-    "rate_per_origin",
-    "destinations",
-    "credentials",
-)
-
-
-@with_options(
-    SenderOptions,
-    without=" ".join(options_of(SenderOptions).keys() - _OPTIONS),
-    names={"destinations": "rules"},
-)
+@with_options(SenderOptions, only="proxy ca_file verify_ownership rate_per_origin")
 class _File(_Table):
-    destinations: _Rules = Field(_Rules.model_construct(), alias="rules")
+    rules: _Rules = Field(_Rules.model_construct())
     credentials: list[_Credentials] = Field([])
     proxy_env: str | None = None
 
@@ -132,9 +117,9 @@ class _File(_Table):
         proxy = _secret("proxy", self.proxy_env, None) if self.proxy is None else self.proxy
         if proxy is not None:
             EgressProxy.parse(proxy)
-        options = {name: getattr(self, name) for name in _OPTIONS}
-        return options | {
-            "destinations": self.destinations.build(),
+        return {
+            **self.given(SenderOptions),
+            "destinations": self.rules.build(),
             "proxy": proxy,
             "credentials": tuple(each.build() for each in self.credentials),
         }

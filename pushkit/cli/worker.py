@@ -113,11 +113,7 @@ _alert_options = gathered(
         help="Send alerts to this webhook, signed, through the same outbox.",
     ),
     alert_token=option_of(
-        AlertOptions,
-        "webhook_token",
-        "--alert-token",
-        envvar=_ALERT_TOKEN_VARIABLE,
-        show_envvar=True,
+        AlertOptions, "webhook_token", "--alert-token", envvar=_ALERT_TOKEN_VARIABLE
     ),
     alert_every=option_of(AlertOptions, "every", "--alert-every"),
 )
@@ -146,10 +142,7 @@ worker_settings = gathered(
     ),
     concurrency=_own("concurrency", type=click.IntRange(1, 4096)),
     concurrency_per_host=_own(
-        "concurrency_per_host",
-        "--per-host",
-        "concurrency_per_host",
-        type=click.IntRange(1, 4096),
+        "concurrency_per_host", "--per-host", "concurrency_per_host", type=click.IntRange(1, 4096)
     ),
     drain=seconds_option(
         "--drain",

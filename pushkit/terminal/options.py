@@ -52,8 +52,8 @@ def egress_options(make: Callable[..., object]) -> OptionDecorator:
     return gathered(
         "connections",
         make,
-        proxy=option_of(make, "proxy", metavar="URL", envvar="PUSHKIT_PROXY", show_envvar=True),
-        ca_file=option_of(make, "ca_file", type=FILE, envvar="PUSHKIT_CA_FILE", show_envvar=True),
+        proxy=option_of(make, "proxy", metavar="URL", envvar="PUSHKIT_PROXY"),
+        ca_file=option_of(make, "ca_file", type=FILE, envvar="PUSHKIT_CA_FILE"),
     )
 
 
@@ -184,8 +184,9 @@ def option_of(
     """
     option = options_of(declared)[name]
     says = sentences_of(declared).get(name, "")  # there are no docstrings under -OO
-    given = {"help": says.partition(". ")[0].removesuffix(".") + ".", **_click_type(option), **more}
-    return click.option(*(words or [f"--{name.replace('_', '-')}"]), **given)
+    own = {"help": says.partition(". ")[0].removesuffix(".") + ".", **_click_type(option)}
+    written = words or (f"--{name.replace('_', '-')}",)
+    return click.option(*written, **{**own, "show_envvar": "envvar" in more, **more})
 
 
 def _click_type(option: Option) -> dict[str, Any]:

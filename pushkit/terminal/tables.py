@@ -139,6 +139,7 @@ class Table(BaseModel, extra="forbid", hide_input_in_errors=True):
 
 def with_options(
     *declared: Callable[..., object],
+    only: str = "",
     without: str = "",
     names: Mapping[str, str] = MappingProxyType({}),
     types: Mapping[object, object] = MappingProxyType({}),
@@ -149,7 +150,8 @@ def with_options(
 
     Args:
         *declared: Classes of options, or constructors.
-        without: Options that no file can have, separated by blanks.
+        only: The options that a file can have, separated by blanks; all if empty.
+        without: Options that no file can have.
         names: The names of settings that differ from those of their options; the end of a
             duration's name is its unit.
         types: The types in the file of options, by their names or their types in Python.
@@ -157,12 +159,13 @@ def with_options(
 
     def extend(table: type[M]) -> type[M]:
         fields: dict[str, Any] = {}
+        wanted = set(only.split()) or {name for kind in declared for name in options_of(kind)}
         for option in (each for kind in declared for each in options_of(kind).values()):
             suffix = "_seconds" if timedelta in option.kinds else ""
             name = names.get(option.name, f"{option.name}{suffix}")
             if option.name in table.model_fields:
                 fields[option.name] = (Any, None)  # it has its place here
-            elif option.name not in without.split():
+            elif option.name in wanted - set(without.split()):
                 fields.setdefault(option.name, _field(option, name, types))
         options = create_model("Options", __base__=Table, **fields)
         bases: Any = (table, options)
