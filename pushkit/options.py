@@ -24,6 +24,7 @@ from typing import (
     Any,
     Final,
     Literal,
+    NamedTuple,
     ParamSpec,
     TypeAlias,
     TypeVar,
@@ -134,7 +135,7 @@ class Option:
         if isinstance(value, Iterator):
             value = tuple(value)
         shown = not self.is_secret and not (isinstance(value, str) and "://" in value)
-        check_list(setting, value, of=self.items, shown=shown)
+        check_list(setting, value, of=self.items if self.enum is None else str, shown=shown)
         if self.enum is None:
             return value
         made = tuple if Sequence in self.kinds else frozenset
@@ -161,19 +162,17 @@ def options_of(declared: Callable[..., object]) -> Mapping[str, Option]:
             hint: Any = get_type_hints(hinted, known, include_extras=True)[name]
         except NameError:
             hint = object
-        kinds, items, bounds = _read(hint)
-        enum = next((each for each in items or kinds if issubclass(each, StrEnum)), None)
-        if enum is not None and items:
-            items = (str, enum)  # by their words, too
+        read = _read(hint)
+        words = (each for each in read.items or read.kinds if issubclass(each, StrEnum))
         field, default = fields.get(name), parameter.default
         if field is not None and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         found[name] = Option(
             name=name,
-            kinds=kinds,
-            items=items,
-            enum=enum,
-            bounds=bounds,
+            kinds=read.kinds,
+            items=read.items,
+            enum=next(words, None),
+            bounds=read.bounds,
             default=default,
             is_secret=field is not None and not field.repr,
         )
@@ -215,27 +214,34 @@ def sentences_of(declared: Callable[..., object]) -> dict[str, str]:
     return {name: " ".join(says.split()) for name, says in found}
 
 
-def _read(hint: Any) -> tuple[tuple[type, ...], tuple[type, ...], Bounds | None]:
-    """Return the types of an annotation, the types of its items, and its bounds."""
+class _Type(NamedTuple):
+    """What an annotation says."""
+
+    kinds: tuple[type, ...]
+    items: tuple[type, ...] = ()
+    bounds: Bounds | None = None
+
+
+def _read(hint: Any) -> _Type:
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        kinds, items, bounds = _read(inner[0])
-        return kinds, items, next((each for each in inner[1:] if isinstance(each, Bounds)), bounds)
+        found = _read(inner[0])
+        bounds = next((each for each in inner[1:] if isinstance(each, Bounds)), found.bounds)
+        return found._replace(bounds=bounds)
     if origin in (Union, UnionType):
         parts = [_read(each) for each in inner]
-        kinds = tuple(kind for part in parts for kind in part[0])
-        items = tuple(item for part in parts for item in part[1])
-        return kinds, items, next((part[2] for part in parts if part[2]), None)
+        return _Type(
+            kinds=tuple(kind for part in parts for kind in part.kinds),
+            items=tuple(item for part in parts for item in part.items),
+            bounds=next((part.bounds for part in parts if part.bounds), None),
+        )
     if origin is Literal:
-        return tuple({type(each): None for each in inner}), (), None
+        return _Type(tuple({type(each): None for each in inner}))
     if origin is None:
         # Only the code that uses a protocol can say whether a value implements it.
         hint = object if getattr(hint, "_is_protocol", False) else hint
-        return (int, float) if hint is float else (hint,), (), None
-    is_list = issubclass(origin, Iterable) and not issubclass(origin, Mapping)
-    within: tuple[Any, ...] = inner if is_list else ()
-    return (
-        (origin,),
-        tuple(kind for each in within if each is not ... for kind in _read(each)[0]),
-        None,
-    )
+        return _Type((int, float) if hint is float else (hint,))
+    if not issubclass(origin, Iterable) or issubclass(origin, Mapping):
+        return _Type((origin,))
+    within: tuple[Any, ...] = tuple(each for each in inner if each is not ...)
+    return _Type((origin,), tuple(kind for each in within for kind in _read(each).kinds))
