@@ -29,7 +29,7 @@ CARDS = (
 # The libraries of connections, name lookup, HTTP answers, waiting, and databases.
 NETWORK = "import asyncio, ssl, sqlite3, aiodns, aiohappyeyeballs, httptools, tenacity, logging"
 SENDER = RECEIVER = f"{CARDS}; {NETWORK}"
-COMMANDS = f"{RECEIVER}; import click, pydantic_settings"
+COMMANDS = f"{RECEIVER}; import click, pydantic"
 
 CASES = {
     "import pushkit": (SENDER, "import pushkit"),

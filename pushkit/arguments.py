@@ -1,32 +1,26 @@
-"""Checks of arguments at run time, for callers that do not run a type checker."""
+"""Checks of the arguments of methods, for callers that do not run a type checker.
+
+Those of options are in `pushkit.options`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Final, TypeAlias, TypeVar, get_args
+from typing import TypeAlias, TypeVar, get_args
 
 from pushkit.errors import ConfigError
 
 E = TypeVar("E", bound=StrEnum)
-Kind: TypeAlias = "type | UnionType"
-
-LONGEST_AGE: Final = timedelta(days=36500)  # now minus this age is still a valid datetime
-_MOST: Final = 2**31 - 1
+Kind: TypeAlias = "type | UnionType | tuple[type, ...]"
 
 
 def check_type(name: str, value: object, kind: Kind) -> None:
     """Raise ConfigError if an argument is not of this type, or of one of these (`str | None`)."""
     if not isinstance(value, kind):
         raise ConfigError(f"{name}: found {type(value).__name__}, expected {_shown(kind)}")
-
-
-def check_types(owner: object, kinds: Mapping[str, Kind], *, of: str = "") -> None:
-    """Raise ConfigError if an attribute is not of its type; `of` begins the message."""
-    for name, kind in kinds.items():
-        check_type(f"{of}{name}", getattr(owner, name), kind)
 
 
 def check_each(kind: Kind, **arguments: object) -> None:
@@ -36,8 +30,9 @@ def check_each(kind: Kind, **arguments: object) -> None:
 
 
 def _shown(kind: Kind) -> str:
-    kinds = get_args(kind) or (kind,)
-    return " or ".join("None" if each is NoneType else each.__name__ for each in kinds)
+    kinds = kind if isinstance(kind, tuple) else get_args(kind) or (kind,)
+    named = {NoneType: "None", Callable: "a callable"}
+    return " or ".join(named.get(each, each.__name__) for each in kinds)
 
 
 def check_count(name: str, count: int) -> None:
@@ -83,28 +78,10 @@ def check_list(name: str, value: object, *, of: Kind = object, shown: bool = Tru
             raise ConfigError(f"{name}: found {found} in the list, expected {_shown(of)}")
 
 
-def read_member(name: str, value: str, kind: type[E]) -> E:
+def read_member(name: str, value: object, kind: type[E]) -> E:
     """Return a member of an enumeration by its value. Raises ConfigError: it has no such value."""
     try:
-        return kind(value)
+        return kind(value)  # type: ignore[arg-type]  # it may be anything
     except ValueError as exc:
         known = ", ".join(each.value for each in kind)
         raise ConfigError(f"{name}: found {value!r}, expected one of {known}") from exc
-
-
-def check_age(name: str, age: timedelta | None) -> None:
-    """Raise ConfigError if an age is no timedelta, negative, or longer than a hundred years."""
-    if age is None:
-        return
-    check_type(name, age, timedelta)
-    if not timedelta(0) <= age <= LONGEST_AGE:
-        raise ConfigError(f"{name}: found {age}, expected 0 to {LONGEST_AGE.days} days")
-
-
-def check_number(name: str, number: int | None) -> None:
-    """Raise ConfigError if a number is no int, negative, or above 2**31 - 1."""
-    if number is None:
-        return
-    check_type(name, number, int)
-    if not 0 <= number <= _MOST:
-        raise ConfigError(f"{name}: found {number}, expected 0 to {_MOST}")

@@ -9,9 +9,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pushkit.arguments import check_age, check_list, check_number
+from pushkit.arguments import check_list
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
+from pushkit.options import Age, Number, checked
 from pushkit.progress import advance
 from pushkit.record import record
 from pushkit.storage.database import Database, open_location, read_now
@@ -146,12 +147,13 @@ class InboxAdmin:
 
     # --- purge and retention -------------------------------------------------------------------
 
+    @checked
     async def purge(
         self,
         *,
-        older_than: timedelta | None = None,
+        older_than: Age | None = None,
         statuses: Sequence[InboxStatus] = (InboxStatus.DONE,),
-        max_done: int | None = None,
+        max_done: Number | None = None,
     ) -> int:
         """Delete finished notifications in batches; return how many. Ids stay remembered.
 
@@ -165,8 +167,6 @@ class InboxAdmin:
         """
         if older_than is None and max_done is None:
             raise ConfigError("purge: expected older_than or max_done, found neither")
-        check_age("purge: older_than", older_than)
-        check_number("purge: max_done", max_done)
         purged = 0
         if older_than is not None:
             before = await self._database.read(self._database.now()) - older_than

@@ -162,7 +162,7 @@ def _check_url(
         sender=trusted,
         key=None if keys_path is None else load_signing_key(keys_path),
         token=token or next(iter(trusted.tokens), None),
-        connections=ConnectionOptions(proxy=settings.proxy, ca_file=settings.roots),
+        connections=ConnectionOptions(proxy=settings.proxy, ca_file=settings.ca_file),
     )
     click.echo(f"from {trusted.name} to {masked_url(probe.url)}")
     results = asyncio.run(check_public_url(probe))
@@ -189,7 +189,7 @@ async def _try_keys(receiver: Receiver, found: _Found) -> None:
 
 def _masked(settings: ReceiverSettings) -> JsonObject:
     """Return the effective configuration without its secrets."""
-    shown = settings.model_dump(mode="json").items()
+    shown = settings.document().items()
     document: JsonObject = {name: _without_users(value) for name, value in shown}
     for name, location in (
         ("database", settings.database),

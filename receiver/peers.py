@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TypeAlias
 
-from pushkit.arguments import check_list, read_member
 from pushkit.errors import ConfigError
+from pushkit.options import checked
 from pushkit.webhook import Headers
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -40,6 +40,7 @@ class Peers:
         ConfigError: An entry is neither an address nor a network.
     """
 
+    @checked
     def __init__(
         self,
         # Addresses and networks of the reverse proxies in front, for example `["10.0.0.0/8"]`.
@@ -48,9 +49,8 @@ class Peers:
         # Which header these proxies write.
         header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
     ) -> None:
-        check_list("trusted_proxies", trusted_proxies, of=str, shown=False)
         self._proxies = [_network(entry) for entry in trusted_proxies]
-        self._header = read_member("forwarded_header", header, ForwardedHeader)
+        self._header = header
 
     def is_proxy(self, address: str) -> bool:
         """Return whether an address is a trusted proxy's."""

@@ -22,18 +22,13 @@ from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote
 
 from pushkit.a2a import TaskState, WireVersion
-from pushkit.arguments import (
-    check_callable,
-    check_count,
-    check_duration,
-    check_each,
-    check_list,
-    check_type,
-)
+from pushkit.alerts.alerts import AlertOptions
+from pushkit.arguments import check_each, check_list, check_type
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
+from pushkit.options import Count, Duration, Wait, checked
 from pushkit.scheduling.locks import LoopLock
 from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.database import promptly
@@ -67,7 +62,7 @@ from receiver.verification import check_request
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from pushkit.alerts.alerts import AlertOptions, Alerts
+    from pushkit.alerts.alerts import Alerts
     from pushkit.schemas import CardSchemas
     from pushkit.telemetry.metrics import Readings
     from pushkit.telemetry.sides import ReceiverMetrics
@@ -98,7 +93,8 @@ class Receiver(CallbackDecorators):
             expected audience is made from it, never from a `Host` header.
         senders: The trusted senders.
         database: The inbox and the expected tasks: the path of a SQLite file, or a PostgreSQL DSN.
-        allow: Hosts that are not checked when JWK Sets are fetched, for development.
+        allow: Hosts that are not checked when JWK Sets are fetched, for development, as `host:port`
+            or `host:*`.
         proxy: An egress proxy for JWK Sets and alerts, `http://[user:password@]host:port`; hosts in
             `allow` and on this machine are reached without it.
         ca_file: Root certificates in PEM, trusted beside the system's for JWK Sets and alerts.
@@ -112,7 +108,7 @@ class Receiver(CallbackDecorators):
             how long a task is expected.
         trusted_proxies: Addresses and networks of the reverse proxies in front, for example
             `["10.0.0.0/8"]`: the client address that they state is believed.
-        forwarded_header: Which header these proxies write.
+        forwarded_header: Which header these proxies write: `X-Forwarded-For` or `Forwarded`.
         validation_echo: Whether a `GET` with `validationToken` is answered with the token.
         clock: Returns the current time, aware, in UTC.
         on_event: Called with every event (`pushkit.events`): notifications accepted, repeated and
@@ -123,6 +119,7 @@ class Receiver(CallbackDecorators):
             sent; nowhere if None.
     """
 
+    @checked
     def __init__(
         self,
         *,
@@ -134,9 +131,9 @@ class Receiver(CallbackDecorators):
         ca_file: str | Path | None = None,
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
-        concurrency: int = CALLBACK_CONCURRENCY,
-        callback_timeout: timedelta | None = CALLBACK_TIMEOUT,
-        drain: timedelta = DRAIN,
+        concurrency: Count = CALLBACK_CONCURRENCY,
+        callback_timeout: Duration | None = CALLBACK_TIMEOUT,
+        drain: Wait = DRAIN,
         retention: InboxRetention | None = None,
         trusted_proxies: Sequence[str] = (),
         forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
@@ -146,27 +143,13 @@ class Receiver(CallbackDecorators):
         tracing: Tracing | None = None,
         alerts: AlertOptions | None = None,
     ) -> None:
-        check_type("url", url, str)
-        limits = Limits() if limits is None else limits
-        check_type("limits", limits, Limits)
-        check_count("concurrency", concurrency)
         if tracing is not None:
             from pushkit.telemetry.tracing import Tracing
 
             check_type("tracing", tracing, Tracing)
-        if callback_timeout is not None:
-            check_duration("callback_timeout", callback_timeout, otherwise=", or None")
-        check_type("drain", drain, timedelta)
+        limits = Limits() if limits is None else limits
         retry = callback_retry() if retry is None else retry
-        check_type("retry", retry, RetryPolicy)
         retention = InboxRetention() if retention is None else retention
-        check_type("retention", retention, InboxRetention)
-        check_type("validation_echo", validation_echo, bool)
-        check_callable("clock", clock)
-        if alerts is not None:
-            from pushkit.alerts.alerts import AlertOptions
-
-            check_type("alerts", alerts, AlertOptions)
         _check_senders(senders, retention.ids)
         self.events: Listeners = Listeners(_log)
         if on_event is not None:
@@ -629,7 +612,7 @@ async def _checked(notification: Notification, schemas: CardSchemas) -> Notifica
 
 
 def _check_senders(senders: Sequence[TrustedSender], ids_kept: timedelta) -> None:
-    if isinstance(senders, TrustedSender) or not senders:
+    if not senders:
         raise ConfigError("senders: expected a list of at least one trusted sender")
     check_list("senders", senders, of=TrustedSender)
     check_memory(senders, ids_kept)

@@ -74,8 +74,8 @@ class SettingsWatcher:
         self._files = _files_of(settings)
         self._seen = {path: before.get(path, at) for path, at in self._fingerprints().items()}
         await self._receiver.reload_senders(settings.trusted_senders())
-        old, new = (each.model_dump(exclude={"senders"}) for each in (self._started_from, settings))
-        if waiting := sorted(name for name in new if old[name] != new[name]):
+        old, new = self._started_from.document(), settings.document()
+        if waiting := sorted(name for name in new.keys() - {"senders"} if old[name] != new[name]):
             _log.warning("changed, but only a restart applies it: %s", ", ".join(waiting))
         _log.warning("reloaded; trusting %s", ", ".join(sorted(self._receiver.senders)))
 
@@ -85,18 +85,7 @@ class SettingsWatcher:
 
 def _files_of(settings: ReceiverSettings) -> list[Path]:
     """Return the files that define the senders: the configuration, and those that it names."""
-    named = [
-        settings.folder / name
-        for sender in settings.senders
-        for name in (
-            sender.tokens_file,
-            sender.webhook_secrets_file,
-            sender.jwks_file,
-            sender.card,
-        )
-        if name is not None
-    ]
-    return [settings.path, *named]
+    return [settings.path, *(file for sender in settings.senders for file in sender.files)]
 
 
 @contextlib.asynccontextmanager

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
 
-from pushkit.arguments import Kind, check_list, check_type, check_types, read_member
+from pushkit.arguments import check_type
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.lifetimes import LONGEST_TOLERANCE, TOLERANCE
+from pushkit.options import Bounds, Count, check_options
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import WebhookVerifier, read_verifier
 from pushkit.signing.token import hash_credentials, hash_token
@@ -34,30 +35,11 @@ DEFAULT_PATH = "/a2a/push"
 _JWT_ALONE = frozenset({Scheme.JWT})
 _BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
 
-STALE_FOR, LONGEST_STALE = timedelta(hours=1), timedelta(days=7)
-
 _IN_A_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 # RFC 3986 §3.3, without a query; braces would make it a pattern of aiohttp's router.
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
 # RFC 9110 §5.6.2: a token; RFC 6901 §3: a pointer.
 _ID_FIELD = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+|(?:/(?:[^~/]|~[01])*)+")
-
-
-_KINDS: Mapping[str, Kind] = {
-    "issuer": str | None,
-    "jwks_url": str | None,
-    "stale_for": timedelta,
-    "jwks_file": str | Path | None,
-    "path": str,
-    "schemes": Collection,
-    "tolerance": timedelta,
-    # Of a setting that is still a text, "false" would be true; None would be false.
-    "token_required": bool,
-    "max_body_bytes": int | None,
-    "rate": RateLimit | None,
-    "id_field": str | None,
-    "card": Mapping | None,
-}
 
 
 class SenderProfile(StrEnum):
@@ -143,7 +125,9 @@ class TrustedSender:
     name: str
     issuer: str | None = None
     jwks_url: str | None = field(default=None, repr=False)
-    stale_for: timedelta = STALE_FOR
+    stale_for: Annotated[timedelta, Bounds(least=timedelta(0), most=timedelta(days=7))] = timedelta(
+        hours=1
+    )
     jwks_file: Path | str | None = None
     keys: Collection[VerificationKey] | None = None
     path: str = DEFAULT_PATH
@@ -152,12 +136,12 @@ class TrustedSender:
     schemes: Collection[Scheme] = _JWT_ALONE
     webhook_secrets: Sequence[str] = field(default=(), repr=False)
     algorithms: frozenset[Algorithm] = frozenset(Algorithm)
-    tolerance: timedelta = TOLERANCE
+    tolerance: Annotated[timedelta, Bounds(above=timedelta(0), most=LONGEST_TOLERANCE)] = TOLERANCE
     tokens: Sequence[str] = field(default=(), repr=False)
     token_required: bool = True
     credentials: Sequence[str] = field(default=(), repr=False)
     tasks: TaskPolicy = TaskPolicy.REGISTERED
-    max_body_bytes: int | None = None
+    max_body_bytes: Count | None = None
     rate: RateLimit | None = None
     id_field: str | None = None
     card: Mapping[str, JsonValue] | None = field(default=None, repr=False)
@@ -171,16 +155,7 @@ class TrustedSender:
     def __post_init__(self) -> None:
         put = functools.partial(object.__setattr__, self)
         check_type("sender: name", self.name, str)
-        of = f"sender {self.name!r}: "
-        check_types(self, _KINDS, of=of)
-        for name in ("algorithms", "audience", "credentials", "tokens", "webhook_secrets"):
-            check_list(f"{of}{name}", getattr(self, name), of=str, shown=False)
-        if self.keys is not None:
-            check_list(f"{of}keys", self.keys, of=VerificationKey)
-        put("profile", read_member(f"sender {self.name!r}: profile", self.profile, SenderProfile))
-        put("tasks", read_member(f"sender {self.name!r}: tasks", self.tasks, TaskPolicy))
-        setting = f"sender {self.name!r}: algorithms"
-        put("algorithms", frozenset(read_member(setting, a, Algorithm) for a in self.algorithms))
+        check_options(self, of=f"sender {self.name!r}: ")
         if self.jwks_file is not None:
             put("jwks_file", Path(self.jwks_file))
         put("signing", frozenset(self.schemes if self.profile.signed else ()))
@@ -234,12 +209,6 @@ def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
             "a token or credential that no header can carry: expected printable ASCII, without"
             " spaces or line breaks around it"
         )
-    if sender.max_body_bytes is not None and sender.max_body_bytes < 1:
-        yield "max_body_bytes: expected at least 1"
-    if not timedelta(0) < sender.tolerance <= LONGEST_TOLERANCE:
-        yield f"tolerance: found {sender.tolerance}, expected more than zero, up to one day"
-    if not timedelta(0) <= sender.stale_for <= LONGEST_STALE:
-        yield f"stale_for: expected from 0 to {LONGEST_STALE.days} days"
 
 
 def _sources(sender: TrustedSender) -> int:
@@ -262,12 +231,9 @@ def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
 
 
 def _mistakes_of_schemes(sender: TrustedSender) -> Iterable[str]:
-    known = ", ".join(Scheme)
-    if isinstance(sender.schemes, str) or not sender.schemes:
-        yield f"schemes: expected at least one of {known}, in a list"
-    if unknown := sorted(set(sender.schemes).difference(Scheme)):
-        yield f"schemes: found {unknown[0]!r}, expected some of {known}"
-    if sender.profile is not SenderProfile.STANDARD and set(sender.schemes) != _JWT_ALONE:
+    if not sender.schemes:
+        yield f"schemes: found none, expected at least one of {', '.join(Scheme)}"
+    if sender.profile is not SenderProfile.STANDARD and sender.schemes != _JWT_ALONE:
         yield f"schemes: profile {sender.profile.value} signs by the JWT alone"
     if bool(sender.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in sender.signing):
         yield f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
@@ -276,7 +242,7 @@ def _mistakes_of_schemes(sender: TrustedSender) -> Iterable[str]:
 def _mistakes_of_unsigned(sender: TrustedSender) -> Iterable[str]:
     if _sources(sender) or sender.issuer or sender.audience:
         yield f"{sender.profile.value}: expected no keys, issuer or audience: it does not sign"
-    if set(sender.schemes) != _JWT_ALONE or sender.webhook_secrets:
+    if sender.schemes != _JWT_ALONE or sender.webhook_secrets:
         yield f"{sender.profile.value}: expected no schemes or webhook_secrets: it does not sign"
     if sender.id_field is not None and not _ID_FIELD.fullmatch(sender.id_field):
         yield "id_field: expected a header's name, or a JSON Pointer that begins with /"

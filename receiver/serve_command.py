@@ -269,7 +269,7 @@ def dashboard_access(settings: ReceiverSettings) -> DashboardAccess | None:
         return None
     with from_extra("dashboard", "[dashboard] needs Jinja2"):
         from pushkit.webui.serving import access_of
-    return access_of(settings.dashboard.build(settings.folder))
+    return access_of(settings.dashboard.build())
 
 
 @contextlib.asynccontextmanager
@@ -289,7 +289,7 @@ async def _looked_at(
         receiver.events.add(sending(sockets.events_out))
         yield
         return
-    audit_to(settings.dashboard.build(settings.folder).audit_log)
+    audit_to(settings.dashboard.build().audit_log)
     memory = Memory()
     site = dashboard_of(receiver, access=access, memory=memory)
     async with contextlib.AsyncExitStack() as stack:

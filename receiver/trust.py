@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from pushkit.arguments import check_list, check_type
 from pushkit.clock import utc_now
 from pushkit.errors import (
     ConfigError,
@@ -23,6 +22,7 @@ from pushkit.keys.jwks import KeysByKid, keys_by_kid, parse_jwks_file
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, fetch_jwks
 from pushkit.net.transport import ConnectionOptions, Transport, closing
+from pushkit.options import checked
 from pushkit.signing.scheme import Scheme
 from receiver.selection import (
     Endpoint,
@@ -196,6 +196,7 @@ async def _named_keys(entry: Entry, stated: Stated) -> HeldKeys:
     return HeldKeys(sender=entry.sender, keys=keys)
 
 
+@checked
 def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:
     """Return a snapshot of senders whose keys are configured or in files; opens no socket.
 
@@ -206,8 +207,6 @@ def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:
     Raises:
         ConfigError: A sender has a `jwks_url` (see `fetch_trust`), or a file is unusable.
     """
-    check_type("url", url, str)
-    check_list("senders", senders, of=TrustedSender)
     for sender in senders:
         if sender.jwks_url is not None:
             raise ConfigError(
@@ -219,6 +218,7 @@ def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:
     )
 
 
+@checked
 async def fetch_trust(
     url: str,
     senders: Sequence[TrustedSender],
@@ -244,8 +244,6 @@ async def fetch_trust(
     Raises:
         ConfigError: A URL or the proxy is refused, or a file is unusable.
     """
-    check_type("url", url, str)
-    check_list("senders", senders, of=TrustedSender)
     async with (
         closing(key_transport(allow, proxy, ca_file)) as transport,
         closing(Trust.build(url, senders, transport, clock)) as trust,
@@ -255,8 +253,6 @@ async def fetch_trust(
 
 def key_transport(allow: Sequence[str], proxy: str | None, ca_file: str | Path | None) -> Transport:
     """Return what fetches JWK Sets. Raises ConfigError: an argument cannot be used."""
-    check_type("proxy", proxy, str | None)
-    check_type("ca_file", ca_file, str | Path | None)
     connections = ConnectionOptions(proxy=proxy, ca_file=None if ca_file is None else Path(ca_file))
     return Transport(DestinationPolicy(allow, loopback=True), connections)
 

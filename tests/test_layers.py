@@ -39,7 +39,7 @@ SENDER_ROWS = [
         "variables",
         "webhook",
     },
-    {"events"},
+    {"events", "options"},
     {"arguments", "logs"},
     {"errors", "progress", "record", "version"},
 ]
@@ -102,7 +102,6 @@ DOORS = {
     "orjson": {"pushkit.bounded_json"},
     "pydantic_core": {"pushkit.bounded_json", "pushkit.terminal"},
     "pydantic": {"pushkit.cli", "pushkit.terminal", "receiver.settings"},
-    "pydantic_settings": {"receiver.settings"},
     "redis": {"receiver.forwards"},
     "rfc8785": {"pushkit.cards"},
     "sqlite3": {"pushkit.storage"},

@@ -23,13 +23,13 @@ from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
 import click
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
+
+from pushkit.options import REQUIRED, Option, options_of, sentences_of
+from pushkit.terminal.tables import Table
 
 HERE = Path(__file__).resolve().parent
 _WRITTEN_BY = "written by docs/reference/generate.py"
 _HEAD = f"<!-- {_WRITTEN_BY.capitalize()}: change the code, and run that. -->\n\n"
-_MEMBER = re.compile(r"^(?: {4}|\t)?(\w+): (.*)$")
 
 # How to fix each error that is neither a refusal nor a reason why a delivery failed.
 _ERROR_MENDS = {
@@ -144,9 +144,11 @@ def sender_options() -> Iterator[str]:
 def receiver_settings() -> Iterator[str]:
     """Describe the TOML file of `receiver serve`, and the classes for Python."""
     from pushkit import AlertOptions
+    from pushkit.terminal.options import DashboardOptions
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
+    from receiver.callbacks.registry import CallbackRegistry
     from receiver.limits import ConnectionLimits
-    from receiver.settings.handlers import CallbackSettings, ForwardSettings, WantedSettings
+    from receiver.settings.handlers import CallbackSettings, ForwardSettings
     from receiver.settings.sender import SenderSettings
     from receiver.settings.service import ReceiverSettings
     from receiver.settings.tables import (
@@ -158,14 +160,17 @@ def receiver_settings() -> Iterator[str]:
 
     yield "# Settings of the receiver\n"
     yield "The TOML file of `receiver serve`. An environment variable named `RECEIVER_` and the"
-    yield "setting's name in capitals overrides a setting of the top level."
+    yield "setting's name in capitals overrides a setting of the top level: `RECEIVER_PROXY` keeps"
+    yield "a proxy's password out of the file. A rate is how many a second; twice that may come at"
+    yield 'once. `"none"` in place of seconds is any time, `"forever"` in place of days for ever.'
+    yield "`proxy` and `ca_file` are for forwards, too."
     yield from _settings("The file", ReceiverSettings, Receiver, Limits, ConnectionLimits)
     yield from _settings("`[[senders]]`", SenderSettings, TrustedSender)
-    yield from _settings("`[[callbacks]]`", CallbackSettings, WantedSettings)
-    yield from _settings("`[[forwards]]`", ForwardSettings, WantedSettings)
+    yield from _settings("`[[callbacks]]`", CallbackSettings, CallbackRegistry.add)
+    yield from _settings("`[[forwards]]`", ForwardSettings, CallbackRegistry.add)
     yield from _settings("`[retention]`", RetentionSettings, InboxRetention)
     yield from _settings("`[tls]`", TlsSettings)
-    yield from _settings("`[dashboard]`", DashboardSettings)
+    yield from _settings("`[dashboard]`", DashboardSettings, DashboardOptions)
     yield from _settings("`[alerts]`", AlertSettings, AlertOptions)
     yield "\n## In Python\n"
     yield "The arguments of `Receiver(limits=, retention=, senders=)`."
@@ -176,49 +181,39 @@ def receiver_settings() -> Iterator[str]:
 def _options(kind: type, said: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
     docs = _members(kind)
     rows = [
-        (f"`{field.name}`", said.get(field.name) or _default(field), docs[field.name])
-        for field in dataclasses.fields(kind)
-        if field.init and not field.name.startswith("_")
+        (f"`{name}`", said.get(name) or _default(option), docs[name])
+        for name, option in options_of(kind).items()
     ]
     yield f"\n## {kind.__name__}\n\n{_summary(kind)}\n"
     yield from _table(("option", "default", ""), rows)
 
 
-def _settings(title: str, model: type[BaseModel], *like: type) -> Iterator[str]:
-    docs = dict(chain.from_iterable(_members(kind).items() for kind in (*like, model)))
-    rows = []
-    for name, field in model.model_fields.items():
-        base = re.sub(r"_(seconds|days|hours|file)$", "", name)
-        said = docs.get(name) or docs.get(base)
-        if said is None:
-            raise LookupError(f"{model.__name__}.{name} has no line in a docstring")
-        if name.endswith("_file") and name not in docs:
-            said = f"The same, in a file: {said}"
-        default = "required" if field.default is PydanticUndefined else _shown(field.default)
-        rows.append((f"`{name}`", default, said))
+def _settings(title: str, table: type[Table], *like: Any) -> Iterator[str]:
+    docs = dict(chain.from_iterable(_members(kind).items() for kind in (*like, *table.__mro__)))
+    defaults, rows = table.defaults(), []
+    for name, field in table.model_fields.items():
+        in_file = field.alias or name
+        base = in_file.removesuffix("_file")
+        said = docs.get(name) or f"The same, in a file: {docs[base]}"
+        default = "required" if field.is_required() else _shown(defaults[in_file])
+        rows.append((f"`{in_file}`", default, said))
     yield f"\n## {title}\n"
     yield from _table(("setting", "default", ""), rows)
 
 
-def _members(kind: type) -> dict[str, str]:
+def _members(kind: Any) -> dict[str, str]:
     """Return the description of each member, from comments and the docstring."""
-    found = _comments(kind)
-    name = None
-    for line in _section(inspect.getdoc(kind) or "", "Attributes", "Args"):
-        match = _MEMBER.match(line)
-        if match and not line.startswith(" " * 8):
-            name = match[1]
-            found[name] = match[2].strip()
-        elif name and line.strip():
-            found[name] += " " + line.strip()
-    return found
+    return {**_comments(kind), **sentences_of(kind)}
 
 
-def _comments(kind: type) -> dict[str, str]:
+def _comments(kind: Any) -> dict[str, str]:
     """Return the comment behind each member, or above it."""
     found: dict[str, str] = {}
     above: list[str] = []
-    source = "" if kind is object else inspect.getsource(kind)
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):  # a class that is made of options
+        return {}
     for line in source.splitlines():
         code, _, behind = line.partition("  # ")
         if line.startswith("    # "):
@@ -231,23 +226,8 @@ def _comments(kind: type) -> dict[str, str]:
     return found
 
 
-def _section(text: str, *names: str) -> Iterator[str]:
-    inside = False
-    for line in text.splitlines():
-        if line.rstrip(":") in names and line.endswith(":"):
-            inside = True
-        elif inside and line and not line.startswith(" "):
-            inside = False
-        elif inside:
-            yield line
-
-
-def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default is not dataclasses.MISSING:
-        return _shown(field.default)
-    if field.default_factory is not dataclasses.MISSING:
-        return _shown(field.default_factory())
-    return "required"
+def _default(option: Option) -> str:
+    return "required" if option.default is REQUIRED else _shown(option.default)
 
 
 def _shown(value: object) -> str:
@@ -260,7 +240,7 @@ def _shown(value: object) -> str:
         return _number(value)
     if isinstance(value, Enum | str | Path):
         return f"`{value.value if isinstance(value, Enum) else value}`"
-    if isinstance(value, frozenset | set | list | tuple | Mapping):
+    if isinstance(value, frozenset | set | list | tuple):
         return ", ".join(sorted(_shown(each) for each in value)) or "none"
     return _rate(value) if type(value).__name__ == "RateLimit" else "as below"
 

@@ -13,11 +13,11 @@ from datetime import timedelta
 from typing import ClassVar, Final
 
 from pushkit.alerts.rule import Alert, AlertBound, alert_of
-from pushkit.arguments import check_duration, check_list
 from pushkit.errors import AlertFailedError, ConfigError, PushkitError
 from pushkit.events.listeners import Listeners
 from pushkit.events.model import Event
 from pushkit.logs import RepeatedLog
+from pushkit.options import Duration, check_options
 from pushkit.programs import find_program, inherited_variables, run_program
 from pushkit.scheduling.ending import cancelled
 
@@ -38,7 +38,7 @@ class AlertOptions:
         webhook: A URL that gets each alert as a signed message: a sender uses its own outbox, a
             receiver signs with `webhook_secret`. Faults of the database or of the outbox do not go
             there, but to the command, or without one to the log.
-        webhook_token: The A2A token that a sender's webhook expects, if it expects one.
+        webhook_token: The A2A token that a sender's alert webhook expects, if it expects one.
         webhook_secret: A secret of Standard Webhooks, `whsec_…`, with which a receiver signs, since
             it has neither outbox nor key.
         every: The same alert is sent once in this time; the next one says how many were not sent.
@@ -50,19 +50,17 @@ class AlertOptions:
     """
 
     log: bool = False
-    command: Sequence[str] = ()
+    command: Sequence[str] = field(default=(), repr=False)
     webhook: str | None = field(default=None, repr=False)
     webhook_token: str | None = field(default=None, repr=False)
     webhook_secret: str | None = field(default=None, repr=False)
-    every: timedelta = timedelta(hours=1)
-    look_every: timedelta = timedelta(seconds=30)
+    every: Duration = timedelta(hours=1)
+    look_every: Duration = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
+        check_options(self, of="alerts: ")
         if not (self.log or self.command or self.webhook):
             raise ConfigError("alerts: nowhere to send them, expected log, command or webhook")
-        check_list("alerts: command", self.command, shown=False)
-        for name in ("every", "look_every"):
-            check_duration(f"alerts: {name}", getattr(self, name))
 
 
 class AlertSink(ABC):

@@ -69,11 +69,17 @@ def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
 
 @record(frozen=True, slots=True, kw_only=True)
 class NamedTrust:
-    """The trust that the options of a command name, as paths and URLs."""
+    """The trust that the options of a command name, as paths and URLs.
 
-    keys: tuple[Path, ...] = ()  # files with public keys: PEM or a JWK Set
-    jwks: tuple[str, ...] = ()  # JWK Sets: files or URLs
-    trust_file: Path | None = None  # as for `load_card_trust`; instead of the others
+    Attributes:
+        keys: Trust these public keys: files in PEM, or JWK Sets.
+        jwks: Trust these JWK Sets: files, or https URLs.
+        trust_file: Trust the keys in this TOML file, for each origin; instead of the others.
+    """
+
+    keys: tuple[Path, ...] = ()
+    jwks: tuple[str, ...] = ()
+    trust_file: Path | None = None
 
     def load(self, *origins: str) -> dict[str, OriginTrust]:
         """Return the origins of a `CardTrust`; these for keys that are named without an origin.

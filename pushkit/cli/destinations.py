@@ -7,100 +7,82 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Any, Final, Self
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
 from pushkit.a2a import Authentication
+from pushkit.delivery.options import SenderOptions
 from pushkit.errors import ConfigError
 from pushkit.files import read_file
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
-from pushkit.net.oauth import ClientAuthentication, OAuthClient
+from pushkit.net.oauth import OAuthClient
 from pushkit.net.tls import ClientCertificate
-from pushkit.terminal.toml import File, Location, line_of, mistakes_of, name_of
+from pushkit.terminal.tables import File, Table, TomlFile, with_options
 from pushkit.url import masked_url
 
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
-class _Table(BaseModel, extra="forbid", hide_input_in_errors=True):
+class _Table(Table):
     @model_validator(mode="after")
-    def _can_be_built(self, info: ValidationInfo) -> Self:
+    def _can_be_built(self) -> Self:
         """Check the table as a whole here, where its location in the file is known."""
         try:
-            self.build(info.context or Path())
+            self.build()
         except ConfigError as exc:
             raise ValueError(str(exc)) from exc
         return self
 
-    def build(self, base: Path) -> object:
-        """Return what the table describes; its paths are relative to `base`. Raises ConfigError."""
+    def build(self) -> object:
+        """Return what the table describes. Raises ConfigError."""
         raise NotImplementedError
 
 
+@with_options(DestinationRules, without="on_decision", types={"ports": list[int]})
 class _Rules(_Table):
-    domains: tuple[str, ...] = ()
-    ports: tuple[int, ...] = (443, 8443)
-    networks: tuple[str, ...] = ()
-    refused_networks: tuple[str, ...] = ()
-    allow_domains: tuple[str, ...] = ()
-    allow_networks: tuple[str, ...] = ()
-
-    def build(self, base: Path) -> DestinationRules:  # noqa: ARG002  # it names no path
-        rules = DestinationRules(**self.model_dump())
+    def build(self) -> DestinationRules:
+        rules = self.made(DestinationRules)
         DestinationPolicy(rules=rules)
         return rules
 
 
+@with_options(OAuthClient, without="client_secret")
 class _OAuth(_Table):
-    token_url: str
-    client_id: str
     client_secret_env: str | None = None
     client_secret_file: File | None = None
-    scope: str = ""
-    audience: str = ""
-    resource: str = ""
-    authentication: ClientAuthentication = ClientAuthentication.BASIC
 
-    def build(self, base: Path) -> OAuthClient:
-        secret = _secret(base, "client_secret", self.client_secret_env, self.client_secret_file)
+    def build(self) -> OAuthClient:
+        secret = _secret("client_secret", self.client_secret_env, self.client_secret_file)
         if secret is None:
             raise ConfigError("expected client_secret_env or client_secret_file")
-        settings = self.model_dump(exclude={"client_secret_env", "client_secret_file"})
-        return OAuthClient(client_secret=secret, **settings)
+        return self.made(OAuthClient, client_secret=secret)
 
 
+@with_options(DestinationCredentials, without="authentication")
 class _Credentials(_Table):
-    origin: str
-    owner: str | None = None
-    tenant: str = ""
+    oauth: _OAuth | None = None
+    client_certificate: File | None = None
     scheme: str | None = None
     credentials_env: str | None = None
     credentials_file: File | None = None
-    oauth: _OAuth | None = None
-    client_certificate: File | None = None
     client_key: File | None = None
     client_key_password_env: str | None = None
     client_key_password_file: File | None = None
-    ca_file: File | None = None
 
-    def build(self, base: Path) -> DestinationCredentials:
-        return DestinationCredentials(
-            origin=self.origin,
-            owner=self.owner,
-            tenant=self.tenant,
-            authentication=self._authentication(base),
-            oauth=self.oauth.build(base) if self.oauth else None,
-            client_certificate=self._certificate(base),
-            ca_file=_path(base, self.ca_file),
+    def build(self) -> DestinationCredentials:
+        return self.made(
+            DestinationCredentials,
+            authentication=self._authentication(),
+            oauth=self.oauth.build() if self.oauth else None,
+            client_certificate=self._certificate(),
         )
 
-    def _authentication(self, base: Path) -> Authentication | None:
-        secret = _secret(base, "credentials", self.credentials_env, self.credentials_file)
+    def _authentication(self) -> Authentication | None:
+        secret = _secret("credentials", self.credentials_env, self.credentials_file)
         if self.scheme is None and secret is None:
             return None
         if self.scheme is None or secret is None:
@@ -110,50 +92,37 @@ class _Credentials(_Table):
             )
         return Authentication(schemes=(self.scheme,), credentials=secret)
 
-    def _certificate(self, base: Path) -> ClientCertificate | None:
+    def _certificate(self) -> ClientCertificate | None:
         variable, file = self.client_key_password_env, self.client_key_password_file
         if self.client_certificate is None:
             if self.client_key or variable or file:
                 raise ConfigError("client_certificate: expected together with its key")
             return None
         return ClientCertificate(
-            certificate=base / self.client_certificate,
-            key=_path(base, self.client_key),
-            password=_secret(base, "client_key_password", variable, file),
+            certificate=self.client_certificate,
+            key=self.client_key,
+            password=_secret("client_key_password", variable, file),
         )
 
 
+@with_options(SenderOptions, only="proxy ca_file verify_ownership rate_per_origin")
 class _File(_Table):
-    proxy: str | None = None
+    rules: _Rules = Field(_Rules.model_construct())
+    credentials: list[_Credentials] = Field([])
     proxy_env: str | None = None
-    ca_file: File | None = None
-    verify_ownership: bool = False
-    rate_per_origin: Annotated[float, Field(gt=0)] | None = None
-    rules: _Rules = Field(default_factory=_Rules.model_construct)
-    credentials: list[_Credentials] = []
 
-    def build(self, base: Path) -> dict[str, Any]:
+    def build(self) -> dict[str, Any]:
         if self.proxy is not None and self.proxy_env is not None:
             raise ConfigError("proxy_env: expected either proxy or proxy_env")
-        proxy = self.proxy
-        if proxy is None:
-            proxy = _secret(base, "proxy", self.proxy_env, None)
+        proxy = _secret("proxy", self.proxy_env, None) if self.proxy is None else self.proxy
         if proxy is not None:
             EgressProxy.parse(proxy)
-        rate = {} if self.rate_per_origin is None else {"rate_per_origin": self.rate_per_origin}
         return {
-            "destinations": self.rules.build(base),
+            **self.given(SenderOptions),
+            "destinations": self.rules.build(),
             "proxy": proxy,
-            "ca_file": _path(base, self.ca_file),
-            "verify_ownership": self.verify_ownership,
-            "credentials": tuple(each.build(base) for each in self.credentials),
-            **rate,
+            "credentials": tuple(each.build() for each in self.credentials),
         }
-
-
-_KNOWN = frozenset(
-    name for model in (_File, _Rules, _Credentials, _OAuth) for name in model.model_fields
-)
 
 
 def load_destinations(path: Path) -> dict[str, Any]:
@@ -166,33 +135,12 @@ def load_destinations(path: Path) -> dict[str, Any]:
             file, which may be a secret.
     """
     try:
-        text = read_file(path).decode("utf-8")
-        read = _File.model_validate(tomllib.loads(text), context=path.parent)
-        return read.build(path.parent)
-    except OSError as exc:
+        return TomlFile.read(path).to(_File).build()
+    except FileNotFoundError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
-    except ValidationError as exc:
-        found = mistakes_of(exc, _File)
-        raise ConfigError("\n".join(_placed(path, text, *each) for each in found)) from exc
-    except (ValueError, RecursionError) as exc:
-        says = "expected UTF-8" if isinstance(exc, UnicodeDecodeError) else str(exc)
-        raise ConfigError(f"{path}: not TOML: {says}") from exc
 
 
-def _placed(path: Path, text: str, where: Location, says: str) -> str:
-    member, _, rest = says.partition(": ")
-    while rest and member in _KNOWN:  # errors of `build` begin with the member
-        where, says = (where if where[-1:] == (member,) else (*where, member)), rest
-        member, _, rest = says.partition(": ")
-    named = f"{name_of(where)}: {says}" if where else says
-    return f"{path}:{line_of(text, where)}: {named}"
-
-
-def _path(base: Path, path: Path | None) -> Path | None:
-    return None if path is None else base / path
-
-
-def _secret(base: Path, name: str, variable: str | None, file: Path | None) -> str | None:
+def _secret(name: str, variable: str | None, file: Path | None) -> str | None:
     if variable is not None and file is not None:
         raise ConfigError(f"expected either {name}_env or {name}_file")
     if variable is not None:
@@ -205,11 +153,11 @@ def _secret(base: Path, name: str, variable: str | None, file: Path | None) -> s
     if file is None:
         return None
     try:
-        secret = read_file(base / file).decode("utf-8").strip()
+        secret = read_file(file).decode("utf-8").strip()
     except OSError as exc:
-        raise ConfigError(f"{name}_file: {file}: {exc.strerror}") from exc
+        raise ConfigError(f"{name}_file: {file.name}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"{name}_file: {file}: not UTF-8") from exc
+        raise ConfigError(f"{name}_file: {file.name}: not UTF-8") from exc
     if not secret:
-        raise ConfigError(f"{name}_file: {file}: empty")
+        raise ConfigError(f"{name}_file: {file.name}: empty")
     return secret

@@ -9,6 +9,7 @@ their leases end.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import socket
@@ -24,23 +25,23 @@ from pushkit.alerts.alerts import AlertOptions
 from pushkit.cli.databases import database_option
 from pushkit.cli.destinations import load_destinations
 from pushkit.cli.options import KeyFile, key_file_options, signing_options
-from pushkit.delivery.answers import KeepAnswers
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.sender import PushSender
+from pushkit.options import age_text
 from pushkit.outbox.retention import Retention
 from pushkit.scheduling import stop_after_attempt, stop_after_delay
 from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE, RetryPolicy, wait_schedule
 from pushkit.telemetry.together import counted_together
-from pushkit.terminal.command import age_text, parse_age
+from pushkit.terminal.command import parse_age
 from pushkit.terminal.listening import listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import (
     PATH,
-    OptionDecorator,
     age_option,
     allow_option,
     choice_option,
     gathered,
+    option_of,
     read_by,
     seconds_option,
     variable_option,
@@ -61,25 +62,13 @@ from pushkit.variables import secret_variable
 # The time after its drain in which a process closes its connections; then it is killed.
 _MARGIN = timedelta(seconds=10)
 _ALERT_TOKEN_VARIABLE = "PUSHKIT_ALERT_TOKEN"  # noqa: S105  # the name of the variable
-_FOREVER = "forever"
-_DEFAULTS = SenderOptions()
 
 
-# --- options; their defaults are those of `SenderOptions` ----------------------------------------
+# --- options -------------------------------------------------------------------------------------
 
 
 def _waits(value: str) -> tuple[timedelta, ...]:
     return tuple(parse_age(each.strip()) for each in value.split(","))
-
-
-def _age_option(name: str, default: timedelta, says: str) -> OptionDecorator:
-    return age_option(name, metavar="AGE", default=age_text(default), help=says)
-
-
-def _keep_option(name: str, default: timedelta | None, says: str) -> OptionDecorator:
-    kept = read_by(lambda value: None if value == _FOREVER else parse_age(value))
-    text = _FOREVER if default is None else age_text(default)
-    return click.option(name, metavar=f"AGE|{_FOREVER}", default=text, callback=kept, help=says)
 
 
 def _alerts(
@@ -111,7 +100,7 @@ def _alerts(
 _alert_options = gathered(
     "alerts",
     _alerts,
-    alert_log=click.option("--alert-log", is_flag=True, help="Write alerts to the log."),
+    alert_log=option_of(AlertOptions, "log", "--alert-log"),
     alert_command=click.option(
         "--alert-command",
         metavar="COMMAND",
@@ -123,17 +112,14 @@ _alert_options = gathered(
         envvar="PUSHKIT_ALERT_WEBHOOK",
         help="Send alerts to this webhook, signed, through the same outbox.",
     ),
-    alert_token=variable_option(
-        "--alert-token",
-        envvar=_ALERT_TOKEN_VARIABLE,
-        help="The token that the alert webhook expects.",
+    alert_token=option_of(
+        AlertOptions, "webhook_token", "--alert-token", envvar=_ALERT_TOKEN_VARIABLE
     ),
-    alert_every=_age_option(
-        "--alert-every", AlertOptions(log=True).every, "Send the same alert once in this time."
-    ),
+    alert_every=option_of(AlertOptions, "every", "--alert-every"),
 )
 
 
+_own = functools.partial(option_of, SenderOptions)
 # The arguments of `sender_of`.
 worker_settings = gathered(
     "settings",
@@ -154,26 +140,17 @@ worker_settings = gathered(
         envvar="PUSHKIT_DESTINATIONS",
         help="A TOML file with destination rules, proxy and credentials.",
     ),
-    concurrency=click.option(
-        "--concurrency",
-        type=click.IntRange(1, 4096),
-        default=_DEFAULTS.concurrency,
-        help="How many requests each process sends at once.",
-    ),
-    concurrency_per_host=click.option(
-        "--per-host",
-        "concurrency_per_host",
-        type=click.IntRange(1, 4096),
-        default=_DEFAULTS.concurrency_per_host,
-        help="How many requests each process sends at once to one origin.",
+    concurrency=_own("concurrency", type=click.IntRange(1, 4096)),
+    concurrency_per_host=_own(
+        "concurrency_per_host", "--per-host", "concurrency_per_host", type=click.IntRange(1, 4096)
     ),
     drain=seconds_option(
         "--drain",
         within=(0, 600),
-        default=_DEFAULTS.drain // timedelta(seconds=1),
+        default=SenderOptions().drain // timedelta(seconds=1),
         help="Seconds that attempts in progress get at the end.",
     ),
-    timeout=_age_option("--timeout", _DEFAULTS.timeout, "The time-out of an attempt in total."),
+    timeout=_own("timeout"),
     waits=click.option(
         "--waits",
         metavar="AGE,AGE,…",
@@ -181,27 +158,17 @@ worker_settings = gathered(
         callback=read_by(_waits),
         help="The waits after the 1st, 2nd, … failed attempt; one more failure is final.",
     ),
-    max_age=_age_option("--max-age", MAX_AGE, "Give up deliveries that are older than this."),
-    disable_after=_age_option(
-        "--disable-after",
-        _DEFAULTS.disable_after,
-        "Disable subscriptions that only fail for this long.",
+    max_age=age_option(
+        "--max-age",
+        metavar="AGE",
+        default=age_text(MAX_AGE),
+        help="Give up deliveries that are older than this.",
     ),
-    keep_delivered=_keep_option(
-        "--keep-delivered",
-        _DEFAULTS.retain.delivered,
-        "How long to keep delivered and cancelled deliveries.",
-    ),
-    keep_dead=_keep_option("--keep-dead", _DEFAULTS.retain.dead, "How long to keep dead letters."),
-    keep_answers=choice_option(
-        "--keep-answers",
-        of=KeepAnswers,
-        default=KeepAnswers(_DEFAULTS.keep_answers).value,
-        help="Of which attempts to keep the first KiB of the answer, for `pushkit outbox show`.",
-    ),
-    go_token_spelling=click.option(
-        "--go-token-spelling", is_flag=True, help="Also send the token as A2A-Notification-Token."
-    ),
+    disable_after=_own("disable_after"),
+    keep_delivered=option_of(Retention, "delivered", "--keep-delivered"),
+    keep_dead=option_of(Retention, "dead", "--keep-dead"),
+    keep_answers=_own("keep_answers"),
+    go_token_spelling=_own("go_token_spelling"),
     alerts=_alert_options,
     tracing=click.option(
         "--tracing", is_flag=True, help="Make OpenTelemetry spans, see opentelemetry-instrument."

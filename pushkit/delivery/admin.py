@@ -11,12 +11,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
-from pushkit.arguments import check_age, check_list, check_number
+from pushkit.arguments import check_list
 from pushkit.clock import utc_now
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged
+from pushkit.options import Age, Number, checked
 from pushkit.outbox import changes, inspection, retention
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt
@@ -304,12 +305,13 @@ class OutboxAdmin(Admin):
 
     # --- cleaning up ---------------------------------------------------------------------------
 
+    @checked
     async def purge(
         self,
         *,
-        older_than: timedelta | None = None,
+        older_than: Age | None = None,
         states: Sequence[DeliveryState] = (DeliveryState.DELIVERED, DeliveryState.CANCELLED),
-        per_task: int | None = None,
+        per_task: Number | None = None,
     ) -> int:
         """Delete finished deliveries with their attempts; return how many.
 
@@ -323,8 +325,6 @@ class OutboxAdmin(Admin):
         """
         if older_than is None and per_task is None:
             raise ConfigError("purge: expected older_than or per_task, found neither")
-        check_age("purge: older_than", older_than)
-        check_number("purge: per_task", per_task)
         now = await self._database.read(self._database.now())
         purged = 0
         with self._counting(OutboxChange.PURGED) as count:

@@ -21,8 +21,8 @@ from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pushkit.arguments import check_count, check_duration
 from pushkit.errors import AddressRefusedError, ConfigError, DestinationRefusedError
+from pushkit.options import Count, Duration, check_options
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
 from pushkit.webhook import Headers
@@ -118,14 +118,12 @@ class BreakerPolicy:
         longest_wait: The longest wait.
     """
 
-    failures: int = 5
-    first_wait: timedelta = timedelta(seconds=30)
-    longest_wait: timedelta = timedelta(minutes=10)
+    failures: Count = 5
+    first_wait: Duration = timedelta(seconds=30)
+    longest_wait: Duration = timedelta(minutes=10)
 
     def __post_init__(self) -> None:
-        check_count("breaker: failures", self.failures)
-        check_duration("breaker: first_wait", self.first_wait)
-        check_duration("breaker: longest_wait", self.longest_wait)
+        check_options(self, of="breaker: ")
         if self.first_wait > self.longest_wait:
             raise ConfigError("breaker: expected first_wait <= longest_wait")
 

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from pushkit.arguments import (
-    Kind,
-    check_callable,
-    check_count,
-    check_duration,
-    check_list,
-    check_type,
-    check_types,
-    read_member,
-)
+from pushkit.alerts.alerts import AlertOptions
 from pushkit.delivery.answers import BreakerPolicy, KeepAnswers
 from pushkit.delivery.signatures import Signing, SigningChoice
-from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationRules
+from pushkit.options import Bounds, Count, Duration, Wait, check_options
 from pushkit.outbox.retention import Retention
 from pushkit.scheduling.retry import RetryPolicy
-
-if TYPE_CHECKING:
-    from pushkit.alerts.alerts import AlertOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,78 +79,33 @@ class SenderOptions:
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    timeout: timedelta = timedelta(seconds=15)
-    concurrency: int = 256
-    concurrency_per_host: int = 16
-    max_body_bytes: int = 1024 * 1024
+    timeout: Duration = timedelta(seconds=15)
+    concurrency: Count = 256
+    concurrency_per_host: Count = 16
+    max_body_bytes: Count = 1024 * 1024
     go_token_spelling: bool = False
-    drain: timedelta = timedelta(seconds=20)
+    drain: Wait = timedelta(seconds=20)
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
-    disable_after: timedelta = timedelta(days=5)
-    max_backlog_per_subscription: int = 10_000
-    max_backlog: int = 1_000_000
-    max_configs_per_task: int = 100
+    disable_after: Duration = timedelta(days=5)
+    max_backlog_per_subscription: Count = 10_000
+    max_backlog: Count = 1_000_000
+    max_configs_per_task: Count = 100
     coalesce: bool = False
-    lease_margin: timedelta = timedelta(seconds=15)
-    poll_interval: timedelta = timedelta(seconds=1)
+    lease_margin: Duration = timedelta(seconds=15)
+    poll_interval: Duration = timedelta(seconds=1)
     retain: Retention = field(default_factory=Retention)
     keep_answers: KeepAnswers | str = KeepAnswers.FAILED
     seal_bodies: bool = False
     destinations: DestinationRules = field(default_factory=DestinationRules)
     proxy: str | None = field(default=None, repr=False)
-    ca_file: Path | None = None
+    ca_file: Path | str | None = None
     credentials: Sequence[DestinationCredentials] = ()
     signing: SigningChoice = field(default_factory=Signing)
     verify_ownership: bool = False
-    rate_per_origin: float | None = 100.0
-    max_subscriptions_per_owner: int = 100_000
-    max_backlog_per_owner: int = 100_000
+    rate_per_origin: Annotated[float, Bounds(above=0)] | None = 100.0
+    max_subscriptions_per_owner: Count = 100_000
+    max_backlog_per_owner: Count = 100_000
     alerts: AlertOptions | None = None
 
     def __post_init__(self) -> None:
-        check_types(self, _KINDS)
-        check_list("credentials", self.credentials, of=DestinationCredentials, shown=False)
-        if self.alerts is not None:
-            from pushkit.alerts.alerts import AlertOptions
-
-            check_type("alerts", self.alerts, AlertOptions)
-        keep_answers = read_member("keep_answers", self.keep_answers, KeepAnswers)
-        object.__setattr__(self, "keep_answers", keep_answers)
-        if not isinstance(self.signing, Signing):
-            check_callable("signing", self.signing)
-        for name in _AT_LEAST_ONE:
-            check_count(name, getattr(self, name))
-        for name in _ABOVE_ZERO:
-            check_duration(name, getattr(self, name))
-        if self.rate_per_origin is not None and not self.rate_per_origin > 0:
-            raise ConfigError(
-                f"rate_per_origin: found {self.rate_per_origin:g} a second, expected more than 0"
-            )
-
-
-_AT_LEAST_ONE = (
-    "concurrency",
-    "concurrency_per_host",
-    "max_body_bytes",
-    "max_backlog_per_subscription",
-    "max_backlog",
-    "max_configs_per_task",
-    "max_subscriptions_per_owner",
-    "max_backlog_per_owner",
-)
-_ABOVE_ZERO = ("timeout", "disable_after", "lease_margin", "poll_interval")
-_KINDS: Mapping[str, Kind] = {
-    "drain": timedelta,
-    "rate_per_origin": int | float | None,
-    "proxy": str | None,
-    "ca_file": str | Path | None,
-    # Of a setting that is still a text, "false" would be true.
-    "go_token_spelling": bool,
-    "coalesce": bool,
-    "seal_bodies": bool,
-    "verify_ownership": bool,
-    "retry": RetryPolicy,
-    "breaker": BreakerPolicy,
-    "retain": Retention,
-    "destinations": DestinationRules,
-}
+        check_options(self)

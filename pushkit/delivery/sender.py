@@ -27,7 +27,8 @@ from pushkit.a2a import (
     WireVersion,
     parse_push_config,
 )
-from pushkit.arguments import check_callable, check_each, check_type, read_member
+from pushkit.alerts.alerts import AlertOptions
+from pushkit.arguments import check_each, check_type, read_member
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
@@ -74,6 +75,7 @@ from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport
+from pushkit.options import checked
 from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
@@ -89,7 +91,7 @@ from pushkit.subscriptions.store import open_subscription
 from pushkit.url import unchecked_host
 
 if TYPE_CHECKING:
-    from pushkit.alerts.alerts import AlertOptions, Alerts
+    from pushkit.alerts.alerts import Alerts
     from pushkit.delivery.admin import OutboxAdmin
     from pushkit.delivery.subscription_admin import SubscriptionAdmin
     from pushkit.telemetry.metrics import Readings
@@ -133,6 +135,7 @@ class PushSender:
             `PUSHKIT_SECRET_KEYS` or `PUSHKIT_SECRET_KEYS_FILE`; without keys nothing is encrypted.
     """
 
+    @checked
     def __init__(
         self,
         *,
@@ -147,15 +150,12 @@ class PushSender:
         secrets: SecretKeys | str | Path | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        check_type("issuer", issuer, str)
-        check_callable("clock", clock)
         if not issuer or issuer != issuer.strip() or not issuer.isprintable():
             raise ConfigError(
                 f"issuer: found {issuer!r}, expected the agent's base URL, or another name without"
                 " control characters, and without blanks around it"
             )
         self.options: SenderOptions = SenderOptions() if options is None else options
-        check_type("options", self.options, SenderOptions)
         if tracing is not None:
             from pushkit.telemetry.tracing import Tracing
 
@@ -174,7 +174,7 @@ class PushSender:
             max_connections=self.options.concurrency,
             max_connections_per_host=self.options.concurrency_per_host,
             proxy=self.options.proxy,
-            ca_file=self.options.ca_file,
+            ca_file=None if self.options.ca_file is None else Path(self.options.ca_file),
         )
         self._transport = Transport(self._policy, connections)
         self._client = Transport(self._policy, connections)
@@ -842,7 +842,6 @@ def _check_members(update: TaskUpdate) -> None:
 def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
     if secrets is None:
         return SecretKeys.from_environment()
-    check_type("secrets", secrets, SecretKeys | str | Path)
     return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from pushkit.arguments import check_list, read_member
 from pushkit.errors import ConfigError, PushkitError, SigningError
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.primitives import JOSE, Methods, sign_bytes
 from pushkit.keys.remote import RemoteKey
+from pushkit.options import check_options
 from pushkit.scheduling.rounds import RoundBatches
 from pushkit.signing.http_message_signatures import sign_http_message
 from pushkit.signing.jose import Sign, sign
@@ -28,12 +28,12 @@ from pushkit.signing.standard_webhooks import (
     read_signers,
     sign_webhook,
 )
+from pushkit.subscriptions.model import Subscription
 from pushkit.webhook import Headers, WebhookRequest
 
 if TYPE_CHECKING:
     from pushkit.delivery.route import Route
     from pushkit.outbox.model import Delivery
-    from pushkit.subscriptions.model import Subscription
 
 _log = logging.getLogger("pushkit.delivery")
 
@@ -65,17 +65,14 @@ class Signing:
     signers: tuple[WebhookSigner, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_list("schemes", self.schemes)
-        check_list("webhook_secrets", self.webhook_secrets, of=str, shown=False)
-        schemes = frozenset(read_member("schemes", name, Scheme) for name in self.schemes)
-        if not schemes:
+        check_options(self)
+        if not self.schemes:
             raise ConfigError(f"schemes: expected at least one of {', '.join(Scheme)}")
-        if bool(self.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in schemes):
+        if bool(self.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in self.schemes):
             raise ConfigError(
                 f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only then"
                 " (on the command line: --webhook-secrets-file)"
             )
-        object.__setattr__(self, "schemes", schemes)
         object.__setattr__(self, "signers", read_signers(self.webhook_secrets))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -85,7 +82,7 @@ class Signing:
         ), ()
 
 
-SigningChoice: TypeAlias = "Signing | Callable[[Subscription], Signing]"
+SigningChoice: TypeAlias = Signing | Callable[[Subscription], Signing]
 
 
 def signing_of(choice: SigningChoice, subscription: Subscription) -> Signing:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from pushkit.a2a import AnyUpdate
-from pushkit.arguments import check_each
 from pushkit.delivery.bodies import SnapshotProvider
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, StorageError
 from pushkit.logs import RepeatedLog
+from pushkit.options import checked
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.record import record
 
@@ -94,10 +94,10 @@ class EnqueueBuffer:
         ConfigError: A limit is no int.
     """
 
+    @checked
     def __init__(
         self, capacity: int = 1000, *, per_task: int = 100, max_bytes: int = 64 * 1024 * 1024
     ) -> None:
-        check_each(int, capacity=capacity, per_task=per_task, max_bytes=max_bytes)
         self._capacity = capacity
         self._per_task = per_task
         self._max_bytes = max_bytes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
-from pushkit.arguments import check_callable, check_list
+from pushkit.arguments import check_list
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError, PushkitError
 from pushkit.net.addresses import (
     Network,
@@ -21,6 +21,7 @@ from pushkit.net.addresses import (
     network_is_private,
     parse_address,
 )
+from pushkit.options import check_options
 from pushkit.record import record
 from pushkit.url import Url, host_and_port, masked_url, normalise_host
 
@@ -104,25 +105,32 @@ class DestinationRules:
 
     `domains`, `ports`, `networks` and `refused_networks` restrict; they also apply to the names and
     networks that `allow_domains` and `allow_networks` open.
+
+    Attributes:
+        domains: Only these names: `client.example.com`, or `*.example.com` for every name below it,
+            but not for itself. Empty: any public name.
+        ports: Only these ports.
+        networks: Only addresses in these networks, as `198.51.100.0/24`; empty: any public one.
+        refused_networks: No address in these: your own public ranges, a NAT64 prefix of your own.
+        allow_domains: Local and special-use names of an intranet to allow: `corp.example` for
+            itself and every name below it.
+        allow_networks: Private networks of an intranet to allow, as `10.1.0.0/16`, within RFC 1918
+            and fc00::/7. A client's own name can resolve to any address in them, so restrict
+            `domains`, too.
+        on_decision: Called with every decision on a URL, on an address of its name, and on an
+            address that is about to be dialled. It must not block; exceptions are logged.
     """
 
-    # Only these names: `client.example.com`, or `*.example.com` for every name below it, but not
-    # for itself. Empty: any public name.
     domains: Sequence[str] = ()
-    ports: Sequence[int] = (443, 8443)  # only these ports
-    # Only addresses in these networks, as `198.51.100.0/24`; empty: any public one.
+    ports: Sequence[int] = (443, 8443)
     networks: Sequence[str] = ()
-    # No address in these: your own public ranges, a NAT64 prefix of your own.
     refused_networks: Sequence[str] = ()
-    # Local and special-use names of an intranet to allow: `corp.example` for itself and every name
-    # below it.
     allow_domains: Sequence[str] = ()
-    # Private networks of an intranet to allow, as `10.1.0.0/16`, within RFC 1918 and fc00::/7. A
-    # client's own name can resolve to any address in them, so restrict `domains`, too.
     allow_networks: Sequence[str] = ()
-    # Called with every decision on a URL, on an address of its name, and on an address that is
-    # about to be dialled. It must not block; exceptions are logged.
     on_decision: Callable[[Judged], None] | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 class DestinationPolicy:
@@ -148,11 +156,6 @@ class DestinationPolicy:
         loopback: bool = False,
     ) -> None:
         check_list("allow", allow, of=str, shown=False)
-        for name in ("domains", "networks", "refused_networks", "allow_domains", "allow_networks"):
-            check_list(name, getattr(rules, name), of=str)
-        check_list("ports", rules.ports, of=int)
-        if rules.on_decision is not None:
-            check_callable("on_decision", rules.on_decision)
         self.allow: tuple[str, ...] = tuple(allow)
         self._loopback = loopback
         self._is_of_urls = False

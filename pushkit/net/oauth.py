@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import quote_plus, urlencode
 
-from pushkit.arguments import read_member
 from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.errors import ConfigError, MalformedJsonError, OAuthError
 from pushkit.net.connection import Answer
 from pushkit.net.transport import Transport
+from pushkit.options import check_options
 from pushkit.scheduling.renewing import Held, Renewing
 from pushkit.version import USER_AGENT
 
@@ -65,11 +65,11 @@ class OAuthClient:
     authentication: ClientAuthentication | str = ClientAuthentication.BASIC
 
     def __post_init__(self) -> None:
+        check_options(self, of="oauth: ")
         for name in ("token_url", "client_id", "client_secret"):
             value = getattr(self, name)
             if not value or not value.isprintable():  # for example with a line break at its end
                 raise ConfigError(f"oauth: {name}: expected printable characters")
-        read_member("oauth: authentication", self.authentication, ClientAuthentication)
 
 
 class OAuthTokens:

@@ -35,16 +35,23 @@ from pushkit.version import USER_AGENT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """How a client connects."""
+    """How a client connects.
 
-    max_connections: int = 256  # at once, over all destinations
-    max_connections_per_host: int = 16  # to one host and port
-    resolver: Resolver | None = None  # looks names up; the system's name servers if None
-    # An egress proxy, as `http://[user:password@]host:port`. Hosts named in `allow` are dialled
-    # without it.
+    Attributes:
+        max_connections: How many at once, over all destinations.
+        max_connections_per_host: How many at once to one host and port.
+        resolver: Looks names up; the system's name servers if None.
+        proxy: An egress proxy, as `http://[user:password@]host:port`; hosts on this machine, and
+            those named in `allow`, are reached without it.
+        ca_file: Root certificates in PEM, trusted beside the system's.
+        is_own: Returns whether an address is this machine's own.
+    """
+
+    max_connections: int = 256
+    max_connections_per_host: int = 16
+    resolver: Resolver | None = None
     proxy: str | None = field(default=None, repr=False)
-    ca_file: Path | None = None  # roots in PEM that are trusted beside the system's
-    # Returns whether an address is this machine's own.
+    ca_file: Path | None = None
     is_own: Callable[[str], bool] = address_is_own
 
 

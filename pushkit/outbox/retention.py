@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from pushkit.arguments import check_age, check_number
+from pushkit.options import Age, Number, check_options
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.script import Script, Statement, run_for_ids, to_micros
 
@@ -23,18 +23,21 @@ class Retention:
     A deleted delivery cannot be shown or sent again, and its idempotency key is forgotten. A
     config that is removed and set again continues the `seq` of the deliveries that are left.
 
+    Attributes:
+        delivered: How long delivered and cancelled deliveries are kept.
+        dead: How long dead letters are kept.
+        per_task: How many finished deliveries of a task to keep, the newest.
+
     Raises:
         ConfigError: A value is negative, or an age longer than a hundred years.
     """
 
-    delivered: timedelta | None = timedelta(days=7)  # delivered and cancelled deliveries
-    dead: timedelta | None = timedelta(days=30)  # dead letters
-    per_task: int | None = None  # how many finished deliveries of a task to keep, the newest
+    delivered: Age | None = timedelta(days=7)
+    dead: Age | None = timedelta(days=30)
+    per_task: Number | None = None
 
     def __post_init__(self) -> None:
-        check_age("retain: delivered", self.delivered)
-        check_age("retain: dead", self.dead)
-        check_number("retain: per_task", self.per_task)
+        check_options(self, of="retain: ")
 
 
 class Excess(NamedTuple):

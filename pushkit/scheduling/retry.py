@@ -24,8 +24,8 @@ from tenacity import (
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base, wait_random_exponential
 
-from pushkit.arguments import check_callable, check_list, check_type
 from pushkit.errors import ConfigError
+from pushkit.options import check_options, checked
 
 T = TypeVar("T")
 
@@ -49,6 +49,7 @@ class wait_schedule(wait_base):  # noqa: N801  # named like tenacity's own
         ConfigError: The list is empty, a wait is negative, or the jitter is not from 0 to under 1.
     """
 
+    @checked
     def __init__(
         self,
         seconds: Sequence[float] = DEFAULT_SCHEDULE,
@@ -56,8 +57,6 @@ class wait_schedule(wait_base):  # noqa: N801  # named like tenacity's own
         jitter: float = 0.2,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        check_list("wait_schedule", seconds, of=int | float)
-        check_type("wait_schedule: jitter", jitter, int | float)
         if not seconds or min(seconds) < 0 or not 0 <= jitter < 1:
             raise ConfigError("wait_schedule: expected waits of 0 s or more, and 0 <= jitter < 1")
         self._seconds = tuple(seconds)
@@ -80,8 +79,8 @@ class RetryPolicy:
             `seconds_since_start` is the age that the work will have at the next attempt.
     """
 
-    wait: wait_base = field(default_factory=wait_schedule)
-    stop: stop_base = field(
+    wait: wait_base | Callable[[RetryCallState], float] = field(default_factory=wait_schedule)
+    stop: stop_base | Callable[[RetryCallState], bool] = field(
         default_factory=lambda: (
             stop_after_attempt(len(DEFAULT_SCHEDULE) + 1)
             | stop_after_delay(MAX_AGE.total_seconds())
@@ -89,8 +88,7 @@ class RetryPolicy:
     )
 
     def __post_init__(self) -> None:
-        check_callable("retry: wait", self.wait)
-        check_callable("retry: stop", self.stop)
+        check_options(self, of="retry: ")
 
 
 def next_attempt(

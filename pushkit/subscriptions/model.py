@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from pushkit.a2a import AnyUpdate, PushConfig, TaskState, UpdateKind, WireVersion
-from pushkit.arguments import check_list, check_type, read_member
+from pushkit.options import check_options
 from pushkit.queue.rules import Queue
 from pushkit.queue.tables import QueueTables
 from pushkit.record import field, record
@@ -44,9 +44,7 @@ class Filter:
     last_chunk_only: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "states", _members("states", TaskState, self.states))
-        object.__setattr__(self, "kinds", _members("kinds", UpdateKind, self.kinds))
-        check_type("filter: last_chunk_only", self.last_chunk_only, bool)
+        check_options(self, of="filter: ")
 
     def accepts(self, update: AnyUpdate) -> bool:
         """Return whether an update is wanted."""
@@ -55,15 +53,6 @@ class Filter:
         if self.last_chunk_only and update.is_partial:
             return False
         return self.states is None or update.state is None or update.state in self.states
-
-
-def _members(
-    name: str, kind: type[StrEnum], given: Collection[str] | None
-) -> frozenset[StrEnum] | None:
-    if given is None:
-        return None
-    check_list(f"filter: {name}", given)
-    return frozenset(read_member(f"filter: {name}", each, kind) for each in given)
 
 
 EVERYTHING = Filter()

@@ -17,13 +17,12 @@ from typing import Any, NoReturn
 
 import click
 
-from pushkit.arguments import LONGEST_AGE
 from pushkit.errors import DestinationRefusedError, PushkitError
+from pushkit.options import LONGEST_AGE, UNITS
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
 
 _AGE = re.compile(r"([0-9]{1,7})([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class LazyGroup(click.Group):
@@ -118,17 +117,10 @@ def parse_age(value: str) -> timedelta:
     found = _AGE.fullmatch(value)
     if found is None:
         raise click.BadParameter("expected a number and s, m, h or d, for example 30d")
-    read = timedelta(**{_UNITS[found[2]]: int(found[1])})
+    read = timedelta(**{UNITS[found[2]]: int(found[1])})
     if read > LONGEST_AGE:
         raise click.BadParameter(f"expected at most {LONGEST_AGE.days}d")
     return read
-
-
-def age_text(age: timedelta) -> str:
-    """Write an age in whole seconds as `parse_age` reads it, in the largest unit that is exact."""
-    sizes = {letter: timedelta(**{unit: 1}) for letter, unit in _UNITS.items()}
-    largest = [letter for letter, size in sizes.items() if not age % size][-1]
-    return f"{age // sizes[largest]}{largest}"
 
 
 def painted(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:

@@ -20,6 +20,7 @@ from click.core import ParameterSource
 
 from pushkit.errors import ConfigError
 from pushkit.files import unmarked
+from pushkit.options import REQUIRED, Bounds, Option, age_text, options_of, sentences_of
 from pushkit.storage.location import masked
 from pushkit.terminal.command import json_option, parse_age
 from pushkit.terminal.output import Columns, table_of
@@ -35,6 +36,9 @@ FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 PATH: Final = click.Path(dir_okay=False, path_type=Path)
 """A file that may not exist yet."""
 
+FOREVER: Final = "forever"
+"""For what has no end, in place of an age."""
+
 allow_option = click.option(
     "--allow",
     multiple=True,
@@ -48,19 +52,8 @@ def egress_options(make: Callable[..., object]) -> OptionDecorator:
     return gathered(
         "connections",
         make,
-        proxy=variable_option(
-            "--proxy",
-            envvar="PUSHKIT_PROXY",
-            metavar="URL",
-            help="An egress proxy: http://[user:password@]host:port. Hosts on this machine, and of"
-            " --allow, are reached without it.",
-        ),
-        ca_file=variable_option(
-            "--ca-file",
-            envvar="PUSHKIT_CA_FILE",
-            type=FILE,
-            help="Root certificates in PEM, trusted beside the system's.",
-        ),
+        proxy=option_of(make, "proxy", metavar="URL", envvar="PUSHKIT_PROXY"),
+        ca_file=option_of(make, "ca_file", type=FILE, envvar="PUSHKIT_CA_FILE"),
     )
 
 
@@ -77,25 +70,9 @@ def card_trust_options(make: Callable[..., object]) -> OptionDecorator:
     return gathered(
         "trusted",
         made,
-        keys=click.option(
-            "--key",
-            "keys",
-            multiple=True,
-            type=PATH,
-            help="Trust these public keys: PEM or a JWK Set.",
-        ),
-        jwks=click.option(
-            "--jwks",
-            multiple=True,
-            metavar="FILE_OR_URL",
-            help="Trust this JWK Set: a file or an https URL.",
-        ),
-        trust_file=click.option(
-            "--trust",
-            "trust_file",
-            type=PATH,
-            help="Trust the keys in this TOML file, for each origin.",
-        ),
+        keys=option_of(make, "keys", "--key", "keys"),
+        jwks=option_of(make, "jwks", metavar="FILE_OR_URL"),
+        trust_file=option_of(make, "trust_file", "--trust", "trust_file"),
     )
 
 
@@ -202,6 +179,60 @@ def seconds_option(*names: str, within: tuple[int, int], **more: Any) -> OptionD
     return click.option(*names, type=click.IntRange(*within), callback=span, **more)
 
 
+def option_of(
+    declared: Callable[..., object], name: str, *words: str, **more: Any
+) -> OptionDecorator:
+    """Add an option of a class (see `pushkit.options`) to a command.
+
+    Args:
+        declared: The class.
+        name: The option's name there.
+        *words: What is written, and the name of the command's argument; by default from `name`.
+        **more: Other arguments of `click.option`; they precede.
+    """
+    option = options_of(declared)[name]
+    says = sentences_of(declared).get(name, "")  # there are no docstrings under -OO
+    own = {"help": says.partition(". ")[0].removesuffix(".") + ".", **_click_type(option)}
+    written = words or (f"--{name.replace('_', '-')}",)
+    return click.option(*written, **{**own, "show_envvar": "envvar" in more, **more})
+
+
+def _click_type(option: Option) -> dict[str, Any]:
+    """Return the arguments of `click.option` that follow from an option's type and default."""
+    default = None if option.default is REQUIRED else option.default
+    if bool in option.kinds:
+        return {"is_flag": True, "default": default}
+    if option.items:
+        return {"multiple": True, "type": PATH if Path in option.items else str}
+    if option.enum is not None:
+        choices = {each.value: each for each in option.enum}
+        return {
+            "type": click.Choice(list(choices)),
+            "default": default and option.enum(default).value,
+            "callback": read_by(choices.__getitem__),
+        }
+    if timedelta in option.kinds:
+        return _click_age(option, default)
+    if int in option.kinds:
+        bounds = option.bounds or Bounds()
+        return {"type": click.IntRange(bounds.least, bounds.most), "default": default}
+    return {"type": PATH if Path in option.kinds else str, "default": default}
+
+
+def _click_age(option: Option, default: timedelta | None) -> dict[str, Any]:
+    lasts = type(None) in option.kinds
+
+    def read(value: str) -> object:
+        try:
+            return option.check(None if lasts and value == FOREVER else parse_age(value), "")
+        except ConfigError as exc:
+            raise click.BadParameter(str(exc).removeprefix(": ")) from exc
+
+    shown = FOREVER if default is None else age_text(default)
+    metavar = f"AGE|{FOREVER}" if lasts else "AGE"
+    return {"metavar": metavar, "default": shown, "callback": read_by(read)}
+
+
 def age_option(name: str, **more: Any) -> OptionDecorator:
     """Add an option like `90m`, `12h` or `7d`; the command gets a `timedelta`."""
     return click.option(name, callback=read_by(parse_age), **more)
@@ -270,38 +301,36 @@ def chosen_options(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardOptions:
-    """Where a dashboard listens, and what its visitors may do."""
+    """Where a dashboard listens, and what its visitors may do.
 
-    listen: str  # `host:port`; a token is needed unless this is a loopback address
-    variable: str  # the environment variable that may hold the token
-    hosts: tuple[str, ...] = ()  # the names that `Host` headers may contain
-    token_file: Path | None = None  # a file with the token, mode 0600; precedes the variable
-    allow_actions: bool = False  # whether a visitor with the token may change anything
-    audit_log: Path | None = None  # gets a line for every action; None for standard error
+    Attributes:
+        listen: `host:port` of its own listener; beyond loopback a token is required.
+        variable: The environment variable that may hold the token.
+        hosts: The host names under which browsers reach it.
+        token_file: A file with the token, mode 0600; it precedes the variable.
+        allow_actions: Allow actions, such as redrive, with the token.
+        audit_log: A file to which every action adds a line; by default the log (standard error)
+            gets it.
+    """
+
+    listen: str
+    variable: str
+    hosts: Sequence[str] = ()
+    token_file: Path | None = None
+    allow_actions: bool = False
+    audit_log: Path | None = None
 
 
 def dashboard_options(*, listen: str, variable: str) -> OptionDecorator:
     """Add these options to a command, which gets a `DashboardOptions` as `options`."""
+    own = functools.partial(option_of, DashboardOptions)
+    in_variable = f"A file with the token, mode 0600.  [env var: {variable} holds the token itself]"
     return gathered(
         "options",
         functools.partial(DashboardOptions, variable=variable),
-        listen=click.option(
-            "--listen", default=listen, help="Address and port; needs a token unless on loopback."
-        ),
-        hosts=click.option(
-            "--host", "hosts", multiple=True, help="A host name under which browsers reach it."
-        ),
-        token_file=click.option(
-            "--token-file",
-            type=PATH,
-            help=f"A file with the token, mode 0600.  [env var: {variable} holds the token itself]",
-        ),
-        allow_actions=click.option(
-            "--allow-actions", is_flag=True, help="Allow actions, such as redrive, with the token."
-        ),
-        audit_log=click.option(
-            "--audit-log",
-            type=PATH,
-            help="A file to which every action adds a line.  [default: standard error]",
-        ),
+        listen=own("listen", default=listen),
+        hosts=own("hosts", "--host", "hosts"),
+        token_file=own("token_file", help=in_variable),
+        allow_actions=own("allow_actions"),
+        audit_log=own("audit_log"),
     )

@@ -9,21 +9,12 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from datetime import date, time
-from pathlib import Path
-from typing import Annotated, Final, TypeAlias, TypeGuard, get_args
+from typing import Final, TypeAlias, TypeGuard, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-
-def _path_of_file(value: Path) -> Path:
-    if value == Path() or "\0" in str(value):  # the empty path, and what no system opens
-        raise ValueError("expected the path of a file")
-    return value
-
-
-File = Annotated[Path, AfterValidator(_path_of_file)]
-"""The path of a file."""
 Location: TypeAlias = tuple[int | str, ...]
 
 _TABLE = re.compile(r"^\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?")
@@ -61,7 +52,12 @@ _TYPES: Final = (
 def mistakes_of(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Location, str]]:
     """Yield the location of each mistake, and a message with what was expected there."""
     for mistake in error.errors(include_url=False):
-        yield mistake["loc"], _message(mistake, model)
+        where, says = mistake["loc"], _message(mistake, model)
+        member, _, rest = says.partition(": ")
+        while rest and member in settings_in(_table_at(where, model) or model):
+            where, says = (where if where[-1:] == (member,) else (*where, member)), rest
+            member, _, rest = says.partition(": ")
+        yield where, says
 
 
 def _message(mistake: ErrorDetails, model: type[BaseModel]) -> str:
@@ -90,10 +86,21 @@ def _found(kind: str, found: object) -> str:
 
 
 def _unknown_setting(location: Location, model: type[BaseModel]) -> str:
-    name, table = str(location[-1]), _table_at(location[:-1], model) or model
-    if name not in table.model_fields and name in model.model_fields:
+    name, known = str(location[-1]), settings_in(_table_at(location[:-1], model) or model)
+    if name not in known and name in settings_in(model):
         return "there is no such setting here: it belongs above the first [table]"
-    return f"there is no such setting{did_you_mean(name, table.model_fields)}"
+    return f"there is no such setting{did_you_mean(name, known)}"
+
+
+def settings_in(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the settings of a table, by their names in the file."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def is_composite(annotation: object) -> bool:
+    """Return whether a setting is a table or a list."""
+    inner = (annotation, *get_args(annotation))
+    return any(_is_model(each) or get_origin(each) is list for each in inner)
 
 
 def _table_at(location: Location, model: type[BaseModel]) -> type[BaseModel] | None:
@@ -101,8 +108,8 @@ def _table_at(location: Location, model: type[BaseModel]) -> type[BaseModel] | N
     found: type[BaseModel] | None = model
     for step in location:
         if isinstance(step, str) and found is not None:
-            annotation: object = found.model_fields[step].annotation
-            inner = (annotation, *get_args(annotation))
+            field = settings_in(found).get(step)
+            inner = (field.annotation, *get_args(field.annotation)) if field else ()
             found = next((each for each in inner if _is_model(each)), None)
     return found
 

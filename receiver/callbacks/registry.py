@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from pushkit.a2a import TaskState, UpdateKind
-from pushkit.arguments import check_callable, check_duration, check_list, read_member
+from pushkit.arguments import check_duration
 from pushkit.errors import ConfigError
+from pushkit.options import checked
 from pushkit.record import record
 from receiver.inbox.model import Notification
 
@@ -75,6 +76,7 @@ class CallbackRegistry:
         # Whether more are refused: they would miss the notifications that are done by then.
         self.is_frozen = False
 
+    @checked
     def add(
         self,
         function: CallbackFunction,
@@ -88,21 +90,29 @@ class CallbackRegistry:
     ) -> Callback:
         """Register a function.
 
+        Args:
+            function: A plain function (run in a thread) or a coroutine function.
+            kinds: Kinds of updates, of `task`, `status-update`, `artifact-update` and `message`;
+                all if empty.
+            states: Task states; all if empty. If there are any, an update without a state is not
+                wanted.
+            senders: Names of senders; all if empty.
+            tasks: Ids of tasks; all if empty.
+            name: What the inbox calls it; `module:function` if None.
+            timeout: How long one call may take; `"none"` for any time, None for the receiver's.
+
         Raises:
             ConfigError: An unknown kind or state, a time-out that is not positive, nothing that can
                 be called, a generator, a function that takes no notification, a name that is taken,
                 or the registry is frozen.
         """
-        check_callable("callback", function)
         if timeout is not None and timeout != NO_TIMEOUT:
             check_duration("timeout", timeout, otherwise=", or 'none'")
-        check_list("senders", senders)
-        check_list("tasks", tasks)
         callback = Callback(
             name=name or f"{function.__module__}:{getattr(function, '__qualname__', 'callback')}",
             function=function,
-            kinds=frozenset(read_member("kinds", kind, UpdateKind) for kind in kinds),
-            states=frozenset(read_member("states", state, TaskState) for state in states),
+            kinds=frozenset(map(UpdateKind, kinds)),
+            states=frozenset(map(TaskState, states)),
             senders=frozenset(senders),
             tasks=frozenset(tasks),
             timeout=timeout,

@@ -6,13 +6,12 @@ bytes: neither the writer of a SQLite file nor the locks of PostgreSQL are held 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from pushkit.arguments import LONGEST_AGE, Kind, check_number, check_types
-from pushkit.errors import ConfigError
+from pushkit.options import LastingAge, Number, check_options
 from pushkit.storage.script import (
     Script,
     Statement,
@@ -39,8 +38,8 @@ class InboxRetention:
     A notification that was deleted cannot be shown, redriven or waited for any more.
 
     Attributes:
-        done: Notifications whose callbacks have all succeeded.
-        dead: Dead letters.
+        done: How long notifications are kept whose callbacks have all succeeded.
+        dead: How long dead letters are kept.
         max_done: How many done notifications to keep, the newest.
         ids: How long accepted ids are remembered. If this is shorter than the time of the sender's
             last retry (90 h for pushkit), an update may be called back twice.
@@ -50,28 +49,15 @@ class InboxRetention:
             ended are deleted with the ids.
     """
 
-    done: timedelta | None = timedelta(days=7)
-    dead: timedelta | None = None
-    max_done: int | None = None
-    ids: timedelta = timedelta(hours=96)
-    sequences: timedelta = timedelta(days=30)
-    expected: timedelta | None = timedelta(days=90)
+    done: LastingAge | None = timedelta(days=7)
+    dead: LastingAge | None = None
+    max_done: Number | None = None
+    ids: LastingAge = timedelta(hours=96)
+    sequences: LastingAge = timedelta(days=30)
+    expected: LastingAge | None = timedelta(days=90)
 
     def __post_init__(self) -> None:
-        check_types(self, _KINDS, of="retention: ")
-        ages = (self.done, self.dead, self.ids, self.sequences, self.expected)
-        if any(age is not None and not timedelta(0) < age <= LONGEST_AGE for age in ages):
-            raise ConfigError(
-                f"retention: expected ages above zero and up to {LONGEST_AGE.days} days,"
-                " or None for ever"
-            )
-        check_number("retention: max_done", self.max_done)
-
-
-_KINDS: Mapping[str, Kind] = {
-    **dict.fromkeys(("done", "dead", "expected"), timedelta | None),
-    **dict.fromkeys(("ids", "sequences"), timedelta),
-}
+        check_options(self, of="retention: ")
 
 
 def finished_before(status: InboxStatus, end: Position, *, limit: int) -> Script[list[int]]:

@@ -6,17 +6,16 @@ import contextlib
 import pkgutil
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from pydantic import BaseModel, model_validator
+from pydantic import Field, model_validator
 
-from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError, InvalidUrlError, PushkitError
 from pushkit.net.destination import DestinationPolicy
+from pushkit.terminal.tables import Table, with_options
 from pushkit.url import Url
-from receiver.callbacks.registry import CallbackFunction, Timeout, Wanted
+from receiver.callbacks.registry import CallbackFunction, CallbackRegistry, Timeout
 from receiver.forwards import (
     FORWARD_TIMEOUT,
     STREAM_SCHEMES,
@@ -25,34 +24,18 @@ from receiver.forwards import (
     HttpForward,
     StreamForward,
 )
-from receiver.settings.values import (
-    ModuleAndFunction,
-    NotEmpty,
-    Positive,
-    PositiveOrNone,
-    seconds_of,
+from receiver.settings.values import ModuleAndFunction, NotEmpty, Seconds, SecondsOrNone
+
+
+@with_options(
+    CallbackRegistry.add, without="function name timeout", types={"tasks": list[NotEmpty]}
 )
-
-
-class WantedSettings(BaseModel, extra="forbid", hide_input_in_errors=True):
+class WantedSettings(Table):
     """Which notifications a callback or a forward gets."""
 
-    # Kinds of updates, of `task`, `status-update`, `artifact-update` and `message`; all if empty.
-    kinds: list[UpdateKind] = []
-    states: list[TaskState] = []  # task states; all if empty
-    senders: list[str] = []  # names of senders; all if empty
-    tasks: list[NotEmpty] = []  # ids of tasks; all if empty
-
-    def wanted(self, *, name: str | None, timeout: Timeout) -> Wanted:
+    def wanted(self, *, name: str | None, timeout: Timeout) -> dict[str, Any]:
         """Return the arguments with which the callback is registered."""
-        return Wanted(
-            kinds=self.kinds,
-            states=self.states,
-            senders=self.senders,
-            tasks=self.tasks,
-            name=name,
-            timeout=timeout,
-        )
+        return {**self.given(CallbackRegistry.add), "name": name, "timeout": timeout}
 
 
 class CallbackSettings(WantedSettings):
@@ -60,7 +43,7 @@ class CallbackSettings(WantedSettings):
 
     call: ModuleAndFunction  # `module:function`; the module may be in the folder of this file
     # How long one call may take; `"none"` for any time. The default is `callback_timeout_seconds`.
-    timeout_seconds: PositiveOrNone | None = None
+    timeout: SecondsOrNone = Field(None, alias="timeout_seconds")
 
     def load(self, folder: Path) -> CallbackFunction:
         """Import the function, also from the file's folder. Raises ConfigError: it has none."""
@@ -86,7 +69,7 @@ class ForwardSettings(WantedSettings):
     command: list[str] | None = None  # a command that gets each on its standard input
     name: NotEmpty | None = None  # its name in the log and the inbox; by default its URL or command
     # How long one attempt may take.
-    timeout_seconds: Positive = seconds_of(FORWARD_TIMEOUT)
+    timeout: Seconds = Field(FORWARD_TIMEOUT, alias="timeout_seconds")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -103,16 +86,15 @@ class ForwardSettings(WantedSettings):
         ca_file: Path | None = None,
     ) -> Forward:
         """Return the forward. Raises ConfigError: no such URL or command."""
-        timeout = timedelta(seconds=self.timeout_seconds)
         if self.command is not None:
-            return CommandForward(self.command, folder=folder, timeout=timeout)
+            return CommandForward(self.command, folder=folder, timeout=self.timeout)
         to = self.to or ""
         if to.partition("://")[0] in STREAM_SCHEMES:
-            return StreamForward(to, timeout=timeout)
+            return StreamForward(to, timeout=self.timeout)
         with contextlib.suppress(InvalidUrlError):  # which `HttpForward` refuses
             if DestinationPolicy(allow).allows_by_name(Url.parse(to)):
                 proxy = None
-        return HttpForward(to, timeout=timeout, proxy=proxy, ca_file=ca_file)
+        return HttpForward(to, timeout=self.timeout, proxy=proxy, ca_file=ca_file)
 
 
 def _refuse_namesakes(folder: Path) -> None:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
-
 from pushkit.errors import ConfigError, DestinationRefusedError
-from pushkit.files import read_file
 from pushkit.net.destination import DestinationPolicy
-from pushkit.terminal.toml import Location, line_of, mistakes_of, name_of
+from pushkit.terminal.tables import TomlFile
+from pushkit.terminal.toml import Location, name_of
 from pushkit.url import parse_host_and_port
 from receiver.settings.service import ReceiverSettings
-
-_NO_SETTING = "there is no such setting"
 
 
 def load_settings(path: Path) -> ReceiverSettings:
@@ -29,38 +20,14 @@ def load_settings(path: Path) -> ReceiverSettings:
         ConfigError: `file:line: member: what was expected`, one line per mistake.
     """
     try:
-        text = read_file(path).decode("utf-8")
-        place = functools.partial(_place, path, text)
-        document = tomllib.loads(text)
-        # Arguments of pydantic's, not settings: members of ours never begin with `_`.
-        unknown: list[Location] = [(name,) for name in document if name.startswith("_")]
-        for each in unknown:
-            del document[str(each[0])]
-        settings = ReceiverSettings(**document).read_from(path, place)
+        file = TomlFile.read(path, variables="RECEIVER_")
     except FileNotFoundError as exc:
         instead = "name the configuration by --config or RECEIVER_CONFIG"
         raise ConfigError(f"{path}: {exc.strerror}; {instead}") from exc
-    except OSError as exc:
-        raise ConfigError(f"{path}: {exc.strerror}") from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"{path}: not UTF-8 at byte {exc.start}") from exc
-    except ValidationError as exc:
-        found = [(at, _NO_SETTING) for at in unknown] + list(mistakes_of(exc, ReceiverSettings))
-        raise ConfigError("\n".join(f"{place(at)}: {says}" for at, says in found)) from exc
-    except SettingsError as exc:
-        field = re.search(r'field "(\w+)"', str(exc))
-        variable = f"RECEIVER_{field[1].upper()}" if field else "the environment"
-        raise ConfigError(f'{variable}: expected JSON, such as ["a", "b"] for a list') from exc
-    except (ValueError, RecursionError) as exc:
-        raise ConfigError(f"{path}: not TOML: {exc}") from exc
-    wrong = [
-        *((at, _NO_SETTING) for at in unknown),
-        *_unknown_senders(settings),
-        *_refused_urls(settings),
-        *_taken_ports(settings),
-    ]
+    settings = file.to(ReceiverSettings)
+    wrong = [*_unknown_senders(settings), *_refused_urls(settings), *_taken_ports(settings)]
     if wrong:
-        raise ConfigError("\n".join(f"{place(at)}: {says}" for at, says in wrong))
+        raise ConfigError("\n".join(file.placed(at, says) for at, says in wrong))
     return settings
 
 
@@ -106,11 +73,3 @@ def _taken_ports(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
             other = taken.setdefault(host_and_port, location)
             if other != location:
                 yield location, f"found {address}, which {name_of(other)} has: choose another port"
-
-
-def _place(path: Path, text: str, location: Location) -> str:
-    """Return where a member was set: its variable, or its line in the file and its name."""
-    variable = f"RECEIVER_{str(location[0]).upper()}" if location else ""
-    if variable in os.environ:
-        return variable
-    return f"{path}:{line_of(text, location)}: {name_of(location)}"

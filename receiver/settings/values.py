@@ -1,120 +1,75 @@
-"""The types of settings, each with its check."""
+"""The types of settings that no option of the code has, each with its check."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import AfterValidator, Field, PlainSerializer
 
-from pushkit.arguments import LONGEST_AGE
 from pushkit.errors import ConfigError
 from pushkit.files import read_file
 from pushkit.net.dialling import EgressProxy
+from pushkit.options import Bounds
+from pushkit.terminal.tables import whole
 from pushkit.url import audience_of, parse_host_and_port
+from receiver.callbacks.registry import NO_TIMEOUT, Timeout
 from receiver.limits import RateLimit
 
 
-def _absolute_url(value: str) -> str:
-    try:
-        audience_of(value)
-    except ConfigError as exc:
-        raise ValueError("expected an absolute http or https URL") from exc
-    return value
+def _read_by(read: Callable[[str], object], says: str = "") -> AfterValidator:
+    """Refuse a text that cannot be read; `says` is the message, else that of `read`."""
+
+    def check(value: str) -> str:
+        try:
+            found = read(value)
+        except (ConfigError, ValueError) as exc:
+            raise ValueError(says or str(exc).partition(": ")[2]) from exc
+        if found is None:
+            raise ValueError(says)
+        return value
+
+    return AfterValidator(check)
 
 
-def _proxy(value: str) -> str:
-    try:
-        EgressProxy.parse(value)
-    except ConfigError as exc:
-        raise ValueError(str(exc).removeprefix("proxy: ")) from exc
-    return value
-
-
-def _host_and_port(value: str) -> str:
-    if parse_host_and_port(value) is None:
-        raise ValueError("expected host:port, for example 127.0.0.1:9000")
-    return value
-
-
-def _network(value: str) -> str:
-    try:
-        ipaddress.ip_network(value)
-    except ValueError as exc:
-        raise ValueError("expected an address or a network, like 10.0.0.0/8") from exc
-    return value
-
-
-def _module_and_function(value: str) -> str:
-    if not re.fullmatch(r"[\w.]+:[\w.]+", value):
-        raise ValueError("expected module:function, for example handlers:completed")
-    return value
-
-
-def _none_for_ever(value: object) -> object:
-    if value is None or value == FOREVER:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= LONGEST_AGE.days:
-        raise ValueError(f"expected a whole number from 1 to {LONGEST_AGE.days}, or {FOREVER!r}")
-    return value
-
-
-def _no_boolean(value: object) -> object:
-    if isinstance(value, bool):  # pydantic reads it as 0 or 1
-        raise ValueError("expected a whole number, found true or false")  # noqa: TRY004
-    return value
-
-
-def _whole_or_none(value: object, read: ValidatorFunctionWrapHandler) -> object:
-    try:
-        return read(value)
-    except ValidationError as exc:
-        raise ValueError("expected a whole number from 1 on, or 'none'") from exc
-
-
-FOREVER: Final = "forever"
-# Fits a duration, a moment that far in the future, and an integer column of a database.
-_LARGEST: Final = 2**31 - 1
-Days = Annotated[
-    int | None,
-    BeforeValidator(_none_for_ever),
-    PlainSerializer(lambda days: FOREVER if days is None else days),
-]
-"""Whole days, or `"forever"`: None."""
-Secrets = Annotated[
-    list[str], PlainSerializer(lambda secrets: ["***"] * len(secrets), when_used="json")
-]
-"""Secrets: `receiver check` shows only how many there are."""
-Positive = Annotated[int, BeforeValidator(_no_boolean), Field(gt=0, le=_LARGEST)]
-NotNegative = Annotated[int, BeforeValidator(_no_boolean), Field(ge=0, le=_LARGEST)]
-PositiveOrNone = Annotated[Positive | Literal["none"], WrapValidator(_whole_or_none)]
+_FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 NotEmpty = Annotated[str, Field(min_length=1)]
-Url = Annotated[str, AfterValidator(_absolute_url)]
-Proxy = Annotated[str, AfterValidator(_proxy)]
-HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
-Network = Annotated[str, AfterValidator(_network)]
-ModuleAndFunction = Annotated[str, AfterValidator(_module_and_function)]
+Url = Annotated[str, _read_by(audience_of, "expected an absolute http or https URL")]
+Proxy = Annotated[str, _read_by(EgressProxy.parse)]
+HostAndPort = Annotated[
+    str, _read_by(parse_host_and_port, "expected host:port, for example 127.0.0.1:9000")
+]
+Network = Annotated[
+    str, _read_by(ipaddress.ip_network, "expected an address or a network, like 10.0.0.0/8")
+]
+ModuleAndFunction = Annotated[
+    str, _read_by(_FUNCTION.fullmatch, "expected module:function, for example handlers:completed")
+]
 
-
-def seconds_of(duration: timedelta) -> int:
-    """Return a default of the code in the unit of the file."""
-    return duration // timedelta(seconds=1)
-
-
-def rate(per_second: int) -> RateLimit:
-    """Return a rate whose burst is twice as much."""
-    return RateLimit(per_second=per_second, burst=2 * per_second)
+_SECOND = timedelta(seconds=1)
+_PER_SECOND = Bounds(least=1)
+if TYPE_CHECKING:
+    Rate: TypeAlias = RateLimit
+    Seconds: TypeAlias = timedelta
+    SecondsOrNone: TypeAlias = Timeout
+else:
+    Rate = Annotated[
+        whole(_PER_SECOND),
+        AfterValidator(lambda number: RateLimit(per_second=number, burst=2 * number)),
+        PlainSerializer(lambda rate: rate and int(rate.per_second)),
+    ]
+    Seconds = whole(Bounds(above=timedelta(0)), unit=_SECOND)
+    SecondsOrNone = Annotated[
+        whole(Bounds(above=timedelta(0)), unit=_SECOND, word_for_none=NO_TIMEOUT),
+        AfterValidator(lambda timeout: NO_TIMEOUT if timeout is None else timeout),
+        PlainSerializer(
+            lambda timeout: timeout // _SECOND if isinstance(timeout, timedelta) else timeout
+        ),
+    ]
 
 
 def read_text(path: Path, *, setting: str) -> str:

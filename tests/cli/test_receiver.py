@@ -300,7 +300,7 @@ def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: 
         pytest.param("tasks", "tolerance_seconds", "{0}:9: senders[0].tol", id="wrong type"),
         pytest.param("https://client", "client", "{0}:1: url: expected an absolute", id="no URL"),
         pytest.param(
-            f'issuer = "{ISSUER}"\n', "", "{0}:4: senders[0]: issuer: found none", id="no issuer"
+            f'issuer = "{ISSUER}"\n', "", "{0}:4: senders[0].issuer: found none", id="no issuer"
         ),
         pytest.param(
             'jwks_file = "jwks.json"\n',
@@ -309,7 +309,7 @@ def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: 
             id="no keys",
         ),
         pytest.param(
-            'tasks = "bind"', 'path = "push"', "{0}:4: senders[0]: path: expected", id="path"
+            'tasks = "bind"', 'path = "push"', "{0}:9: senders[0].path: expected", id="path"
         ),
         pytest.param(
             'tasks = "bind"', 'audience = ["x"]', "{0}:9: senders[0].audience[0]:", id="audience"

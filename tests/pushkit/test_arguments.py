@@ -120,7 +120,7 @@ def callback(**given: Any) -> object:
         pytest.param(ruled_sender, {"refused_networks": "::/0"}, "refused_n", id="networks"),
         pytest.param(ruled_sender, {"ports": ["443"]}, "ports: found str in", id="ports"),
         pytest.param(ruled_sender, {"on_decision": 5}, "on_decision: found int", id="decisions"),
-        pytest.param(wait_schedule, {"seconds": 5}, "wait_schedule: found int", id="waits"),
+        pytest.param(wait_schedule, {"seconds": 5}, "seconds: found int", id="waits"),
         pytest.param(wait_schedule, {"jitter": "0.1"}, "jitter: found str", id="jitter"),
         pytest.param(RetryPolicy, {"stop": 5}, "stop: found int", id="stop"),
         pytest.param(RetryPolicy, {"wait": 5}, "wait: found int", id="wait"),

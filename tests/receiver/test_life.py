@@ -247,7 +247,7 @@ async def test_calls_open_a_new_receiver_but_not_a_closed_one(
     [
         ({"url": None}, "url: found NoneType, expected str"),
         ({"senders": []}, "senders: expected a list of at least one trusted sender"),
-        ({"senders": SENDER}, "senders: expected a list of at least one trusted sender"),
+        ({"senders": SENDER}, "senders: found TrustedSender, expected a list"),
         ({"limits": {"max_body_bytes": 1}}, "limits: found dict, expected Limits"),
     ],
 )

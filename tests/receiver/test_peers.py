@@ -105,7 +105,7 @@ def test_a_proxy_is_an_address_or_a_network(entry: str) -> None:
 
 
 def test_a_string_in_place_of_the_list_of_proxies_is_refused() -> None:
-    with pytest.raises(ConfigError, match="trusted_proxies: expected a list, found a string"):
+    with pytest.raises(ConfigError, match=r"trusted_proxies: found '10.0.0.0/8', expected a list"):
         Peers("10.0.0.0/8")
 
 

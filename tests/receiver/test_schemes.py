@@ -558,7 +558,7 @@ def test_standard_webhooks_alone_needs_a_path_of_its_own(world: World) -> None:
     ("changes", "says"),
     [
         pytest.param({"schemes": frozenset()}, "at least one", id="no-scheme"),
-        pytest.param({"schemes": "jwt"}, "in a list", id="a-string"),
+        pytest.param({"schemes": "jwt"}, "expected a list", id="a-string"),
         pytest.param({"schemes": ["hmac"]}, "'hmac'", id="unknown-scheme"),
         pytest.param({"schemes": [JWT, WEBHOOKS]}, "webhook_secrets", id="no-secret"),
         pytest.param({"webhook_secrets": [SECRET]}, "webhook_secrets", id="no-use-for-it"),

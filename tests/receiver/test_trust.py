@@ -358,7 +358,7 @@ def test_a_secret_that_no_request_can_carry_is_refused_and_not_shown(
     ("changed", "said"),
     [
         ({"algorithms": []}, "algorithms: found none, expected at least one"),
-        ({"algorithms": "ES256"}, "algorithms: expected a list"),
+        ({"algorithms": "ES256"}, "algorithms: found 'ES256', expected a list"),
         ({"algorithms": ["none"]}, "algorithms: found 'none', expected one of ES256"),
     ],
 )

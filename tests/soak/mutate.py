@@ -53,7 +53,7 @@ __all__ = ["ROOMS", "Result", "Room", "Scratch", "sample"]
 # Modules that the tests import from other packages are imported once: each run is a fork.
 for _name in (
     *("aiohttp.web", "anyio.pytest_plugin", "asyncpg", "click.testing", "http_sf", "httpx"),
-    *("hypothesis", "jwcrypto.jwk", "jwt", "opentelemetry", "pydantic_settings", "pytest_aiohttp"),
+    *("hypothesis", "jwcrypto.jwk", "jwt", "opentelemetry", "pydantic", "pytest_aiohttp"),
     *("pytest_asyncio", "tenacity", "trustme"),
 ):
     importlib.import_module(_name)

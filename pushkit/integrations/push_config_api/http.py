@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote
 
 from pushkit.a2a import WireVersion
-from pushkit.arguments import check_callable, check_count
 from pushkit.bounded_json import JsonObject, JsonValue, read_json
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import MalformedJsonError, PushkitError
@@ -31,6 +30,7 @@ from pushkit.integrations.push_config_api.errors import (
     http_error,
     json_rpc_error,
 )
+from pushkit.options import Count, checked
 
 _JSON = "application/json"
 _A2A_JSON = "application/a2a+json"
@@ -90,16 +90,14 @@ class PushConfigApi:
         ConfigError: An argument has a wrong type.
     """
 
+    @checked
     def __init__(
         self,
         sender: PushSender | None,
         *,
         task_exists: TaskCheck | None,
-        max_body_bytes: int = 64 * 1024,
+        max_body_bytes: Count = 64 * 1024,
     ) -> None:
-        if task_exists is not None:
-            check_callable("task_exists", task_exists)
-        check_count("max_body_bytes", max_body_bytes)
         self.max_body_bytes = max_body_bytes
         self._sender = sender
         self._configs = Configs(sender, task_exists)

@@ -659,7 +659,7 @@ def test_a_retention_that_keeps_less_than_nothing_is_refused(given: dict[str, An
 
 
 async def test_a_purge_until_a_time_in_the_future_is_refused(desk: Desk) -> None:
-    with pytest.raises(ConfigError, match=r"^purge: older_than: found "):
+    with pytest.raises(ConfigError, match=r"^older_than: found "):
         await desk.admin.purge(older_than=timedelta(days=-1))
-    with pytest.raises(ConfigError, match=r"^purge: per_task: found -1"):
+    with pytest.raises(ConfigError, match=r"^per_task: found -1"):
         await desk.admin.purge(per_task=-1)

@@ -132,7 +132,7 @@ def test_a_function_that_takes_no_notification_is_refused(function: Any) -> None
 @pytest.mark.parametrize("name", [None, "named"])
 def test_what_is_no_function_is_refused(name: str | None) -> None:
     function: Any = 5
-    with pytest.raises(ConfigError, match="callback: found int, expected a callable"):
+    with pytest.raises(ConfigError, match="function: found int, expected a callable"):
         CallbackRegistry().add(function, name=name)
 
 

@@ -485,7 +485,7 @@ async def test_whatever_is_sent_has_a_specified_answer(
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ({"task_exists": True}, "task_exists: found bool, expected a callable"),
+        ({"task_exists": True}, "task_exists: found bool, expected a callable or None"),
         ({"max_body_bytes": "64k"}, "max_body_bytes: found str, expected int"),
     ],
 )
