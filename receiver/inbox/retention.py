@@ -6,6 +6,7 @@ bytes: neither the writer of a SQLite file nor the locks of PostgreSQL are held 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from typing import TypeAlias
 
 from pushkit.options import LastingAge, Number, check_options
 from pushkit.storage.script import (
+    Rows,
     Script,
     Statement,
     filled,
@@ -91,13 +93,27 @@ def end_of_excess(max_done: int) -> Script[Position | None]:
 def delete_finished(ids: Sequence[int], status: InboxStatus) -> Script[int]:
     """Delete those that still have this status, with their calls; return how many.
 
-    Their ids stay remembered, and queues that are empty then are deleted, too.
+    Their ids stay remembered, and queues that are empty then are deleted, too. What is left for the
+    next time: those of queues that another transaction holds, and of a leased queue the last one,
+    or nobody would delete its row.
     """
+    asked = yield from _asked(ids, status)
+    tasks = {row["queue_id"]: row["task_id"] for row in asked}
+    queues = yield from INBOX.lock(tasks, wait=False)
+    of_queue: dict[str, list[int]] = {queue_id: [] for queue_id in queues}
+    for row in asked:
+        if row["queue_id"] in of_queue:
+            of_queue[row["queue_id"]].append(int(row["id"]))
+    for queue_id, queue in queues.items():
+        if queue.lease_worker is not None and not (
+            yield from _has_others(queue_id, tasks[queue_id], of_queue[queue_id])
+        ):
+            of_queue[queue_id].pop()
     rows = yield from run_for_ids(
-        "DELETE FROM pushkit_inbox WHERE id IN (SELECT id FROM pushkit_inbox"
-        f" WHERE id IN ($ids) AND state = '{status.value}' FOR UPDATE SKIP LOCKED)"
-        " RETURNING id, queue_id, task_id, sender, delivery_id, body_sha256, received_at",
-        sorted(ids),
+        "DELETE FROM pushkit_inbox WHERE id IN ($ids)"
+        f" AND state = '{status.value}' RETURNING id, queue_id, sender, delivery_id,"
+        " body_sha256, received_at",
+        sorted(itertools.chain.from_iterable(of_queue.values())),
     )
     gone = [int(row["id"]) for row in rows]
     yield from run_for_ids("DELETE FROM pushkit_callbacks WHERE notification_id IN ($ids)", gone)
@@ -111,15 +127,31 @@ def delete_finished(ids: Sequence[int], status: InboxStatus) -> Script[int]:
             ]
         ),
     )
-    tasks = {row["queue_id"]: row["task_id"] for row in rows}
-    for queue_id in (yield from INBOX.lock(tasks, wait=False)):
-        # In the index of tasks; a notification without a task was alone in its queue.
-        yield Statement(
-            "DELETE FROM pushkit_inbox_queues WHERE id = $1 AND lease_worker IS NULL"
-            " AND NOT EXISTS (SELECT 1 FROM pushkit_inbox WHERE task_id = $2 AND queue_id = $1)",
-            (queue_id, tasks[queue_id]),
-        )
+    for queue_id in sorted({row["queue_id"] for row in rows}):
+        if queues[queue_id].lease_worker is None and not (
+            yield from _has_others(queue_id, tasks[queue_id], ())
+        ):
+            yield Statement("DELETE FROM pushkit_inbox_queues WHERE id = $1", (queue_id,))
     return len(gone)
+
+
+def _asked(ids: Sequence[int], status: InboxStatus) -> Script[Rows]:
+    """Return the queue and the task of those that have this status, by id."""
+    return run_for_ids(
+        "SELECT id, queue_id, task_id FROM pushkit_inbox"
+        f" WHERE id IN ($ids) AND state = '{status.value}' ORDER BY id",
+        sorted(ids),
+    )
+
+
+def _has_others(queue_id: str, task_id: str | None, but: Sequence[int]) -> Script[bool]:
+    """Return whether a queue has notifications besides these; it has only one without a task."""
+    rows = yield Statement(
+        "SELECT id FROM pushkit_inbox WHERE task_id = $2 AND queue_id = $1"  # the index of tasks
+        " ORDER BY id LIMIT CAST($3 AS BIGINT)",
+        (queue_id, task_id, len(but) + 1),
+    )
+    return any(int(row["id"]) not in but for row in rows)
 
 
 def forget_ids(accepted_before: datetime, *, limit: int = 1000) -> Script[int]:

@@ -320,14 +320,32 @@ def test_a_queue_is_deleted_with_its_last_notification(shelf: Shelf) -> None:
     assert queues(shelf) == []
 
 
-def test_a_queue_that_is_leased_stays_when_its_last_notification_is_deleted(shelf: Shelf) -> None:
-    notification_id = shelf.stored(1)
+@pytest.mark.parametrize("task_id", ["task-1", None])
+def test_the_last_notification_of_a_leased_queue_is_deleted_after_the_lease(
+    shelf: Shelf, task_id: str | None
+) -> None:
+    notification_id = shelf.stored(1, task_id)
     [claimed] = shelf.claim()
     shelf.run(store_results([(claimed, Change("done", 1))], now=shelf.now))
-    shelf.run(retention.delete_finished([notification_id], InboxStatus.DONE))
+    while_leased = shelf.run(retention.delete_finished([notification_id], InboxStatus.DONE))
+    there = shelf.ids(), queues(shelf)
+    shelf.query("UPDATE pushkit_inbox_queues SET lease_worker = NULL, lease_until = NULL")
 
-    assert shelf.ids() == []
-    assert queues(shelf) == [claimed.queue_id]
+    assert while_leased == 0
+    assert there == ([notification_id], [claimed.queue_id])
+    assert shelf.run(retention.delete_finished([notification_id], InboxStatus.DONE)) == 1
+    assert (shelf.ids(), queues(shelf)) == ([], [])
+
+
+def test_a_leased_queue_keeps_one_notification_of_several(shelf: Shelf) -> None:
+    first, second = shelf.stored(1), shelf.stored(2)
+    for _ in range(2):
+        [claimed] = shelf.claim()
+        shelf.settle(claimed)
+    shelf.query("UPDATE pushkit_inbox_queues SET lease_worker = 'another', lease_until = 1")
+
+    assert shelf.run(retention.delete_finished([first, second], InboxStatus.DONE)) == 1
+    assert shelf.ids() == [second]
 
 
 def test_the_queue_of_a_notification_without_a_task_is_deleted_with_it(shelf: Shelf) -> None:
