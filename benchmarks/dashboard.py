@@ -47,7 +47,6 @@ from pushkit.delivery.database import open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.events.receiver import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
-from pushkit.net.timing import Timing
 from pushkit.outbox import attempts, destinations
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import is_folded, store_results
@@ -60,6 +59,7 @@ from pushkit.storage.migrations import Access
 from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, Profile, Subscription, SubscriptionKey
+from pushkit.timing import Timing
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
 from receiver import Receiver, TrustedSender

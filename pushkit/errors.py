@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from pushkit.net.destination import Decision
-    from pushkit.net.timing import Timing
+    from pushkit.decision import Decision
+    from pushkit.timing import Timing
 
 
 class PushkitError(Exception):

@@ -1,19 +1,16 @@
-"""The ASGI adapter: a receiver as an application, alone or mounted, and as a middleware.
+"""The ASGI adapter: a receiver as an application, alone or mounted.
 
-    app = FastAPI(lifespan=receiver.lifespan)
-    app.mount("/hooks", receiver.asgi())
-
-or, where the host has a lifespan of its own, a middleware that runs the receiver around it:
-
-    app.add_middleware(ReceiverMiddleware, receiver=receiver, prefix="/hooks")
+app = FastAPI(lifespan=receiver.lifespan)
+app.mount("/hooks", receiver.asgi())
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pushkit.webhook import Headers
@@ -21,10 +18,7 @@ from pushkit.webui.asgi import Message, Receive, Send, path_within, refuse_webso
 from receiver.request import Answer, BrokenBodyError, ConsumedBodyError, Request, read_bounded
 
 if TYPE_CHECKING:
-    from receiver.receiver import Receiver
     from receiver.request_handler import RequestHandler
-
-_App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 # The unread rest of a refused body is read and dropped, up to this time and size.
 _DISCARDING_SECONDS = 2.0
@@ -32,90 +26,38 @@ _MAX_DISCARDED = 16 * 1024 * 1024
 
 
 class AsgiApp:
-    """A receiver as an ASGI application."""
+    """A receiver as an ASGI application.
 
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    Args:
+        handler: Answers the requests.
+        running: The receiver: it is entered for the lifespan of a server.
+    """
+
+    def __init__(
+        self, handler: RequestHandler, running: AbstractAsyncContextManager[object]
+    ) -> None:
+        self._handler = handler
+        self._running = running
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request, or the lifespan of a server."""
         if scope["type"] == "lifespan":
-            await _live(self._receiver, receive, send)
+            await live(self._running, receive, send)
         elif scope["type"] == "http":
             within = path_within(scope)
             # Undecoded, for the log, if that is None: no sender's path.
             path = _target(scope).partition("?")[0] if within is None else unquote(within)
-            await _serve(self._receiver.handler, scope, receive, send, path=path)
+            await serve(self._handler, scope, receive, send, path=path)
         elif scope["type"] == "websocket":
             await refuse_websocket(receive, send)
 
 
-class ReceiverMiddleware:
-    """Answers requests at the senders' paths, and passes all others to another application.
-
-    Args:
-        receiver: It starts before the application, and stops after it.
-        prefix: The prefix of the senders' paths.
-    """
-
-    def __init__(self, app: _App, *, receiver: Receiver, prefix: str = "") -> None:
-        self._app = app
-        self._receiver = receiver
-        self._prefix = prefix.rstrip("/")
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request, or pass it on."""
-        if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
-            return
-        if scope["type"] == "http":
-            path = unquote(path_within(scope, self._prefix) or "")
-            if path in self._receiver.trust.endpoints:
-                await _serve(self._receiver.handler, scope, receive, send, path=path)
-                return
-        await self._app(scope, receive, send)
-
-    async def _live(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Run the application's own lifespan inside the receiver's."""
-        asked = started = False
-
-        async def receive_then_start() -> Message:
-            nonlocal asked, started
-            asked = True
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                started = True  # and may be cancelled halfway
-                await self._receiver.start()
-            return message
-
-        async def close_then_send(message: Message) -> None:
-            nonlocal started
-            if started and message["type"] in _ENDED:
-                started = False
-                await self._receiver.close()
-            await send(message)
-
-        try:
-            await self._app(scope, receive_then_start, close_then_send)
-        except Exception:
-            if asked:
-                raise
-        finally:
-            if started:
-                await self._receiver.close()
-        if not asked:  # it has no lifespan: it raised before it received, as Django's does
-            await _live(self._receiver, receive, send)
-
-
-_ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed", "lifespan.startup.failed")
-
-
-async def _live(receiver: Receiver, receive: Receive, send: Send) -> None:
+async def live(running: AbstractAsyncContextManager[object], receive: Receive, send: Send) -> None:
     """Run a receiver for the lifespan of a server, without another application."""
     await receive()  # lifespan.startup
-    async with contextlib.AsyncExitStack() as running:
+    async with contextlib.AsyncExitStack() as stack:
         try:
-            await running.enter_async_context(receiver)
+            await stack.enter_async_context(running)
         except Exception as exc:
             await send({"type": "lifespan.startup.failed", "message": str(exc)})
             raise
@@ -124,9 +66,10 @@ async def _live(receiver: Receiver, receive: Receive, send: Send) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _serve(
+async def serve(
     handler: RequestHandler, scope: Message, receive: Receive, send: Send, *, path: str
 ) -> None:
+    """Answer one request at this path, which is without the prefix of a mount."""
     client = scope.get("client")
     headers = Headers(
         [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]

@@ -314,7 +314,7 @@ class Receiver(CallbackDecorators):
         """
         from receiver.asgi import AsgiApp
 
-        return AsgiApp(self)
+        return AsgiApp(self.handler, self)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:

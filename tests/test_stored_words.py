@@ -8,9 +8,9 @@ import pytest
 
 from pushkit.a2a import WireVersion
 from pushkit.cards import CardOutcome
+from pushkit.decision import Decision
 from pushkit.events.model import EventKind
 from pushkit.keys.jwk import Algorithm
-from pushkit.net.destination import Decision
 from pushkit.net.oauth import ClientAuthentication
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.signing.scheme import Scheme

@@ -7,34 +7,40 @@ other subscription, so that it has its own fair share of the permits.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from pushkit.a2a import DataPart, Message, MessageUpdate, PushConfig, Role, TextPart, WireVersion
 from pushkit.alerts.alerts import AlertSink
 from pushkit.alerts.rule import Alert, AlertCode
+from pushkit.delivery.reporting import NotifyResult
 from pushkit.errors import AlertFailedError
 from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK
 from pushkit.outbox.idempotency import IdempotencyKey
-
-if TYPE_CHECKING:
-    from pushkit.delivery.sender import PushSender
 
 
 class AlertWebhook(AlertSink):
     """Sends alerts as messages of a task of their own: a text part, and the alert as a data part.
 
     Args:
-        sender: Its outbox, keys and destination policy are used.
+        subscribe: `PushSender.subscribe`.
+        notify: `PushSender.notify`.
         config: The webhook, and the token that it expects.
         every: The same alert is stored once in this time, by all processes together.
     """
 
     name = "webhook"
 
-    def __init__(self, sender: PushSender, config: PushConfig, *, every: timedelta) -> None:
-        self._sender = sender
+    def __init__(
+        self,
+        subscribe: Callable[..., Awaitable[object]],
+        notify: Callable[..., Awaitable[NotifyResult]],
+        config: PushConfig,
+        *,
+        every: timedelta,
+    ) -> None:
+        self._subscribe = subscribe
+        self._notify = notify
         self._config = config
         self._every = every
         self._is_subscribed = False
@@ -51,7 +57,7 @@ class AlertWebhook(AlertSink):
             PushkitError: The URL is refused, or the database is out of reach.
         """
         if not self._is_subscribed:
-            await self._sender.subscribe(
+            await self._subscribe(
                 ALERTS_TASK, self._config, version=WireVersion.V1_0, owner=ALERTS_OWNER
             )
             self._is_subscribed = True
@@ -59,7 +65,7 @@ class AlertWebhook(AlertSink):
         name = f"{alert.code.value}/{alert.about}/{window}"
         # Two processes find the same alert with different facts: only the name is the same.
         key = IdempotencyKey(key=name, update_sha256="")
-        result = await self._sender.notify(_message(alert, name), idempotency_key=key)
+        result = await self._notify(_message(alert, name), idempotency_key=key)
         for refused in result.refused:
             raise AlertFailedError(refused.message)
         if result.for_nobody:

@@ -434,7 +434,7 @@ class PushSender:
                 advice = exc.advice(SENDER_ALLOW)
                 raise ConfigError(f"alerts: webhook: {exc}{advice}") from exc
             config = PushConfig(id="alerts", url=options.webhook, token=options.webhook_token)
-            webhook = AlertWebhook(self, config, every=options.every)
+            webhook = AlertWebhook(self.subscribe, self.notify, config, every=options.every)
         return Alerts(options, webhook, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:

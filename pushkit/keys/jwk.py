@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, cast
+from typing import Final, Protocol, Self, TypeAlias, cast
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -25,9 +25,6 @@ from pushkit.errors import ConfigError, JwksError, KeyFileError
 from pushkit.keys.rsassa_pss import is_rsassa_pss
 from pushkit.keys.validation import check_public_key
 
-if TYPE_CHECKING:
-    from pushkit.keys.remote import RemoteKey
-
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 
@@ -39,6 +36,9 @@ _PUBLIC_PEM: Final = re.compile(rb"-----BEGIN (RSA PUBLIC KEY|PUBLIC KEY|CERTIFI
 _PUBLIC_KEYS: Final = re.compile(
     rb"(?:\s*-----BEGIN PUBLIC KEY-----[A-Za-z0-9+/=\s]+-----END PUBLIC KEY-----\s*)+"
 )
+MAX_JWKS_KEYS: Final = 32
+"""Of a JWK Set: a ring publishes no more, and no more are read."""
+
 _MAX_KID_CHARACTERS: Final = 256
 _MAX_PASSPHRASE_BYTES: Final = 1023  # OpenSSL takes no longer one
 _SHOWN_CHARACTERS: Final = 40
@@ -213,12 +213,19 @@ def _algorithm(jwk: Mapping[str, JsonValue], algorithms: Collection[Algorithm]) 
     return algorithm
 
 
+class HasPublicKey(Protocol):
+    """A key of any kind: a public one, a private one, or one in a remote signer."""
+
+    def to_verification_key(self) -> VerificationKey:
+        """Return its public key."""
+
+
 def is_public_jwk(value: JsonValue) -> bool:
     """Return whether this is a JWK without private members, of whatever type."""
     return isinstance(value, dict) and "kty" in value and _PRIVATE.isdisjoint(value)
 
 
-def public_jwk(key: VerificationKey | SigningKey | RemoteKey) -> JsonObject:
+def public_jwk(key: HasPublicKey) -> JsonObject:
     """Write the public JWK (RFC 7517 §4) of a key: public members only, with kid, alg and use."""
     public = key.to_verification_key()
     material = JWK.from_pyca(public.public_key).export_public(as_dict=True)
@@ -230,7 +237,7 @@ def public_jwk(key: VerificationKey | SigningKey | RemoteKey) -> JsonObject:
     }
 
 
-def public_pem(key: VerificationKey | SigningKey | RemoteKey) -> bytes:
+def public_pem(key: HasPublicKey) -> bytes:
     """Write the public key as SubjectPublicKeyInfo PEM (RFC 7468 §13)."""
     return cast("bytes", JWK.from_pyca(key.to_verification_key().public_key).export_to_pem())
 

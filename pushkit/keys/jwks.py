@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pushkit.bounded_json import JsonValue, read_json_object
 from pushkit.errors import JwksError, KeyFileError, MalformedJsonError
-from pushkit.keys.jwk import Algorithm, VerificationKey, is_public_jwk, public_jwk, verification_key
+from pushkit.keys.jwk import (
+    MAX_JWKS_KEYS,
+    Algorithm,
+    VerificationKey,
+    is_public_jwk,
+    public_jwk,
+    verification_key,
+)
 from pushkit.logs import printable
 
 if TYPE_CHECKING:
@@ -19,7 +26,6 @@ if TYPE_CHECKING:
     from pushkit.keys.ring import KeyRing
 
 MAX_JWKS_BYTES: Final = 64 * 1024
-MAX_JWKS_KEYS: Final = 32
 
 _MEDIA_TYPE: Final = "application/jwk-set+json"  # RFC 7517 §8.5.2
 

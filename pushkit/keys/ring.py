@@ -18,8 +18,7 @@ from itertools import pairwise
 from typing import Final
 
 from pushkit.errors import KeyRingError, NoSigningKeyError
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
-from pushkit.keys.jwks import MAX_JWKS_KEYS
+from pushkit.keys.jwk import MAX_JWKS_KEYS, Algorithm, SigningKey, generate_key
 from pushkit.keys.remote import RemoteKey
 from pushkit.lifetimes import JWKS_MAX_AGE, TOKEN_LIFETIME, TOLERANCE
 

@@ -16,10 +16,11 @@ from typing import Final, NamedTuple, cast
 import httptools
 
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
-from pushkit.net.timing import Probe, Timing
+from pushkit.net.probe import Probe
 from pushkit.record import field, record
 from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.rounds import RoundBatches
+from pushkit.timing import Timing
 from pushkit.webhook import Headers
 
 MAX_ANSWER_BYTES: Final = 64 * 1024

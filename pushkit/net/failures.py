@@ -18,7 +18,7 @@ from pushkit.errors import (
 )
 from pushkit.net.addresses import EXHAUSTED
 from pushkit.net.destination import Destination
-from pushkit.net.timing import Probe
+from pushkit.net.probe import Probe
 
 
 class BrokenAnswerError(Exception):

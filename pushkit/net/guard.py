@@ -18,10 +18,11 @@ from typing import Final, Protocol
 import aiodns
 from aiohappyeyeballs import AddrInfoType
 
+from pushkit.decision import Decision
 from pushkit.net.addresses import address_is_own
-from pushkit.net.destination import Decision, DestinationPolicy, Judged
+from pushkit.net.destination import DestinationPolicy, Judged
 from pushkit.net.failures import LookupFailedError
-from pushkit.net.timing import Probe, current_probe
+from pushkit.net.probe import Probe, current_probe
 from pushkit.url import host_and_port
 
 _LOOKUP_TIMEOUT: Final = timedelta(seconds=5)

@@ -28,7 +28,7 @@ from pushkit.net.dialling import Dialler, EgressProxy
 from pushkit.net.failures import transport_error
 from pushkit.net.guard import Guard, NameLookup, Resolver
 from pushkit.net.pool import ConnectionPool, Endpoint
-from pushkit.net.timing import Probe, current_probe
+from pushkit.net.probe import Probe, current_probe
 from pushkit.net.tls import tls_context
 from pushkit.version import USER_AGENT
 

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from pushkit.net.timing import Timing
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import SETTLED, SETTLING, DeliveryState, Outcome
 from pushkit.record import field, record
@@ -31,6 +30,7 @@ from pushkit.storage.script import (
     slices,
     to_micros,
 )
+from pushkit.timing import Timing
 
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIMING = Timing()

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from pushkit.net.timing import Timing
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.record import field, record
 from pushkit.storage.script import Row, from_micros, moment_or_none
+from pushkit.timing import Timing
 
 _MOST_RANDOM: Final = 2**80
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from pushkit.errors import InvalidSignatureError, TimestampError
 from pushkit.lifetimes import TOLERANCE
 
-if TYPE_CHECKING:
-    from pushkit.signing.http_message_signatures import VerifiedHttpSignature
-    from pushkit.signing.notification_jwt import JwtClaims
-
 _EXPIRY_LEEWAY: Final = timedelta(seconds=60)
 LARGEST_EPOCH: Final = 253402300799  # 9999-12-31, the last day of `datetime`
+
+
+class StatesTimes(Protocol):
+    """What a signature states: the claims of a JWT, or the parameters of an HTTP signature."""
+
+    @property
+    def issued_at(self) -> datetime:
+        """When it was made."""
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """Until when it may be used; None if it does not say."""
 
 
 def read_moment(value: object, of: str, name: str) -> datetime | None:
@@ -35,7 +43,7 @@ def read_moment(value: object, of: str, name: str) -> datetime | None:
 
 
 def check_times(
-    stated: JwtClaims | VerifiedHttpSignature,
+    stated: StatesTimes,
     now: datetime,
     tolerance: timedelta = TOLERANCE,
 ) -> None:

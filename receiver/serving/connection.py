@@ -15,17 +15,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 from urllib.parse import unquote
 
 from pushkit.errors import InboundError
 from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
-from receiver.request import Answer, BrokenBodyError, ReadBody, Request
+from receiver.request import Answer, BrokenBodyError, Handle, ReadBody, Request
 from receiver.serving.http1 import RequestHead, RequestParser
-
-if TYPE_CHECKING:
-    from receiver.serving.server import HttpServer
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BEFORE_PATH: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?]*", re.IGNORECASE)
@@ -35,10 +32,52 @@ _AT_HAND: Final = 16 * 1024  # a larger body is read in turn with others
 _LINGERING: Final = timedelta(seconds=2)
 
 
+class ServerState:
+    """What the connections of one server share.
+
+    Args:
+        handle: Answers one request, and raises nothing.
+        refuse: Reports bytes that are no request, by the code of the refusal, the reason and the
+            address of the peer; returns the answer.
+        limits: The limits of connections.
+        is_proxy: Returns whether an address is a trusted proxy's.
+        max_head_bytes: The largest head.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        refuse: Callable[[str, str, str], Answer],
+        limits: ConnectionLimits,
+        is_proxy: Callable[[str], bool],
+        max_head_bytes: int,
+    ) -> None:
+        self.handle: Handle = handle
+        self.refuse: Callable[[str, str, str], Answer] = refuse
+        self.limits = limits
+        self.max_head_bytes = max_head_bytes
+        self.connections: Connections = Connections(limits, is_proxy)
+        # Connections with a request in progress; it is completed even if the connection is lost.
+        self.in_progress: set[HttpConnection] = set()
+        self._is_answered = asyncio.Event()
+
+    def answered(self, connection: HttpConnection) -> None:
+        """Note that the request in progress is answered."""
+        self.in_progress.discard(connection)
+        if not self.in_progress:
+            self._is_answered.set()
+
+    async def until_answered(self) -> None:
+        """Wait until no request is in progress."""
+        while self.in_progress:
+            self._is_answered.clear()
+            await self._is_answered.wait()
+
+
 class HttpConnection(asyncio.Protocol):
     """One connection of a server, from the moment that its socket is accepted."""
 
-    def __init__(self, server: HttpServer, peer: str) -> None:
+    def __init__(self, server: ServerState, peer: str) -> None:
         self._server = server
         self._peer = peer  # its address
         self._transport: asyncio.Transport | None = None

@@ -18,7 +18,7 @@ from pushkit.scheduling.ending import cancelled
 from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
 from receiver.request import Answer, Handle
-from receiver.serving.connection import Connections, HttpConnection
+from receiver.serving.connection import Connections, HttpConnection, ServerState
 
 _log = logging.getLogger("receiver")
 
@@ -42,21 +42,24 @@ class HttpServer:
         refuse: Callable[[str, str, str], Answer],
         tls: ssl.SSLContext | None = None,  # None for plain HTTP
     ) -> None:
-        self.limits = limits
-        self.connections: Connections = Connections(limits, is_proxy)
+        self.state: ServerState = ServerState(handle, refuse, limits, is_proxy, max_head_bytes)
         self._tls = tls
         self._handshakes: set[asyncio.Task[None]] = set()
-        self.handle: Handle = handle
-        self.refuse: Callable[[str, str, str], Answer] = refuse
-        self.max_head_bytes = max_head_bytes
         self.repeated_log: RepeatedLog = RepeatedLog(_log, most=_LINES)
-        # Connections with a request in progress; it is completed even if the connection is lost.
-        self.in_progress: set[HttpConnection] = set()
-        self._is_answered = asyncio.Event()
+
+    @property
+    def connections(self) -> Connections:
+        """The open connections."""
+        return self.state.connections
+
+    @property
+    def in_progress(self) -> set[HttpConnection]:
+        """The connections with a request in progress."""
+        return self.state.in_progress
 
     def protocol_for(self, peer: str) -> asyncio.Protocol | None:
         """Count an accepted connection, and return its protocol; None if it is refused."""
-        connection = HttpConnection(self, peer)
+        connection = HttpConnection(self.state, peer)
         reason = self.connections.add(connection, peer)
         if reason is None:
             return connection if self._tls is None else _Handshake(self, connection, self._tls)
@@ -71,12 +74,6 @@ class HttpServer:
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
-    def answered(self, connection: HttpConnection) -> None:
-        """Note that the request in progress is answered."""
-        self.in_progress.discard(connection)
-        if not self.in_progress:
-            self._is_answered.set()
-
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  # a deadline, not an error
         """Answer the requests in progress, then close every connection; none may be new any more.
 
@@ -86,9 +83,7 @@ class HttpServer:
             connection.wind_down()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self.in_progress:
-                    self._is_answered.clear()
-                    await self._is_answered.wait()
+                await self.state.until_answered()
         broken_off = [each.work for each in self.in_progress if each.work is not None]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self.in_progress else _LAST_WORDS):
@@ -123,7 +118,7 @@ class _Handshake(asyncio.Protocol):
                     connection,
                     self._tls,
                     server_side=True,
-                    ssl_handshake_timeout=self._server.limits.head_timeout.total_seconds(),
+                    ssl_handshake_timeout=self._server.state.limits.head_timeout.total_seconds(),
                     ssl_shutdown_timeout=_TLS_CLOSE_SECONDS,
                 )
         except OSError as exc:  # no TLS, too slow, or gone

@@ -1,4 +1,4 @@
-"""pushkit is installed from its folder: on PyPI, another project has the name."""
+"""It is installed from its folder: on the index, `pushkit` is another project."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import tomllib
 
 from tests.docs.blocks import ROOT
 
-# The name, maybe after options: `pip install -U pushkit`, `pip install 'pushkit[redis]'`.
-BY_NAME = re.compile(r"pip install\s(?:-\S+\s)*['\"]?pushkit\b")
+# A name, maybe after options: `pip install -U pushkit`, `pip install 'a2a-pushkit[redis]'`.
+BY_NAME = re.compile(r"pip install\s(?:-\S+\s)*['\"]?(?:a2a-)?pushkit\b")
 
 
 def test_nothing_tells_users_to_install_the_package_of_another_project() -> None:

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from pushkit.decision import Decision
 from pushkit.errors import (
     AddressRefusedError,
     ConfigError,
@@ -13,7 +14,6 @@ from pushkit.errors import (
     OwnershipError,
     PushkitError,
 )
-from pushkit.net.destination import Decision
 
 
 @pytest.mark.parametrize(

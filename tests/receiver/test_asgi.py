@@ -28,7 +28,7 @@ from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.errors import StorageError
 from pushkit.webhook import Headers
 from receiver import Limits, Notification, Receiver, TaskPolicy, TrustedSender, asgi
-from receiver.asgi import ReceiverMiddleware
+from receiver.middleware import ReceiverMiddleware
 from tests.asgi_server import answers_to_a_websocket, serving
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.serving.sockets import Client, raw

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from pushkit.net.connection import Answer, Connection, Request, write_requests
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
-from pushkit.net.timing import Probe
+from pushkit.net.probe import Probe
 from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.rounds import RoundBatches
 

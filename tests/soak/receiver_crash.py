@@ -51,6 +51,7 @@ from pushkit import (
     wait_schedule,
 )
 from pushkit.clock import utc_now
+from pushkit.errors import StorageError
 from pushkit.keys.jwk import public_jwk
 from pushkit.progress import advance
 from pushkit.storage.database import Database
@@ -236,10 +237,16 @@ class Killer:
         if not process.is_alive():
             raise RuntimeError(f"a receiver ended by itself, with {process.exitcode}: see its log")
         # Read while it stands still: as soon as it is gone another receiver takes over.
-        os.kill(pid, signal.SIGSTOP)
-        await eventually(lambda: _stands_still(pid))
-        self._read_lines()
-        held = await inbox.read(_held_by(self.log.dispatchers.get(pid, "")))
+        while True:
+            os.kill(pid, signal.SIGSTOP)
+            await eventually(lambda: _stands_still(pid))
+            self._read_lines()
+            try:
+                held = await inbox.read(_held_by(self.log.dispatchers.get(pid, "")))
+                break
+            except StorageError:  # it stands still with a lock that SQLite takes for a moment
+                os.kill(pid, signal.SIGCONT)
+                await asyncio.sleep(0.01)
         self.log.kill(pid)
         self.log.excuse(held)
         self.log.count_broken_off(pid)

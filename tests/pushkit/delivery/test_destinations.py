@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 
 from pushkit import DestinationRules, PushSender
+from pushkit.decision import Decision
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidPushConfigError
-from pushkit.net.destination import Decision, DestinationPolicy
+from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.states import DeliveryState
 from pushkit.url import Url
 from tests.hostile import attackers_dns, hostile_urls

@@ -15,13 +15,13 @@ from pushkit.delivery.route import Job
 from pushkit.delivery.settle import Settled
 from pushkit.events.model import EventKind
 from pushkit.events.sender import DeliveryEvent
-from pushkit.net.timing import Timing
 from pushkit.outbox import attempts
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import Outcome
 from pushkit.queue.held import Ask
 from pushkit.queue.rules import QUANTUM, Leased
 from pushkit.storage.script import Script, Statement, alone
+from pushkit.timing import Timing
 from tests.clock import Clock
 from tests.long_runs import examples
 from tests.pushkit.delivery.conftest import Senders, claim, status

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pushkit.errors import KeyRingError, NoSigningKeyError
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
-from pushkit.keys.jwks import MAX_JWKS_KEYS, jwks_document, parse_jwks
+from pushkit.keys.jwk import MAX_JWKS_KEYS, Algorithm, SigningKey, generate_key
+from pushkit.keys.jwks import jwks_document, parse_jwks
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

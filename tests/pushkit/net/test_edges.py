@@ -6,10 +6,11 @@ import ipaddress
 
 import pytest
 
+from pushkit.decision import Decision
 from pushkit.errors import ConfigError, DestinationRefusedError, JwksError
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.addresses import address_is_public
-from pushkit.net.destination import Decision, DestinationPolicy, DestinationRules
+from pushkit.net.destination import DestinationPolicy, DestinationRules
 from tests.refusals import refused_unless
 
 # By RFC 6890 and the IANA registries, written here once more: (network, whether what lies before

@@ -17,11 +17,11 @@ from aiohappyeyeballs import SocketFactoryType
 from aiohttp import web
 from yarl import URL
 
+from pushkit.decision import Decision
 from pushkit.errors import DestinationRefusedError, TransportError
 from pushkit.net import addresses, dialling
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import (
-    Decision,
     Destination,
     DestinationPolicy,
     DestinationRules,

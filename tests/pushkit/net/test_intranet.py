@@ -16,6 +16,7 @@ from aiohappyeyeballs import SocketFactoryType
 from aiohttp import web
 
 from pushkit import DestinationRules
+from pushkit.decision import Decision
 from pushkit.errors import (
     AddressRefusedError,
     ConfigError,
@@ -24,7 +25,7 @@ from pushkit.errors import (
 )
 from pushkit.net import dialling
 from pushkit.net.connection import Answer
-from pushkit.net.destination import Decision, DestinationPolicy, Judged
+from pushkit.net.destination import DestinationPolicy, Judged
 from pushkit.net.guard import Guard
 from pushkit.net.transport import Transport
 from tests.eventually import PATIENT

@@ -12,7 +12,7 @@ import pytest
 from pushkit.errors import AnswerTimeoutError, TransportError
 from pushkit.net.connection import Answer, Connection, Request, write_requests
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
-from pushkit.net.timing import Probe
+from pushkit.net.probe import Probe
 from pushkit.net.transport import Transport
 from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.rounds import RoundBatches

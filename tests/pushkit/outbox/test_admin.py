@@ -16,7 +16,6 @@ from pushkit.delivery import admin
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
-from pushkit.net.timing import Timing
 from pushkit.outbox import attempts, destinations
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.model import Delivery, Result
@@ -27,6 +26,7 @@ from pushkit.storage.migrations import Access
 from pushkit.storage.script import Row, Script, Statement
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, DisabledBy, Subscription
+from pushkit.timing import Timing
 from tests.eventually import DEADLINE
 from tests.pushkit.deliveries import ORIGIN, add_delivery, add_subscription
 from tests.pushkit.outbox.leasing import LEASE, Leasing

@@ -1,6 +1,6 @@
-"""The phases of one request, measured, and the address that was dialled for it.
+"""`Probe`: measures the phases of one request.
 
-Each request has a probe. Code that opens sockets does not know the request, so it finds the probe
+Each request has one. Code that opens sockets does not know the request, so it finds the probe
 through a context variable.
 """
 
@@ -10,21 +10,8 @@ import time
 from contextvars import ContextVar
 from datetime import timedelta
 
-from pushkit.net.destination import Decision
-from pushkit.record import record
-
-
-@record(frozen=False, slots=True, kw_only=True)
-class Timing:
-    """The phases of one request; None is a phase that it did not reach."""
-
-    resolve: timedelta | None = None  # the lookup of the name
-    # Dialling, TLS included; None on a connection that was open already.
-    connect: timedelta | None = None
-    # From the open connection to the answer's head: sending, and the webhook's own time.
-    wait: timedelta | None = None
-    body: timedelta | None = None  # reading the answer's body
-    address: str | None = None  # the address that was dialled, as `host:port`
+from pushkit.decision import Decision
+from pushkit.timing import Timing
 
 
 class Probe(Timing):
