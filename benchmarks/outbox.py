@@ -9,7 +9,7 @@ python benchmarks/outbox.py [--rows 1000000] [--postgres DSN] [--only PART …]
   not block while the disk is flushed: the most that `notify` could reach.
 - claim: one claim of 64, and the search for the next due delivery, with a backlog of 100 rows and
   of `--rows`, in three shapes. Limit: within a factor of 2.
-- blocked: claims past `--rows` heads of a destination that waits, to the one head behind them;
+- blocked: claims past `--rows` queues of a destination that waits, to the one queue behind them;
   then the cost of each claim, and of the search for the next due delivery.
 - memory: the growth of the process after it has delivered `--drain` rows.
 - size: the bytes of a delivery on disk, with indexes, compared with its body.
@@ -42,14 +42,22 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import asyncpg
-from pushkit.outbox.leases import Leases
-from pushkit.outbox.shares import SlotLimits
 
-from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
-from pushkit.outbox.model import Claim, Delivery
+from pushkit import (
+    DeliveryState,
+    KeyRing,
+    PushSender,
+    SenderOptions,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+)
+from pushkit.queue.leases import Claims
+from pushkit.queue.rules import Leased, Room
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.storage.sqlite import in_sqlite
+from pushkit.subscriptions.model import OUTBOX
 from tests.databases import PostgresServer, execute, fresh
 
 HERE = Path(__file__).resolve().parent.parent
@@ -57,16 +65,18 @@ NOW = datetime.now(UTC)
 MARK = 1_000_000_007  # the `seq` of the delivery whose statements are recorded
 CALLERS = (1, 64, 256)
 POOL = 8
+# By what it is called: of row n, the queue, its host, and the place in the queue.
 SHAPES = {
-    "a head each, many hosts": ("s.n", "s.n % 1000", 1),
-    "a head each, one host": ("s.n", "0", 1),
-    "deep, ten tasks": ("s.n % 10", "s.n % 10", 0),
+    "a delivery each, many hosts": ("n", "(n % 1000)", "1"),
+    "a delivery each, one host": ("n", "0", "1"),
+    "deep, ten tasks": ("(n % 10)", "(n % 10)", "n / 10 + 1"),
 }
+ROOM = Room(64, lambda _origin: 16)  # what a worker with default options asks for, about
 
 
 def say(*columns: object) -> None:
     """Print one line of the table."""
-    widths = (34, 14, 14, 14, 9)
+    widths = (40, 14, 14, 14, 9)
     line = "".join(f"{column!s:<{width}}" for column, width in zip(columns, widths, strict=False))
     sys.stdout.write(line.rstrip() + "\n")
     sys.stdout.flush()
@@ -283,22 +293,48 @@ _BODY = b'{"statusUpdate":{"taskId":"task"}}' * 16
 
 def fill(name: str, shape: str, rows: int) -> Script[None]:
     """Put a backlog into an empty outbox."""
-    subscription, host, head = SHAPES[shape]
+    queue, host, place = SHAPES[shape]
     # PostgreSQL would keep what is deleted in the way until its vacuum comes by.
     empty = "DELETE FROM" if name == "SQLite" else "TRUNCATE"
-    yield Statement(f"{empty} pushkit_deliveries")
+    for table in ("pushkit_deliveries", "pushkit_bodies", "pushkit_subscriptions"):
+        yield Statement(f"{empty} {table}")
+    numbers = (
+        f"WITH RECURSIVE s (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM s WHERE n < {rows - 1})"
+    )
+    now = to_micros(NOW)
     yield Statement(
         "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id, config_id,"
-        " seq, origin, content_type, notified_at, not_before, head)"
-        f" WITH RECURSIVE s(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM s WHERE n < {rows - 1})"
-        f" SELECT 'dlv_' || s.n, 'sub_' || {subscription}, '', '', 'task', 'config', s.n,"
-        f" 'https://host-' || {host}, 'application/json', {to_micros(NOW)} + s.n,"
-        f" {to_micros(NOW)} + s.n, {head or 'CASE WHEN s.n < 10 THEN 1 ELSE 0 END'} FROM s",
+        " seq, origin, content_type, body_bytes, notified_at, not_before, scheduled_at)"
+        f" {numbers} SELECT 'dlv_' || n, 'sub_' || {queue}, '', '', 'task-' || {queue}, 'config',"
+        f" {place}, 'https://host-' || {host}, 'application/json', {len(_BODY)}, {now} + n,"
+        f" {now} + n, {now} + n FROM s"
     )
-    yield Statement(f"{empty} pushkit_bodies")
+    yield Statement(
+        "INSERT INTO pushkit_subscriptions (id, tenant, task_id, owner, config_id, version, url,"
+        " origin, schemes, profile, filter, created_at, updated_at, last_seq, due_at)"
+        " SELECT subscription_id, '', MIN(task_id), '', 'config', '1.0', MIN(origin), MIN(origin),"
+        f" 'jwt', 'standard', '{{}}', {now}, {now}, MAX(seq), MIN(not_before)"
+        " FROM pushkit_deliveries GROUP BY subscription_id"
+    )
     yield Statement(
         "INSERT INTO pushkit_bodies (id, body) SELECT id, $1 FROM pushkit_deliveries", (_BODY,)
     )
+
+
+def claiming(claims: Claims, room: Room, now: datetime) -> Script[list[Leased]]:
+    """Claim once, and return the queues."""
+    until = to_micros(now + timedelta(minutes=1))
+    result = yield from claims.claim("benchmark", room, now=to_micros(now), until=until)
+    return list(result.claimed)
+
+
+def new_claims() -> Claims:
+    """Return what claims queues of the outbox; no worker has died."""
+
+    def lose(_jobs: Any, _deaths: int) -> Script[None]:
+        yield from ()
+
+    return Claims(tables=OUTBOX, lose=lose, probation_from=5)
 
 
 class Undone(Exception):  # noqa: N818  # nothing went wrong
@@ -317,21 +353,19 @@ async def milliseconds(run: Callable[[], Any], times: int) -> float:
 
 async def measure_claim(name: str, sender: PushSender, rows: int, times: int) -> None:
     """Print what a claim costs with a short and with a long backlog."""
-    leases, database = Leases(), database_of(sender)
+    claims, database = new_claims(), database_of(sender)
     later = NOW + timedelta(hours=1)
 
     def claim_and_undo() -> Script[None]:
-        claim = Claim(worker="benchmark", until=later + timedelta(minutes=1))
-        found = yield from leases.claim(claim, SlotLimits(64, 0, 16, 10), now=later)
-        assert found.deliveries  # noqa: S101  # else nothing is measured
+        assert (yield from claiming(claims, ROOM, later))  # noqa: S101  # else nothing is measured
         raise Undone
 
     async def claim() -> None:
         with contextlib.suppress(Undone):
             await database.write(claim_and_undo())
 
-    async def next_due() -> None:
-        await database.read(leases.next_due(later))
+    async def moments() -> None:
+        await database.read(OUTBOX.moments(to_micros(later)))
 
     say(f"claim, {name}, ms", "100 rows", f"{rows} rows", "", "ratio")
     for shape in SHAPES:
@@ -339,7 +373,7 @@ async def measure_claim(name: str, sender: PushSender, rows: int, times: int) ->
         for size in (100, rows):
             await database.write(fill(name, shape, size))
             await analyse(database, name)
-            for what, call in (("claim", claim), ("next due", next_due)):
+            for what, call in (("claim", claim), ("next due", moments)):
                 await milliseconds(call, 3)
                 found[what].append(await milliseconds(call, times))
         for what, (short, long) in found.items():
@@ -348,13 +382,11 @@ async def measure_claim(name: str, sender: PushSender, rows: int, times: int) ->
 
 async def measure_blocked(name: str, sender: PushSender, rows: int) -> None:
     """Print what claims cost behind a destination that waits with a backlog."""
-    leases, database = Leases(), database_of(sender)
+    claims, database = new_claims(), database_of(sender)
     later = NOW + timedelta(hours=1)
 
-    async def claim() -> list[Delivery]:
-        taken = Claim(worker="benchmark", until=later + timedelta(minutes=1))
-        found = await database.write(leases.claim(taken, SlotLimits(1, 0, 16, 10), now=later))
-        return list(found.deliveries)
+    async def claim() -> list[Leased]:
+        return await database.write(claiming(claims, ROOM._replace(queues=1), later))
 
     def block() -> Script[None]:
         yield Statement("DELETE FROM pushkit_destinations")
@@ -364,22 +396,22 @@ async def measure_blocked(name: str, sender: PushSender, rows: int) -> None:
             (to_micros(later + timedelta(hours=1)),),
         )
         yield Statement(
-            "UPDATE pushkit_deliveries SET origin = 'https://free', owner = 'another',"
-            " not_before = not_before + 1000000000 WHERE id = 'dlv_7'"
+            "UPDATE pushkit_subscriptions SET origin = 'https://free', owner = 'another',"
+            " due_at = due_at + 1000000000 WHERE id = 'sub_7'"
         )
 
     say(f"claim behind a wait, {name}", "claims until", "ms until", "ms each", "next due")
     for size in (100, rows):
-        await database.write(fill(name, "a head each, one host", size))
+        await database.write(fill(name, "a delivery each, one host", size))
         await database.write(block())
         await analyse(database, name)
-        claims, began = 1, time.perf_counter()
+        tries, began = 1, time.perf_counter()
         while not await claim():
-            claims += 1
+            tries += 1
         until = (time.perf_counter() - began) * 1000
         each = await milliseconds(claim, 100)
-        due = await milliseconds(lambda: database.read(leases.next_due(later)), 100)
-        say(f"  {size} heads", claims, f"{until:.0f}", f"{each:.2f}", f"{due:.2f}")
+        due = await milliseconds(lambda: database.read(OUTBOX.moments(to_micros(later))), 100)
+        say(f"  {size} queues", tries, f"{until:.0f}", f"{each:.2f}", f"{due:.2f}")
 
 
 async def analyse(database: Database, name: str) -> None:
@@ -387,6 +419,7 @@ async def analyse(database: Database, name: str) -> None:
 
     def script() -> Script[None]:
         yield Statement("ANALYZE pushkit_deliveries")
+        yield Statement("ANALYZE pushkit_subscriptions")
 
     if name == "PostgreSQL":
         await database.write(script())
@@ -416,8 +449,8 @@ async def measure_memory(location: str, rows: int) -> None:
             await asyncio.gather(*(sender.notify(update(f"m{task}")) for task in range(64)))
     began, before, peak = time.perf_counter(), resident_mib(), 0.0
     async with opened(location, working=True) as sender:
-        leases, early = Leases(), 0.0
-        while await database_of(sender).read(leases.next_due(datetime.now(UTC))) is not None:
+        early = 0.0
+        while (await sender.outbox.stats()).states.get(DeliveryState.PENDING):
             await asyncio.sleep(0.2)
             peak = max(peak, resident_mib())
             if not early and time.perf_counter() > began + 2:

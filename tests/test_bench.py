@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,7 @@ from pushkit.clock import utc_now
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).resolve().parent.parent
 SCENARIO = Scenario("a few", (), {"tasks": 2, "updates": 8, "backlog": 8})
 
 
@@ -131,3 +133,13 @@ def test_a_receiver_answers_what_it_gets(side: str, arrivals: Arrivals) -> None:
 def test_a_sender_that_fails_ends_the_bench(sink: Sink) -> None:
     with pytest.raises(subprocess.CalledProcessError):
         sent(SCENARIO, "nobody", {}, sink, Server(None))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem
+)
+def test_each_script_can_be_imported(path: Path) -> None:
+    loading = f"import runpy; runpy.run_path({str(path)!r}, run_name='loaded')"
+    command = [sys.executable, "-c", loading]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
