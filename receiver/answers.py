@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from pushkit.clock import utc_now
 from pushkit.logs import RepeatedLog
-from pushkit.scheduling.renewing import Held, Renewing
+from pushkit.scheduling.renewing import CachedValue, Renewing
 from receiver.refusals import Verdict, refusal_of
 from receiver.request import Answer
 
@@ -74,7 +74,7 @@ class Probes:
             return _state(200, "alive")
         return await self._readiness.get() or _state(503, "not ready")
 
-    async def _look(self, _held: Held[Answer] | None) -> Held[Answer]:
+    async def _look(self, _held: CachedValue[Answer] | None) -> CachedValue[Answer]:
         """Return the answer to a readiness probe, to be used for a second."""
         since = utc_now()
         unready, degraded = await self._runtime.unready(), self._runtime.degraded()
@@ -89,7 +89,7 @@ class Probes:
         else:
             answer = _state(200, "ready", **more)
         until = utc_now() + _READINESS_HOLDS
-        return Held(value=answer, since=since, fresh_until=until, good_until=until)
+        return CachedValue(value=answer, since=since, fresh_until=until, good_until=until)
 
 
 def _state(status: int, state: str, **more: list[str]) -> Answer:

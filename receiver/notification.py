@@ -11,7 +11,7 @@ from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import MalformedRequestError
 from pushkit.record import record
 from receiver.senders import TrustedSender
-from receiver.signatures import Claims, bounded_id, check_ids
+from receiver.signatures import SignedClaims, bounded_id, check_ids
 from receiver.steps import Step, Trail
 from receiver.tokens import ProvenSecret
 
@@ -65,7 +65,7 @@ class VerifiedNotification:
 
 
 def read_notification(
-    claims: Claims, delivery_id: str | None, body: bytes, body_sha256: str, trail: Trail
+    claims: SignedClaims, delivery_id: str | None, body: bytes, body_sha256: str, trail: Trail
 ) -> VerifiedNotification:
     """Do the rest of step 6: parse the body, and compare it with what is signed.
 

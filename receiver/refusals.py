@@ -30,7 +30,7 @@ class Refusal(NamedTuple):
     steps: tuple[Step, ...]
     status: int  # the HTTP status
     means: str  # what was found; the log line says more, the answer has the code alone
-    mend: str  # what the receiver's operator can do about it
+    remedy: str  # what the receiver's operator can do about it
     # `Retry-After`; an error that knows it better has its own (`RateLimitedError`).
     retry_after: timedelta | None = None
     # Log it at most once in this time per sender, or per address that has proven nothing. None: log

@@ -15,7 +15,7 @@ from receiver.notification import Accepted, Remembered
 from receiver.peers import rate_key
 from receiver.request import HeadersTooLargeError, Request
 from receiver.senders import TrustedSender
-from receiver.signatures import Claims
+from receiver.signatures import SignedClaims
 from receiver.steps import Step, Trail
 from receiver.tokens import HandedOut, Presented
 
@@ -154,7 +154,7 @@ class ServiceState:
             _put(self._handed_out, (sender.name, secrets), registered)
 
     def accepted_before(
-        self, claims: Claims, delivery_id: str | None, body_sha256: str, now: datetime
+        self, claims: SignedClaims, delivery_id: str | None, body_sha256: str, now: datetime
     ) -> Remembered | None:
         """Return what was said under this id and body if this process stored it recently.
 

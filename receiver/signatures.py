@@ -59,7 +59,7 @@ _MAX_ID_CHARS = 256
 _MAX_ID_BYTES = 512
 
 
-class Claims(NamedTuple):
+class SignedClaims(NamedTuple):
     """What the valid signatures of a head are over; None for a scheme that the sender omits."""
 
     sender: TrustedSender
@@ -79,7 +79,7 @@ class Claims(NamedTuple):
 
 def verify_signatures(
     held: HeldKeys, stated: Stated, request: Request, audiences: Sequence[str]
-) -> Claims:
+) -> SignedClaims:
     """Do step 3, as far as it needs no body, by every scheme that the sender must use.
 
     Args:
@@ -110,10 +110,10 @@ def verify_signatures(
             if trail.step is not Step.SIGNATURE:  # else it begins with the body, which it is over
                 trail.begun.append(Step.SIGNATURE)
             raise
-    return Claims(sender, compact, jwt, signature, webhook)
+    return SignedClaims(sender, compact, jwt, signature, webhook)
 
 
-def prove_body(claims: Claims, body: bytes, trail: Trail) -> str:
+def prove_body(claims: SignedClaims, body: bytes, trail: Trail) -> str:
     """Do the rest of step 3: compare the body, and its hash, with what is signed; return the hash.
 
     Raises:
@@ -212,7 +212,7 @@ def _reserialised(body: bytes) -> bytes:
 
 
 def check_claims(
-    claims: Claims, request: Request, audiences: Sequence[str], now: datetime
+    claims: SignedClaims, request: Request, audiences: Sequence[str], now: datetime
 ) -> str | None:
     """Do step 4: compare what is signed with the time, the configuration and the request.
 

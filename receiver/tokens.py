@@ -14,7 +14,7 @@ from pushkit.errors import TokenError
 from pushkit.record import record
 from pushkit.signing.token import hash_credentials, hash_token, read_token
 from receiver.request import Request
-from receiver.signatures import Claims
+from receiver.signatures import SignedClaims
 from receiver.steps import Step, Trail
 
 
@@ -48,7 +48,7 @@ class ProvenSecret(NamedTuple):
     static: bool  # whether it is configured; else `expect()` handed it out
 
 
-def read_secrets(claims: Claims, request: Request) -> Presented:
+def read_secrets(claims: SignedClaims, request: Request) -> Presented:
     """Begin step 5: read the secrets of a request; a JWT in `Authorization` is not one of them.
 
     Raises:
@@ -72,7 +72,7 @@ def read_secrets(claims: Claims, request: Request) -> Presented:
 
 
 def check_secrets(
-    claims: Claims, secrets: Presented, registered: Sequence[HandedOut], trail: Trail
+    claims: SignedClaims, secrets: Presented, registered: Sequence[HandedOut], trail: Trail
 ) -> ProvenSecret | None:
     """Do the rest of step 5: compare the secrets of a request with those that its sender was given.
 

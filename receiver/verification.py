@@ -45,7 +45,7 @@ from receiver.service_state import (
     ServiceState,
     body_too_large,
 )
-from receiver.signatures import Claims, check_claims, prove_body, verify_signatures
+from receiver.signatures import SignedClaims, check_claims, prove_body, verify_signatures
 from receiver.steps import Step, Trail
 from receiver.tokens import HandedOut, Presented, check_secrets, read_secrets
 from receiver.trust import TrustSnapshot, fetch_keys
@@ -150,7 +150,7 @@ class Verification:
             raise body_too_large(f"{len(body)} bytes", limit, sender)
         return body
 
-    async def _proven(self, claims: Claims, body: bytes, trail: Trail) -> str:
+    async def _proven(self, claims: SignedClaims, body: bytes, trail: Trail) -> str:
         """Compare the body with what is signed; return its hash. See `prove_body`."""
         if len(body) <= _HASHED_AT_ONCE:
             return prove_body(claims, body, trail)

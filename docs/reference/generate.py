@@ -32,7 +32,7 @@ _WRITTEN_BY = "written by docs/reference/generate.py"
 _HEAD = f"<!-- {_WRITTEN_BY.capitalize()}: change the code, and run that. -->\n\n"
 
 # How to fix each error that is neither a refusal nor a reason why a delivery failed.
-_ERROR_MENDS = {
+_ERROR_REMEDIES = {
     "alert_failed": "The log has the alert, and why it was not sent: check the alert command, or"
     " the webhook's URL and secret.",
     "backlog_full": "The webhook is down or too slow: the dashboard shows why. `max_backlog` and"
@@ -367,7 +367,7 @@ def codes() -> Iterator[str]:
     """Describe every code: of answers, failed deliveries, deliveries left unchanged, and errors."""
     import pushkit  # noqa: F401  # so that every error class is defined
     import receiver  # noqa: F401
-    from pushkit.delivery.error_codes import ERROR_CODES, mend
+    from pushkit.delivery.error_codes import ERROR_CODES, remedy
     from pushkit.errors import PushkitError
     from pushkit.outbox.changes import WhyNot
     from receiver.refusals import REFUSALS
@@ -385,14 +385,14 @@ def codes() -> Iterator[str]:
             ", ".join(f"`{step.word}`" for step in row.steps),
             _wait(row.retry_after),
             row.means,
-            row.mend,
+            row.remedy,
         )
         for code, row in REFUSALS.items()
     ]
     yield from _table(("code", "status", "step", "Retry-After", "meaning", "what to do"), rows)
     yield "\n## Why a delivery failed\n"
     yield "The `last_error` of a delivery, and the `error` of an attempt.\n"
-    failed = [(f"`{code}`", means, mend(code)) for code, means in ERROR_CODES.items()]
+    failed = [(f"`{code}`", means, remedy(code)) for code, means in ERROR_CODES.items()]
     yield from _table(("code", "meaning", "what to do"), failed)
     yield "\n## Why nothing was sent again\n"
     yield "Why `redrive`, `resend` or `retry-now` left a delivery unchanged: its own state, or that"
@@ -437,13 +437,13 @@ def steps_of_a_receiver() -> Iterator[str]:
 
 
 def _mend(error: type[Any]) -> str:
-    from pushkit.delivery.error_codes import ERROR_CODES, mend
+    from pushkit.delivery.error_codes import ERROR_CODES, remedy
     from pushkit.errors import InboundError
     from receiver.refusals import REFUSALS
 
     if issubclass(error, InboundError) and error.code in REFUSALS:
-        return REFUSALS[error.code].mend
-    return mend(error.code) if error.code in ERROR_CODES else _ERROR_MENDS[error.code]
+        return REFUSALS[error.code].remedy
+    return remedy(error.code) if error.code in ERROR_CODES else _ERROR_REMEDIES[error.code]
 
 
 def _wait(value: timedelta | None) -> str:

@@ -146,7 +146,7 @@ def show(
         return
     click.echo(lines_of(document(report.delivery)))
     if why := why_document(report):
-        click.echo(f"\n{why['code']}: {why['means']}\n{why['mend']}")
+        click.echo(f"\n{why['code']}: {why['means']}\n{why['remedy']}")
         if why["answer"] and not with_answers:
             click.echo(f"The webhook's answer began with:\n{harmless(str(why['answer']).encode())}")
     click.echo(f"\n{table_of(_OF_ATTEMPTS, report.attempts)}")

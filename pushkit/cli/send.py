@@ -34,7 +34,7 @@ from pushkit.a2a import (
 )
 from pushkit.bounded_json import read_json_object
 from pushkit.cli.options import KeyFile, key_file_options, signing_options
-from pushkit.delivery.answers import judge
+from pushkit.delivery.answers import classify_response
 from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import Signing, signed_headers
 from pushkit.errors import InvalidUpdateError, MalformedJsonError
@@ -172,10 +172,10 @@ async def _post_one(one: OneUpdate, *, signing: Signing, ring: KeyRing, client: 
     click.echo(f"> ({len(one.body)} bytes)")
     async with closing(client) as transport:
         answer = await transport.post(route.destination, headers, one.body, timeout=one.within)
-    judgement = judge(answer.status, answer.headers, now)
-    says = _problem_code(answer) or judgement.error or judgement.outcome.value
+    response_class = classify_response(answer.status, answer.headers, now)
+    says = _problem_code(answer) or response_class.error or response_class.outcome.value
     click.echo(f"< {answer.status} ({says})")
-    return judgement.outcome is Outcome.DELIVERED
+    return response_class.outcome is Outcome.DELIVERED
 
 
 def _problem_code(answer: Answer) -> str | None:

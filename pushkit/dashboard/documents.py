@@ -55,7 +55,7 @@ class ErrorCount(Document):
 
     code: str
     means: str
-    mend: str
+    remedy: str
     deliveries: int
 
 
@@ -95,7 +95,7 @@ class Why(TypedDict):
 
     code: str
     means: str
-    mend: str
+    remedy: str
     answer: str | None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
-from pushkit.delivery.error_codes import meaning, mend
+from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.browsing import OutboxFigures
@@ -25,7 +25,7 @@ def findings(figures: OutboxFigures, ring: KeyRing | None) -> Iterator[Finding]:
             ring.active_key(figures.now)
         except NoSigningKeyError as exc:
             says = f"Nothing can be signed: {exc}."
-            yield Finding(Severity.FAILURE, says, mend("no_signing_key"), "/keys")
+            yield Finding(Severity.FAILURE, says, remedy("no_signing_key"), "/keys")
 
 
 class Counts(NamedTuple):
@@ -93,7 +93,7 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
         yield Finding(
             Severity.FAILURE,
             f"{number} {waits} because of an error on this side: {meaning(code)}.",
-            mend(code),
+            remedy(code),
             f"/deliveries?state=pending&error={code}",
         )
     if number := figures.failing.number:

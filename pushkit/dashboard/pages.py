@@ -20,7 +20,7 @@ from pushkit.delivery.documents import (
     shown_answer,
     subscription_document,
 )
-from pushkit.delivery.error_codes import meaning, mend
+from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import InvalidUrlError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm
@@ -129,7 +129,7 @@ class Pages:
             ],
             errors=[
                 documents.ErrorCount(
-                    code=code, means=meaning(code), mend=mend(code), deliveries=number
+                    code=code, means=meaning(code), remedy=remedy(code), deliveries=number
                 )
                 for code, number in figures.errors.items()
             ],

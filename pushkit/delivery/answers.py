@@ -41,7 +41,7 @@ _MIN_WAIT = timedelta(seconds=1)
 _MAX_WAIT = timedelta(hours=24)
 
 
-class Judgement(NamedTuple):
+class ResponseClass(NamedTuple):
     """The meaning of one answer."""
 
     outcome: Outcome  # what happens to the delivery
@@ -50,20 +50,20 @@ class Judgement(NamedTuple):
     wait: timedelta | None = None
 
 
-_DELIVERED = Judgement(outcome=Outcome.DELIVERED)
+_DELIVERED = ResponseClass(outcome=Outcome.DELIVERED)
 # The statuses with a meaning of their own; the others follow by class.
 _TABLE = {
-    400: Judgement(outcome=Outcome.DEAD, error="rejected"),
-    409: Judgement(outcome=Outcome.DEAD, error="conflict"),
-    410: Judgement(outcome=Outcome.GONE, error="gone"),
-    413: Judgement(outcome=Outcome.DEAD, error="too_large"),
-    415: Judgement(outcome=Outcome.DEAD, error="unsupported_media_type"),
-    422: Judgement(outcome=Outcome.DEAD, error="unprocessable"),
+    400: ResponseClass(outcome=Outcome.DEAD, error="rejected"),
+    409: ResponseClass(outcome=Outcome.DEAD, error="conflict"),
+    410: ResponseClass(outcome=Outcome.GONE, error="gone"),
+    413: ResponseClass(outcome=Outcome.DEAD, error="too_large"),
+    415: ResponseClass(outcome=Outcome.DEAD, error="unsupported_media_type"),
+    422: ResponseClass(outcome=Outcome.DEAD, error="unprocessable"),
 }
 _WITH_RETRY_AFTER = (429, 503)
 
 
-def judge(status: int, headers: Headers, now: datetime) -> Judgement:
+def classify_response(status: int, headers: Headers, now: datetime) -> ResponseClass:
     """Return what an answer means for its delivery.
 
     Args:
@@ -77,9 +77,9 @@ def judge(status: int, headers: Headers, now: datetime) -> Judgement:
         return _TABLE[status]
     if 300 <= status < 400:
         # Never followed: a redirect would carry token and signature to an unchecked destination.
-        return Judgement(outcome=Outcome.RETRY, error="redirect")
+        return ResponseClass(outcome=Outcome.RETRY, error="redirect")
     wait = retry_after(headers, now) if status in _WITH_RETRY_AFTER else None
-    return Judgement(outcome=Outcome.RETRY, error=f"status_{status}", wait=wait)
+    return ResponseClass(outcome=Outcome.RETRY, error=f"status_{status}", wait=wait)
 
 
 def retry_after(headers: Headers, now: datetime) -> timedelta | None:

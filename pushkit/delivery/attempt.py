@@ -13,7 +13,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, KeepAnswers, judge, kept_answer
+from pushkit.delivery.answers import (
+    SUBSCRIPTION_MISSING,
+    TOO_OLD,
+    KeepAnswers,
+    classify_response,
+    kept_answer,
+)
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.route import Route, Routes
@@ -76,7 +82,7 @@ _UNAUTHORIZED = 401
 _UNEXPECTED = "unexpected_error"
 
 
-class Pace:
+class OriginRateLimiter:
     """Limits the requests a second of this process to one origin, over all owners.
 
     Origins that the operator named in `allow` are not third parties, and have no limit.
@@ -124,7 +130,7 @@ class Attempt:
     vault: Vault  # opens sealed bodies
     # Asks destinations for proof that they want notifications; None to ask for none.
     ownership: Ownership | None
-    pace: Pace  # the rate limit of each origin
+    rate_limiter: OriginRateLimiter  # the rate limit of each origin
     # Returns the current time, aware, in UTC: read to sign, and again after the answer.
     clock: Callable[[], datetime]
     events: Listeners  # where a change of the signing key is emitted
@@ -233,7 +239,7 @@ class Attempt:
             result = self._failed(delivery, error=exc.code)
             result.timing = exc.timing
         else:
-            outcome, error, wait = judge(answer.status, answer.headers, self.clock())
+            outcome, error, wait = classify_response(answer.status, answer.headers, self.clock())
             if outcome is Outcome.RETRY:
                 result = self._failed(delivery, error=error, status=answer.status, wait=wait)
             else:

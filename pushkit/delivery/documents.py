@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from pushkit.bounded_json import JsonObject
-from pushkit.delivery.error_codes import meaning, mend
+from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.inspection import DeliveryReport
@@ -61,7 +61,7 @@ def why_document(report: DeliveryReport) -> JsonObject | None:
     return {
         "code": code,
         "means": meaning(code),
-        "mend": mend(code),
+        "remedy": remedy(code),
         "answer": shown_answer(failed[-1]) if failed else None,
     }
 

@@ -19,7 +19,7 @@ from pushkit.delivery.route import Job, Routes, job_of, read_subscriptions
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import store as outbox
-from pushkit.outbox.idempotency import Enqueued, IdempotencyKey, TaskKey, find_enqueued
+from pushkit.outbox.idempotency import IdempotencyKey, StoredDelivery, TaskKey, find_enqueued
 from pushkit.outbox.model import NewDelivery, StatusMark, new_delivery_ids
 from pushkit.queue.rules import Handed
 from pushkit.queue.runner import seconds
@@ -225,7 +225,7 @@ class _Transaction:
         enqueuer: Enqueuer,
         now: datetime,
         recipients: Sequence[Recipient],  # whose rows are locked
-        enqueued: dict[TaskKey, list[Enqueued]],
+        enqueued: dict[TaskKey, list[StoredDelivery]],
     ) -> None:
         self._enqueuer = enqueuer
         self._max_backlog = enqueuer.options.max_backlog_per_subscription
@@ -386,7 +386,7 @@ class _Transaction:
 
 
 def _wanting(
-    queues: Sequence[OpenQueue], update: AnyUpdate, earlier: Sequence[Enqueued]
+    queues: Sequence[OpenQueue], update: AnyUpdate, earlier: Sequence[StoredDelivery]
 ) -> tuple[list[OpenQueue], set[WireVersion], int]:
     """Return the queues that lack an update, the versions wanted, and how many do not want it."""
     has_it = {each.subscription_id for each in earlier} if earlier else ()
@@ -413,11 +413,11 @@ def _refusal(recipient: Recipient, error: PushkitError) -> RefusedRecipient:
     )
 
 
-def _enqueued(new: NewDelivery) -> Enqueued:
-    return Enqueued(new.id, new.subscription_id, new.owner, new.config_id, new.update_sha256)
+def _enqueued(new: NewDelivery) -> StoredDelivery:
+    return StoredDelivery(new.id, new.subscription_id, new.owner, new.config_id, new.update_sha256)
 
 
-def _notified(stored: list[Enqueued | NewDelivery]) -> tuple[NotifiedDelivery, ...]:
+def _notified(stored: list[StoredDelivery | NewDelivery]) -> tuple[NotifiedDelivery, ...]:
     stored.sort(key=_BY_SUBSCRIPTION)
     return tuple(
         [

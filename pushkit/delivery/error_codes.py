@@ -79,11 +79,11 @@ def meaning(code: str) -> str:
     return "an error on this side"
 
 
-def mend(code: str) -> str:
+def remedy(code: str) -> str:
     """Return what an operator can do about an error code."""
     if code.startswith("status_5"):
         code = "status_500"
-    return _MENDS.get(
+    return _REMEDIES.get(
         code, "Look at the attempts below and at the webhook's log; redrive once it works again."
     )
 
@@ -97,7 +97,7 @@ _COUNTED = (
     " webhook's server, or a proxy before it, has to write its head as RFC 9112 demands."
 )
 _NOT_UNSEALED = "Give the workers the key that the secret was sealed with (docs/secrets.md)."
-_MENDS = {
+_REMEDIES = {
     "status_500": "The webhook's own log says why. Pending deliveries are retried by the schedule;"
     " dead letters can be redriven once the webhook works.",
     "status_401": _NOT_ACCEPTED,

@@ -20,7 +20,7 @@ from typing import Final
 from pushkit.errors import OwnershipError
 from pushkit.net.destination import Destination
 from pushkit.net.transport import Transport
-from pushkit.scheduling.renewing import Held, Renewing, anew
+from pushkit.scheduling.renewing import CachedValue, Renewing, anew
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, Statement, from_micros, to_micros
 from pushkit.subscriptions.model import Owner
@@ -85,15 +85,15 @@ class Ownership:
         owner: Owner,
         destination: Destination,
         tls: ssl.SSLContext | None,
-        _held: Held[bool] | None,
-    ) -> Held[bool]:
+        _held: CachedValue[bool] | None,
+    ) -> CachedValue[bool]:
         url, now = str(destination.url), self._clock()
         valid_for = await self._database.read(self._proved_for(owner, url))
         if valid_for is None:
             await self._ask(destination, tls)
             await self._database.write(self._note(owner, url))
         until = now + (valid_for or _VALID_FOR)
-        return Held(value=True, since=now, fresh_until=until, good_until=until)
+        return CachedValue(value=True, since=now, fresh_until=until, good_until=until)
 
     def _proved_for(self, owner: Owner, url: str) -> Script[timedelta | None]:
         """Return how long a stored proof remains valid; None if there is none."""

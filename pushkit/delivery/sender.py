@@ -32,7 +32,7 @@ from pushkit.arguments import check_each, check_type, read_member
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
-from pushkit.delivery.attempt import Attempt, Pace
+from pushkit.delivery.attempt import Attempt, OriginRateLimiter
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.database import open_outbox
 from pushkit.delivery.enqueue import Enqueuer, Notice
@@ -196,7 +196,7 @@ class PushSender:
             client=self._client,
             vault=self._vault,
             ownership=self._ownership,
-            pace=Pace(
+            rate_limiter=OriginRateLimiter(
                 self._policy,
                 self.options.rate_per_origin,
             ),

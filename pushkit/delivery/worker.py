@@ -73,7 +73,7 @@ class Worker(QueueWorker[Job]):
             lease=lease,
             longest=attempt.longest,
             longest_pause=options.poll_interval,
-            take_turn=attempt.pace.take,
+            take_turn=attempt.rate_limiter.take,
         )
 
     # --- life --------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from pushkit.net.connection import Answer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.record import record
-from pushkit.scheduling.renewing import Held, Renewing
+from pushkit.scheduling.renewing import CachedValue, Renewing
 from pushkit.url import is_http_url, masked_url
 from pushkit.webhook import Headers
 
@@ -151,7 +151,7 @@ class JwksClient:
             return f"the keys from {self._shown} are older than may be trusted: {why}"
         return f"no keys from {self._shown} yet: {why}"
 
-    async def _fetched(self, held: Held[_FetchedSet] | None) -> Held[_FetchedSet]:
+    async def _fetched(self, held: CachedValue[_FetchedSet] | None) -> CachedValue[_FetchedSet]:
         started = self._clock()
         try:
             # After a failure without the tag: it may be the cause, for example if it is too long.
@@ -166,7 +166,7 @@ class JwksClient:
             raise
         self._loaded = True
         until = started + min(max(_lifetime(answer.headers), _MIN_AGE), LONGEST_JWKS_MAX_AGE)
-        return Held(
+        return CachedValue(
             value=found, since=started, fresh_until=until, good_until=until + self._stale_for
         )
 

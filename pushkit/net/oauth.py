@@ -17,7 +17,7 @@ from pushkit.errors import ConfigError, MalformedJsonError, OAuthError
 from pushkit.net.connection import Answer
 from pushkit.net.transport import Transport
 from pushkit.options import check_options
-from pushkit.scheduling.renewing import Held, Renewing
+from pushkit.scheduling.renewing import CachedValue, Renewing
 from pushkit.version import USER_AGENT
 
 _FETCH_TIMEOUT: Final = timedelta(seconds=10)
@@ -130,7 +130,7 @@ class OAuthTokens:
         """Cancel a fetch in progress."""
         await self._token.close()
 
-    async def _fetch(self, _held: Held[str] | None) -> Held[str]:
+    async def _fetch(self, _held: CachedValue[str] | None) -> CachedValue[str]:
         started, client = self._clock(), self._client
         wanted = {
             "grant_type": "client_credentials",
@@ -157,7 +157,7 @@ class OAuthTokens:
         return OAuthError(f"no token for {self._client.client_id}: {reason}")
 
 
-def _read(answer: Answer, started: datetime) -> Held[str]:
+def _read(answer: Answer, started: datetime) -> CachedValue[str]:
     if not answer.complete:
         raise OAuthError("the answer broke off, or is too long")
     try:
@@ -176,7 +176,7 @@ def _read(answer: Answer, started: datetime) -> Held[str]:
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise OAuthError("token_type: expected Bearer")
     life = _life(document)
-    return Held(
+    return CachedValue(
         value=token,
         since=started,
         fresh_until=started + life - min(_RENEWED_BEFORE, life / 5),

@@ -65,7 +65,7 @@ class IdempotencyKey:
         """Return a key for an update. Raises as `update_digest`."""
         return cls(key=key, update_sha256=update_digest(update))
 
-    def check(self, enqueued: Iterable[Enqueued]) -> None:
+    def check(self, enqueued: Iterable[StoredDelivery]) -> None:
         """Check that the deliveries stored with the key are of this update.
 
         Raises:
@@ -88,7 +88,7 @@ class TaskKey(NamedTuple):
     key: str
 
 
-class Enqueued(NamedTuple):
+class StoredDelivery(NamedTuple):
     """A delivery that was stored with a key."""
 
     id: str  # the delivery id
@@ -98,9 +98,9 @@ class Enqueued(NamedTuple):
     update_sha256: str | None  # the digest of its update; None if an old version stored it
 
 
-def find_enqueued(keys: Sequence[TaskKey]) -> Script[dict[TaskKey, list[Enqueued]]]:
+def find_enqueued(keys: Sequence[TaskKey]) -> Script[dict[TaskKey, list[StoredDelivery]]]:
     """Return the deliveries that were stored with some keys; keys without any are left out."""
-    found: dict[TaskKey, list[Enqueued]] = {}
+    found: dict[TaskKey, list[StoredDelivery]] = {}
     if not keys:
         return found
     rows = yield from run_for_rows(
@@ -111,5 +111,5 @@ def find_enqueued(keys: Sequence[TaskKey]) -> Script[dict[TaskKey, list[Enqueued
         keys,
     )
     for tenant, task_id, key, *enqueued in rows:
-        found.setdefault(TaskKey(tenant, task_id, key), []).append(Enqueued(*enqueued))
+        found.setdefault(TaskKey(tenant, task_id, key), []).append(StoredDelivery(*enqueued))
     return found

@@ -19,7 +19,7 @@ _EARLY_INTERVAL: Final = timedelta(seconds=30)  # how often a value that proved 
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Held(Generic[T]):
+class CachedValue(Generic[T]):
     """A value, and how long it may be used."""
 
     # Left out of the repr, as asyncio's debug log prints the result of a task.
@@ -50,7 +50,7 @@ class Renewing(Generic[T]):
     def __init__(
         self,
         # Fetches the value, given the one that is held; raises a `PushkitError`.
-        fetch: Callable[[Held[T] | None], Awaitable[Held[T]]],
+        fetch: Callable[[CachedValue[T] | None], Awaitable[CachedValue[T]]],
         *,
         clock: Callable[[], datetime],
         # Renew the value in the background when it is not fresh any more, even if it is not used,
@@ -62,11 +62,11 @@ class Renewing(Generic[T]):
         self._fetch = fetch
         self._clock = clock
         self._unasked = unasked
-        self._held: Held[T] | None = None
+        self._held: CachedValue[T] | None = None
         self._failures = 0
         self._failed_at: datetime | None = None
         self._early_at: datetime | None = None
-        self._flight: asyncio.Task[Held[T] | None] | None = None
+        self._flight: asyncio.Task[CachedValue[T] | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -118,7 +118,7 @@ class Renewing(Generic[T]):
             self._early_at = now
         return await self.renew()
 
-    def begin(self) -> asyncio.Task[Held[T] | None]:
+    def begin(self) -> asyncio.Task[CachedValue[T] | None]:
         """Begin to fetch, if no fetch is in progress; return the task, not to be cancelled."""
         if self._flight is None or self._flight.done():
             self._flight = asyncio.create_task(self._run_fetch())
@@ -142,7 +142,7 @@ class Renewing(Generic[T]):
         if self._timer is not None:
             self._timer.cancel()
 
-    async def _run_fetch(self) -> Held[T] | None:
+    async def _run_fetch(self) -> CachedValue[T] | None:
         try:
             held = await self._fetch(self._held)
         except PushkitError as exc:
@@ -174,7 +174,7 @@ def anew(failure: _E) -> _E:
     return found
 
 
-def _retrieve_exception(flight: asyncio.Task[Held[T] | None]) -> None:
+def _retrieve_exception(flight: asyncio.Task[CachedValue[T] | None]) -> None:
     # All callers may have been cancelled: asyncio must not log the exception as never retrieved.
     if not flight.cancelled():
         flight.exception()

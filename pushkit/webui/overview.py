@@ -33,7 +33,7 @@ class Finding:
 
     severity: Severity  # how bad it is
     says: str  # what was found
-    mend: str  # what to do about it
+    remedy: str  # what to do about it
     link: str = "/"  # the page that shows it
 
 

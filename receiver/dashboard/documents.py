@@ -29,7 +29,7 @@ class Reason(Document):
 
     code: str
     number: int
-    refusal: Annotated[Refusal, Members("status means mend", inline=True)]
+    refusal: Annotated[Refusal, Members("status means remedy", inline=True)]
     steps: Annotated[Sequence[str], "The steps of the verification that it can come from."]
 
 
@@ -179,6 +179,6 @@ class RefusalReport(Document):
     """A refused request with every step of its verification."""
 
     request: Annotated[RefusedRequest, Members(inline=True)]
-    refusal: Annotated[Refusal, Members("means mend", inline=True)]
+    refusal: Annotated[Refusal, Members("means remedy", inline=True)]
     is_of_a_sender: bool
     steps: Sequence[VerifiedStep]

@@ -33,8 +33,8 @@ def findings(
     yield from _of_refusals(figures, refusals)
     for part, reason in (degraded or {}).items():
         link = "/refusals" if part == "keys" else "/callbacks"
-        mend = "The receiver's log says more."
-        yield Finding(Severity.WARNING, f"Degraded: {reason}.", mend, link)
+        remedy = "The receiver's log says more."
+        yield Finding(Severity.WARNING, f"Degraded: {reason}.", remedy, link)
 
 
 class Counts(NamedTuple):
@@ -165,7 +165,7 @@ def _of_refusals(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> Iter
         yield Finding(
             Severity.FAILURE if code in _OURS else Severity.WARNING,
             f"{_requests(of_code)} refused within the last hour: {row.means}.",
-            row.mend,
+            row.remedy,
             f"/refusals?code={code}",
         )
     if strangers:

@@ -35,7 +35,7 @@ from receiver.notification import VerifiedNotification, read_notification
 from receiver.options import Schemes
 from receiver.request import Request
 from receiver.senders import SenderProfile, TaskPolicy, TrustedSender
-from receiver.signatures import Claims, check_claims, prove_body
+from receiver.signatures import SignedClaims, check_claims, prove_body
 from receiver.steps import CheckResult, Result, Step, Trail, results_of
 from receiver.tokens import HandedOut, check_secrets, read_secrets
 from receiver.trust import load_trust
@@ -267,12 +267,12 @@ class _ByScheme:
         found[Step.TOKEN] = _refusal(self._check_token, claims)
         return found
 
-    def _claims(self) -> Claims:
+    def _claims(self) -> SignedClaims:
         """Return what the signature is over, as if it were valid."""
         jwt, claims, signature, webhook, _ = self._stated or Unproven()
-        return Claims(self._sender, jwt.token if jwt else None, claims, signature, webhook)
+        return SignedClaims(self._sender, jwt.token if jwt else None, claims, signature, webhook)
 
-    def _checked_claims(self, claims: Claims) -> dict[Step, InboundError | None]:
+    def _checked_claims(self, claims: SignedClaims) -> dict[Step, InboundError | None]:
         """Check times, issuer, audience and ids, each as if the one before had passed."""
         now, audiences = self._expected.now, self._sender.audiences or (f"{_URL}/",)
         found: dict[Step, InboundError | None] = {}
@@ -296,7 +296,7 @@ class _ByScheme:
     def _asked(self, trail: Trail) -> Request:
         return Request.of(replace(self._request, headers=self._headers), "/", trail=trail)
 
-    def _check_token(self, claims: Claims) -> None:
+    def _check_token(self, claims: SignedClaims) -> None:
         secrets = read_secrets(claims, self._asked(Trail()))
         registered = [HandedOut(token=hash_token(token)) for token in self._tokens()]
         check_secrets(claims, secrets, registered, Trail())
@@ -312,7 +312,9 @@ def _refusal(
     return None
 
 
-def _as_if_passed(step: Step, claims: Claims, now: datetime, audiences: Sequence[str]) -> Claims:
+def _as_if_passed(
+    step: Step, claims: SignedClaims, now: datetime, audiences: Sequence[str]
+) -> SignedClaims:
     """Return claims with the times, the issuer or the audience that would pass."""
     jwt, signature, webhook = claims.jwt, claims.signature, claims.webhook
     if step is Step.TIME:

@@ -17,7 +17,7 @@ from receiver.selection import (
     read_signatures,
     select_sender,
 )
-from receiver.signatures import Claims, verify_signatures
+from receiver.signatures import SignedClaims, verify_signatures
 from receiver.steps import Trail
 from receiver.trust import Trust, TrustSnapshot, fetch_keys
 
@@ -48,7 +48,7 @@ async def selected_by(trust: Trust, path: str, headers: Headers) -> HeldKeys:
     return select_sender(trust.at(path), stated, await fetch_keys(stated))
 
 
-async def signed_by(trust: Trust | TrustSnapshot, path: str, headers: Headers) -> Claims:
+async def signed_by(trust: Trust | TrustSnapshot, path: str, headers: Headers) -> SignedClaims:
     """Select the sender, and verify the signatures of a head."""
     stated = read_signatures(trust.at(path), headers, Trail())
     held = select_sender(trust.at(path), stated, await fetch_keys(stated))

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import BreakerPolicy, DeliveryFilter, DeliveryState, PushSender
-from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, judge
+from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, classify_response
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import OutboundError, OwnershipError, PushkitError, TransportError
 from pushkit.outbox.changes import WhyNot
@@ -257,7 +257,7 @@ def subclasses_of(error: type[PushkitError]) -> Iterator[type[PushkitError]]:
 
 
 def test_every_error_code_of_an_attempt_is_listed() -> None:
-    answers = {judge(status, Headers(), START).error for status in range(300, 600)}
+    answers = {classify_response(status, Headers(), START).error for status in range(300, 600)}
     failures = {
         error.code for kind in (TransportError, OwnershipError) for error in subclasses_of(kind)
     }

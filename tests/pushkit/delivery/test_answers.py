@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pushkit.delivery.answers import judge, retry_after
+from pushkit.delivery.answers import classify_response, retry_after
 from pushkit.outbox.states import Outcome
 from pushkit.webhook import Headers
 
@@ -22,14 +22,18 @@ def asking(*values: str) -> Headers:
 # The table of wire profile §5.
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 205, 206, 226, 299])
 def test_any_2xx_is_delivered(status: int) -> None:
-    judgement = judge(status, asking("60"), NOW)
-    assert (judgement.outcome, judgement.error, judgement.wait) == (Outcome.DELIVERED, None, None)
+    found = classify_response(status, asking("60"), NOW)
+    assert (found.outcome, found.error, found.wait) == (
+        Outcome.DELIVERED,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 305, 307, 308, 399])
 def test_a_redirect_is_a_failed_attempt(status: int) -> None:
-    judgement = judge(status, Headers({"Location": "https://elsewhere.example.com"}), NOW)
-    assert (judgement.outcome, judgement.error) == (Outcome.RETRY, "redirect")
+    found = classify_response(status, Headers({"Location": "https://elsewhere.example.com"}), NOW)
+    assert (found.outcome, found.error) == (Outcome.RETRY, "redirect")
 
 
 @pytest.mark.parametrize(
@@ -43,46 +47,50 @@ def test_a_redirect_is_a_failed_attempt(status: int) -> None:
     ],
 )
 def test_statuses_that_a_retry_cannot_fix_are_dead_at_once(status: int, error: str) -> None:
-    judgement = judge(status, asking("60"), NOW)
-    assert (judgement.outcome, judgement.error, judgement.wait) == (Outcome.DEAD, error, None)
+    found = classify_response(status, asking("60"), NOW)
+    assert (found.outcome, found.error, found.wait) == (
+        Outcome.DEAD,
+        error,
+        None,
+    )
 
 
 def test_410_ends_the_subscription() -> None:
-    assert judge(410, Headers(), NOW).outcome is Outcome.GONE
+    assert classify_response(410, Headers(), NOW).outcome is Outcome.GONE
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 406, 408, 411, 418, 425, 431, 451])
 def test_other_4xx_are_retried_because_configuration_may_change(status: int) -> None:
-    judgement = judge(status, asking("60"), NOW)
-    assert (judgement.outcome, judgement.wait) == (Outcome.RETRY, None)
+    found = classify_response(status, asking("60"), NOW)
+    assert (found.outcome, found.wait) == (Outcome.RETRY, None)
 
 
 @pytest.mark.parametrize("status", [500, 501, 502, 504, 507, 511, 599])
 def test_5xx_is_retried_without_making_the_destination_wait(status: int) -> None:
-    judgement = judge(status, asking("60"), NOW)
-    assert (judgement.outcome, judgement.wait) == (Outcome.RETRY, None)
-    assert judgement.error == f"status_{status}"
+    found = classify_response(status, asking("60"), NOW)
+    assert (found.outcome, found.wait) == (Outcome.RETRY, None)
+    assert found.error == f"status_{status}"
 
 
 @pytest.mark.parametrize("status", [101, 600, 999])
 def test_an_unknown_status_is_retried(status: int) -> None:
-    assert judge(status, Headers(), NOW).outcome is Outcome.RETRY
+    assert classify_response(status, Headers(), NOW).outcome is Outcome.RETRY
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_makes_the_destination_wait(status: int) -> None:
-    judgement = judge(status, asking("120"), NOW)
-    assert (judgement.outcome, judgement.wait) == (Outcome.RETRY, timedelta(seconds=120))
+    found = classify_response(status, asking("120"), NOW)
+    assert (found.outcome, found.wait) == (Outcome.RETRY, timedelta(seconds=120))
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_without_retry_after_the_destination_does_not_wait(status: int) -> None:
-    assert judge(status, Headers(), NOW).wait is None
+    assert classify_response(status, Headers(), NOW).wait is None
 
 
 def test_every_registered_status_has_an_outcome() -> None:
     for status in HTTPStatus:
-        assert judge(status, Headers(), NOW).outcome in Outcome
+        assert classify_response(status, Headers(), NOW).outcome in Outcome
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import PushSender, SenderOptions
-from pushkit.delivery.attempt import Pace
+from pushkit.delivery.attempt import OriginRateLimiter
 from pushkit.errors import ConfigError, TooManySubscriptionsError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.states import DeliveryState
@@ -197,7 +197,7 @@ class Seconds:
 
 def test_a_second_of_requests_is_sent_at_once_and_the_rest_at_the_rate() -> None:
     clock = Seconds()
-    pace = Pace(DestinationPolicy(), 4, clock=clock)
+    pace = OriginRateLimiter(DestinationPolicy(), 4, clock=clock)
     assert [pace.take(ORIGIN) for _ in range(7)] == [0, 0, 0, 0, 0, 0.25, 0.25]
     clock.now = 0.25
     assert [pace.take(ORIGIN) for _ in range(2)] == [0, 0.25]
@@ -206,7 +206,7 @@ def test_a_second_of_requests_is_sent_at_once_and_the_rest_at_the_rate() -> None
 
 
 def test_origins_do_not_wait_for_each_other() -> None:
-    pace = Pace(DestinationPolicy(), 1, clock=Seconds())
+    pace = OriginRateLimiter(DestinationPolicy(), 1, clock=Seconds())
     assert [pace.take(ORIGIN) for _ in range(4)] == [0, 0, 1, 1]
     assert pace.take("https://other.example.com:443") == 0
 
@@ -218,14 +218,14 @@ def test_origins_do_not_wait_for_each_other() -> None:
 def test_allowed_origins_and_origins_without_a_rate_never_wait(
     policy: DestinationPolicy, per_second: float | None
 ) -> None:
-    pace = Pace(policy, per_second, clock=Seconds())
+    pace = OriginRateLimiter(policy, per_second, clock=Seconds())
     assert {pace.take(ORIGIN) for _ in range(100)} == {0}
 
 
 @pytest.mark.slow
 def test_origins_that_no_longer_wait_are_forgotten() -> None:
     clock = Seconds()
-    pace = Pace(DestinationPolicy(), 1, clock=clock)
+    pace = OriginRateLimiter(DestinationPolicy(), 1, clock=clock)
     for number in range(25_000):
         clock.now = number
         pace.take(f"https://h{number}.example.com:443")
@@ -253,7 +253,7 @@ async def test_the_rate_per_origin_is_shared_by_all_owners(
     sender: PushSender = await senders.open(
         allow=(), ca_file=public.ca_file, rate_per_origin=2, concurrency_per_host=8
     )
-    sender._attempt.pace._clock = seconds = Seconds()
+    sender._attempt.rate_limiter._clock = seconds = Seconds()
     for number in range(6):
         url = f"https://{HOOKS}/of-{number}"
         await sender.subscribe(f"task-{number}", {"url": url}, version="1.0", owner=f"o-{number}")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pushkit.errors import OutboundError
-from pushkit.scheduling.renewing import Held, Renewing
+from pushkit.scheduling.renewing import CachedValue, Renewing
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -31,13 +31,13 @@ class Source:
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
-    async def fetch(self, _held: Held[int] | None) -> Held[int]:
+    async def fetch(self, _held: CachedValue[int] | None) -> CachedValue[int]:
         self.asked += 1
         number, since = self.asked, self.now
         await self.go_on.wait()
         if self.fails:
             raise OutboundError(f"failure {number}")
-        return Held(
+        return CachedValue(
             value=number,
             since=since,
             fresh_until=since + timedelta(seconds=10),
@@ -148,7 +148,7 @@ async def test_a_wrong_value_is_kept_while_it_cannot_be_replaced(
 async def test_a_failure_keeps_nothing_of_its_fetch_in_memory(source: Source) -> None:
     bodies: list[weakref.ref[set[int]]] = []
 
-    async def fetch(_held: Held[int] | None) -> Held[int]:
+    async def fetch(_held: CachedValue[int] | None) -> CachedValue[int]:
         body = {1}
         bodies.append(weakref.ref(body))
         try:
@@ -164,8 +164,8 @@ async def test_a_failure_keeps_nothing_of_its_fetch_in_memory(source: Source) ->
 
 
 def test_a_renewing_value_continues_in_another_event_loop() -> None:
-    async def fetch(_held: Held[int] | None) -> Held[int]:
-        return Held(value=1, since=START, fresh_until=START, good_until=START)
+    async def fetch(_held: CachedValue[int] | None) -> CachedValue[int]:
+        return CachedValue(value=1, since=START, fresh_until=START, good_until=START)
 
     value = Renewing(fetch, clock=lambda: START)
 

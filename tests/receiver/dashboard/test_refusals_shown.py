@@ -63,7 +63,7 @@ async def test_a_refusal_is_found_understood_and_its_mend_named(
     found = await page(client, "/")
     assert "wrong_audience" in found
     found = await page(client, "/refusals")
-    assert REFUSALS["wrong_audience"].mend.split(":")[0] in found
+    assert REFUSALS["wrong_audience"].remedy.split(":")[0] in found
     link = re.search(r'href="(/refusals/\d+)"', found)
     assert link
     found = await page(client, link[1])
