@@ -17,6 +17,7 @@ from pushkit.version import __version__
 _ENTRY_POINTS = "pushkit.commands"
 _NAMES = "card dashboard keys outbox replay secrets send subscriptions worker"
 _MODULES = {name: f"pushkit.cli.{name}" for name in _NAMES.split()} | {
+    "import": "pushkit.cli.importing",
     "migrate": "pushkit.cli.databases",
     "trigger": "pushkit.cli.send",
 }

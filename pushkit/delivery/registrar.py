@@ -24,8 +24,12 @@ from pushkit.a2a import (
 )
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
-from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
-from pushkit.events.sender import SubscriptionChange
+from pushkit.errors import (
+    InvalidPushConfigError,
+    TooManyConfigsError,
+    TooManySubscriptionsError,
+)
+from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK, SubscriptionChange
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
 from pushkit.outbox.model import new_delivery_id
@@ -46,6 +50,8 @@ from pushkit.subscriptions.model import (
     SubscriptionKey,
     SubscriptionState,
 )
+
+_MAX_ID_BYTES = 512  # the longest that receivers accept
 
 
 class Registrar:
@@ -125,6 +131,33 @@ class Registrar:
                 f"owner {key.owner!r} has {self._quota.limit} subscriptions already, the maximum:"
                 " remove some first"
             )
+
+
+def checked_key(tenant: str, task_id: str, owner: str, config_id: str) -> SubscriptionKey:
+    """Return the key of a subscription, whoever asks for it.
+
+    Raises:
+        InvalidPushConfigError: An id cannot be sent, or is reserved for alerts.
+    """
+    if (task_id == ALERTS_TASK) != (owner == ALERTS_OWNER):
+        reason = f"{ALERTS_TASK} and {ALERTS_OWNER} are reserved for the operator's alerts"
+        raise InvalidPushConfigError(f"task_id, owner: {reason}")
+    return SubscriptionKey(
+        tenant=tenant,
+        task_id=_checked_id("task_id", task_id),
+        owner=owner,
+        config_id=_checked_id("id", config_id),
+    )
+
+
+def _checked_id(name: str, value: str) -> str:
+    # `isprintable` comes first: `encode` fails for a lone surrogate, which is not printable.
+    if not value or not value.isprintable() or len(value.encode()) > _MAX_ID_BYTES:
+        raise InvalidPushConfigError(
+            f"{name}: found {len(value)} characters,"
+            f" expected 1 to {_MAX_ID_BYTES} bytes of printable characters"
+        )
+    return value
 
 
 class Choice(NamedTuple):

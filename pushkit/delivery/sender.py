@@ -42,6 +42,7 @@ from pushkit.delivery.registrar import (
     Choice,
     Registrar,
     change_subscriptions,
+    checked_key,
     send_tests,
 )
 from pushkit.delivery.reporting import NotifyCounts, NotifyResult, Reports, report_changed
@@ -60,8 +61,6 @@ from pushkit.errors import (
 from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
 from pushkit.events.sender import (
-    ALERTS_OWNER,
-    ALERTS_TASK,
     KeyRingChanged,
     PushConfigRefused,
     SigningKeyNearEnd,
@@ -86,7 +85,7 @@ from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly, read_now
 from pushkit.subscriptions import store as subscriptions
-from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription
 from pushkit.subscriptions.store import open_subscription
 from pushkit.url import unchecked_host
 
@@ -99,8 +98,6 @@ if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
 
 _log = logging.getLogger("pushkit.delivery")
-
-_MAX_ID_BYTES = 512  # the longest that receivers accept
 
 
 class PushSender:
@@ -498,7 +495,7 @@ class PushSender:
             host = unchecked_host(config.url)
             origin = self._policy.check(config.url).origin
             signed_as = read_member("profile", profile, Profile)
-            key = _checked_key(tenant, task_id, owner, config.id or task_id)
+            key = checked_key(tenant, task_id, owner, config.id or task_id)
             await self._ready()
             put = functools.partial(
                 self._registrar.put,
@@ -843,26 +840,3 @@ def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
     if secrets is None:
         return SecretKeys.from_environment()
     return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
-
-
-def _checked_key(tenant: str, task_id: str, owner: str, config_id: str) -> SubscriptionKey:
-    """Return the key of a subscription. Raises InvalidPushConfigError."""
-    if (task_id == ALERTS_TASK) != (owner == ALERTS_OWNER):
-        reason = f"{ALERTS_TASK} and {ALERTS_OWNER} are reserved for the operator's alerts"
-        raise InvalidPushConfigError(f"task_id, owner: {reason}")
-    return SubscriptionKey(
-        tenant=tenant,
-        task_id=_checked_id("task_id", task_id),
-        owner=owner,
-        config_id=_checked_id("id", config_id),
-    )
-
-
-def _checked_id(name: str, value: str) -> str:
-    # `isprintable` comes first: `encode` fails for a lone surrogate, which is not printable.
-    if not value or not value.isprintable() or len(value.encode()) > _MAX_ID_BYTES:
-        raise InvalidPushConfigError(
-            f"{name}: found {len(value)} characters,"
-            f" expected 1 to {_MAX_ID_BYTES} bytes of printable characters"
-        )
-    return value

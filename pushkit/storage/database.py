@@ -56,6 +56,13 @@ class Database(Protocol):
             StorageError: There is no such database, or it is out of reach.
         """
 
+    async def look(self, script: Script[T]) -> T:
+        """Run a script that only reads, whatever the schema; the database need not be open.
+
+        Raises:
+            StorageError: There is no such database, it is out of reach, or it refuses.
+        """
+
     async def close(self) -> None:
         """Finish the submitted items, and disconnect."""
 

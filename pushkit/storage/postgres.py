@@ -296,6 +296,20 @@ class PostgresDatabase:
         finally:
             await pool.close()
 
+    async def look(self, script: Script[T]) -> T:
+        """Run a script that only reads, whatever the schema; the database need not be open."""
+        pool = await self._connected()
+        try:
+            async with (
+                pool.acquire() as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                return await run_script(connection, script)
+        except _FAULTS as exc:
+            raise StorageError(f"PostgreSQL refused: {_reason(exc)}") from exc
+        finally:
+            await pool.close()
+
     async def _connected(self) -> asyncpg.Pool:
         # asyncpg takes what follows the first `@` for the host, and would look that up.
         if re.split(r"[/?#]", self._dsn.partition("://")[2], maxsplit=1)[0].count("@") > 1:

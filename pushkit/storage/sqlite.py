@@ -265,11 +265,20 @@ class SqliteDatabase:
                     migrations=self._migrations,
                     exists=False,
                 )
+        except OSError as exc:
+            raise StorageError(f"database: {where}: {_reason(exc)}") from exc
+        return self._look(find_schema(where, self._component, self._migrations, _HAS_TABLE))
+
+    async def look(self, script: Script[T]) -> T:
+        """Run a script that only reads, whatever the schema; the database need not be open."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._look, script)
+
+    def _look(self, script: Script[T]) -> T:
+        try:
             with contextlib.closing(self._connect(Access.READ)) as connection:
-                script = find_schema(where, self._component, self._migrations, _HAS_TABLE)
                 return run_script(connection, script)
         except (sqlite3.Error, OSError) as exc:
-            raise StorageError(f"database: {where}: {_reason(exc)}") from exc
+            raise StorageError(f"database: {self.path}: {_reason(exc)}") from exc
 
     def _check_folder(self) -> None:
         if not self._file.parent.is_dir():

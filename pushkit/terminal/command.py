@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import keyword
 import os
 import re
 import sys
@@ -32,7 +33,8 @@ class LazyGroup(click.Group):
         self, *args: Any, modules: Mapping[str, str] | None = None, **options: Any
     ) -> None:
         super().__init__(*args, **options)
-        # The module of each command, by the command's name; the function has `_` in place of `-`.
+        # The module of each command, by the command's name; the function has `_` in place of `-`,
+        # and after a keyword.
         self._modules = modules or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -43,7 +45,7 @@ class LazyGroup(click.Group):
         """Return a command by its name."""
         module = self._modules.get(cmd_name)
         if module is not None and cmd_name not in self.commands:
-            name = cmd_name.replace("-", "_")
+            name = cmd_name.replace("-", "_") + "_" * keyword.iskeyword(cmd_name)
             self.add_command(loaded(cmd_name, lambda: find_command(module, name)), cmd_name)
         return super().get_command(ctx, cmd_name)
 

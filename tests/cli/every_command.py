@@ -20,6 +20,7 @@ __all__ = [
 
 # What commands need besides a database.
 ARGUMENTS = {
+    "import a2a-sdk": ("--from", "agent.db"),
     "outbox cancel": ("dlv_1",),
     "outbox erase": ("task-1", "--yes"),
     "outbox purge": ("--older-than", "1d"),
