@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Readings
     from pushkit.telemetry.sides import ReceiverMetrics
     from pushkit.telemetry.tracing import Tracing
+    from pushkit.threads import ServingThread
     from receiver.asgi import AsgiApp
     from receiver.forwards import Forward
 
@@ -294,6 +295,12 @@ class Receiver(CallbackDecorators):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def in_thread(self) -> ServingThread:
+        """Return a thread for this receiver, for synchronous code: `pushkit.threads` says how."""
+        from pushkit.threads import ServingThread
+
+        return ServingThread(self, "receiver")
 
     # --- serving -------------------------------------------------------------------------------
 

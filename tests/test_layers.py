@@ -34,6 +34,7 @@ SENDER_ROWS = [
         "lazy",
         "lifetimes",
         "programs",
+        "threads",
         "traceparent",
         "url",
         "variables",

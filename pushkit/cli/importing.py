@@ -75,9 +75,9 @@ def a2a_sdk(
 ) -> None:
     """Register the push configs in a2a-sdk's SQL store.
 
-    This is its `DatabasePushNotificationConfigStore`. The SDK's database is only read. Configs of ended tasks stay behind. What the outbox has already
-    stays as it is, so this may be repeated. Webhooks that the destination rules refuse are listed
-    with the reason, and the exit status is 1.
+    This is its `DatabasePushNotificationConfigStore`, which is only read. Configs of ended tasks
+    stay behind. What the outbox has already stays as it is, so this may be repeated. Webhooks that
+    the destination rules refuse are listed with the reason, and the exit status is 1.
     """
     rules = load_destinations(destinations)["destinations"] if destinations else DestinationRules()
     importing = ConfigImport(

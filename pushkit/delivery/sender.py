@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Readings
     from pushkit.telemetry.sides import SenderMetrics
     from pushkit.telemetry.tracing import Tracing
+    from pushkit.threads import ServingThread
 
 _log = logging.getLogger("pushkit.delivery")
 
@@ -327,6 +328,12 @@ class PushSender:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def in_thread(self) -> ServingThread:
+        """Return a thread for this sender, for synchronous code: `pushkit.threads` says how."""
+        from pushkit.threads import ServingThread
+
+        return ServingThread(self, "pushkit-sender")
 
     @property
     def worker(self) -> Worker:
