@@ -56,7 +56,8 @@ class ServingThread:
     def start(self) -> Self:
         """Start, and return once the object has started; do nothing if it has already.
 
-        If nobody calls `close`, the end of the process does.
+        If nobody calls `close`, the end of the process does; Python 3.12 may refuse a part of
+        that, and the next start then continues as after a crash.
 
         Raises:
             ConfigError: It was started before this process was forked.
@@ -171,8 +172,8 @@ def _close_all() -> None:
     for thread in [*_running]:
         try:
             thread.close()
-        except BaseException:  # noqa: BLE001  # the others have to be closed, too
-            _log.exception("%s: could not be closed", thread.name)
+        except BaseException as exc:  # noqa: BLE001  # the others have to be closed, too
+            _log.warning("%s: not closed at the end of the process: %s", thread.name, exc)
 
 
 # `atexit` would be too late: closing needs executors. They end by such a call, too, which was
