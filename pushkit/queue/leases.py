@@ -210,15 +210,9 @@ class Claims:
             )
         ]
         yield from self.lose(lost, now)
-        due = yield from _due(self.tables, over, now)
-        yield from self.tables.write(
-            [
-                released(each, due[each.id])._replace(
-                    abandoned=0 if due[each.id] is None else each.abandoned + 1
-                )
-                for each in over
-            ]
-        )
+        over = [each._replace(abandoned=each.abandoned + 1) for each in over]
+        scheduled = yield from _scheduled(self.tables, over, now)
+        yield from self.tables.write([released(each, each.due_at) for each in scheduled.values()])
 
 
 def _share_out(
@@ -305,12 +299,13 @@ def advance(
         else:
             advanced[queue.id] = Advanced(True, found, stops(queue))
             written.append(after)
-    due = yield from _due(
+    scheduled = yield from _scheduled(
         tables, [queue for queue, ask in leaving if _may_have_more(queue, ask)], now
     )
     for queue, _ in leaving:
-        advanced[queue.id] = Advanced(False, due_at=due.get(queue.id))
-        written.append(released(queue, due.get(queue.id)))
+        left = scheduled.get(queue.id) or queue._replace(due_at=None)
+        advanced[queue.id] = Advanced(False, due_at=left.due_at)
+        written.append(released(left, left.due_at))
     yield from tables.hand_out(handed_out)
     yield from tables.write(written)
     return advanced
@@ -337,22 +332,26 @@ def reschedule(tables: QueueTables, queues: Sequence[Queue], now: int) -> Script
 
     The holder of a leased one looks when it settles next.
     """
-    due = yield from _due(tables, [each for each in queues if each.lease_worker is None], now)
-    written = list[Queue]()
-    for queue in queues:
-        due_at = due.get(queue.id) if queue.lease_worker is None else now
-        abandoned = 0 if due_at is None else queue.abandoned
-        written.append(queue._replace(due_at=due_at, abandoned=abandoned))
-    yield from tables.write(written)
+    free = [each for each in queues if each.lease_worker is None]
+    scheduled = yield from _scheduled(tables, free, now)
+    yield from tables.write(
+        [scheduled.get(each.id) or each._replace(due_at=now) for each in queues]
+    )
 
 
-def _due(tables: QueueTables, queues: Sequence[Queue], now: int) -> Script[dict[str, int | None]]:
-    """Return by id when queues are due, if nobody leases them."""
+def _scheduled(tables: QueueTables, queues: Sequence[Queue], now: int) -> Script[dict[str, Queue]]:
+    """Return queues by id, each due when its first pending job is if nobody leases it.
+
+    How many workers died with a queue is forgotten with its last job, but not while it is paused.
+    """
     first = yield from tables.first_pending([each.id for each in queues], 1)
-    return {
-        each.id: schedule(each, jobs[0] if (jobs := first[each.id]) else None, now)
-        for each in queues
-    }
+    scheduled: dict[str, Queue] = {}
+    for queue in queues:
+        job = next(iter(first[queue.id]), None)
+        scheduled[queue.id] = queue._replace(
+            due_at=schedule(queue, job, now), abandoned=0 if job is None else queue.abandoned
+        )
+    return scheduled
 
 
 def give_back(tables: QueueTables, worker: str, now: int, *, but: Collection[str]) -> Script[None]:
@@ -363,5 +362,5 @@ def give_back(tables: QueueTables, worker: str, now: int, *, but: Collection[str
         leaving = [each for each in locked.values() if each.lease_worker == worker]
         if not leaving:
             return
-        due = yield from _due(tables, leaving, now)
-        yield from tables.write([released(each, due[each.id]) for each in leaving])
+        scheduled = yield from _scheduled(tables, leaving, now)
+        yield from tables.write([released(each, each.due_at) for each in scheduled.values()])

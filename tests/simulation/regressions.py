@@ -402,4 +402,24 @@ REGRESSIONS = {
         ),
         ends=75.0,
     ),
+    # A queue that was paused when a second worker died with it forgot that the first one had, and
+    # all its deliveries were handed out together once it was resumed.
+    "a worker that dies with a paused queue, after another one": Scenario(
+        seed=102571,
+        agents=3,
+        workers=1,
+        postgres=True,
+        sealed=True,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(0.5, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "states")),
+            Step(1.0, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(5.0, "trigger", ("crash", "request", 0, 40.0)),
+            Step(39.0, "trigger", ("pause", "request", 0, 1.0)),
+            Step(54.0, "await", ("worker0", 30, 5.0)),
+            Step(60.9, "notify", (0, "task0", 0, "status")),
+            Step(61.0, "finish", (1, "task0", "completed")),
+        ),
+        ends=150.0,
+    ),
 }

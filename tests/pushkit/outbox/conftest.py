@@ -18,9 +18,11 @@ from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.queue.held import HeldQueue
+from pushkit.queue.leases import reschedule
 from pushkit.queue.rules import Queue, released
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement, from_micros, to_micros
+from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, Subscription
 from tests.pushkit.deliveries import add_delivery, add_subscription
 from tests.pushkit.outbox.leasing import Leasing
@@ -169,6 +171,15 @@ class Ledger:
         cancelled = yield from outbox.cancel_subscription(queue_id, self.now, CancelledBy.REMOVED)
         yield from OUTBOX.write([released(queue, None) for queue in queues.values()])
         return cancelled
+
+    def pause(self, subscription: Subscription, *, paused: bool = True) -> None:
+        """Pause a subscription, or resume it."""
+        self.run(self._pause(subscription.id, paused=paused))
+
+    def _pause(self, queue_id: str, *, paused: bool) -> Script[None]:
+        yield from subscriptions.set_paused(queue_id, self.now, paused=paused)
+        queues = yield from OUTBOX.lock([queue_id])
+        yield from reschedule(OUTBOX, [*queues.values()], to_micros(self.now))
 
     # --- what there is -----------------------------------------------------------------------
 

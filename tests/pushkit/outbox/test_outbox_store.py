@@ -268,6 +268,41 @@ def test_a_delivery_with_which_workers_die_goes_alone_and_uses_up_its_attempts(
     assert [job.delivery.id for job in ledger.memory(last).waiting] == ids[1:]
 
 
+@pytest.mark.parametrize("dies_paused", [True, False])
+def test_a_pause_does_not_hide_with_which_delivery_workers_die(
+    ledger: Ledger, *, dies_paused: bool
+) -> None:
+    subscription = ledger.subscribe()
+    for _ in range(3):
+        ledger.enqueue(subscription)
+    claims = []
+    for _ in range(3):
+        claims.append([each.attempts for each in ledger.claim()])
+        if dies_paused:
+            ledger.pause(subscription)
+        ledger.advance(30)
+        assert ledger.claim(limit=0) == []
+        ledger.pause(subscription)
+        ledger.pause(subscription, paused=False)
+
+    assert claims == [[0, 0, 0], [0], [1]]
+
+
+def test_deaths_of_workers_are_forgotten_with_the_last_delivery_of_a_queue(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    delivery_id = ledger.enqueue(subscription)
+    ledger.claim()
+    ledger.advance(30)
+    assert ledger.claim(limit=0) == []
+    ledger.pause(subscription)
+
+    assert ledger.cancel_one(subscription.id, delivery_id)
+    ledger.pause(subscription, paused=False)
+    ids = {ledger.enqueue(subscription) for _ in range(2)}
+
+    assert {each.id for each in ledger.claim()} == ids
+
+
 def test_a_late_answer_does_not_settle_a_delivery_that_was_redriven_and_claimed_again(
     ledger: Ledger,
 ) -> None:
