@@ -121,7 +121,8 @@ class Killer:
         self._seed = seed
         self._lease = lease
         self._tasks = range(tasks)
-        self._patience = 60 + lease
+        # After many deaths in a row a notification waits for up to five minutes.
+        self._patience = 420 + lease
         self._random = random.Random(seed)  # repeatable, not secret
         self._keys = KeyRing.create(utc_now())
         self._places = [Place(number) for number in range(receivers)]
