@@ -85,6 +85,7 @@ from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly, read_now
 from pushkit.subscriptions import store as subscriptions
+from pushkit.subscriptions.filters import requested_filter
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription
 from pushkit.subscriptions.store import open_subscription
 from pushkit.url import unchecked_host
@@ -482,7 +483,8 @@ class PushSender:
             owner: The client that registers. Owners never see or change each other's configs.
             tenant: The tenant, where the agent has several.
             profile: How notifications are signed.
-            filter: Which updates the client wants. Other updates consume no `seq`.
+            filter: Which updates the client gets. Other updates consume no `seq`. If the config has
+                the extension `urn:pushkit:push-filter:v1`, it gets what both ask for.
 
         Raises:
             InvalidPushConfigError: The config is malformed, its URL is refused, or the task or the
@@ -502,6 +504,7 @@ class PushSender:
             host = unchecked_host(config.url)
             origin = self._policy.check(config.url).origin
             signed_as = read_member("profile", profile, Profile)
+            wanted = filter.narrowed(requested_filter(config))
             key = checked_key(tenant, task_id, owner, config.id or task_id)
             await self._ready()
             put = functools.partial(
@@ -511,7 +514,7 @@ class PushSender:
                 version=wire_version,
                 origin=origin,
                 profile=signed_as,
-                wanted=filter,
+                wanted=wanted,
             )
             subscription, before = await self._database.write_patiently(put)
         except (InvalidPushConfigError, UnsupportedVersionError) as exc:

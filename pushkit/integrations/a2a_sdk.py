@@ -48,7 +48,8 @@ from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.model import Subscription
+from pushkit.subscriptions.filters import FilterChoice, chosen_filter
+from pushkit.subscriptions.model import EVERYTHING, Subscription
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
@@ -69,13 +70,20 @@ class PushkitConfigStore(PushNotificationConfigStore):
         owner_resolver: Returns the owner of a call; the SDK's default is the user's name. For A2A
             0.3 clients, tasks are read as a user of that name, without a tenant: if the resolver
             adds the tenant to the name, the task store must accept such a name as the owner.
+        filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
+            of an owner when it sets a config.
     """
 
     def __init__(
-        self, sender: PushSender, owner_resolver: OwnerResolver = resolve_user_scope
+        self,
+        sender: PushSender,
+        owner_resolver: OwnerResolver = resolve_user_scope,
+        *,
+        filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
     ) -> None:
         self._sender = sender
         self._owner_of = owner_resolver
+        self._filter = filter
         self._faults = RepeatedLog(_log)
 
     async def set_info(
@@ -98,6 +106,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
                 parse_push_config(MessageToDict(notification_config), WireVersion.V1_0),
                 version=_version_of(context),
                 owner=owner,
+                filter=chosen_filter(self._filter, owner),
             )
         return _redacted(subscription, context)
 

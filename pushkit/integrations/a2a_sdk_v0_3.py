@@ -29,7 +29,8 @@ from pushkit.errors import ConfigError, PushkitError, UnrecognisedBodyError
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.model import Subscription
+from pushkit.subscriptions.filters import FilterChoice, chosen_filter
+from pushkit.subscriptions.model import EVERYTHING, Subscription
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
@@ -50,11 +51,20 @@ class PushkitConfigStore:
     Args:
         sender: Stores the configs, as subscriptions.
         owner_of: Returns the owner of the current call.
+        filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
+            of an owner when it sets a config.
     """
 
-    def __init__(self, sender: PushSender, owner_of: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self,
+        sender: PushSender,
+        owner_of: Callable[[], str] = lambda: "",
+        *,
+        filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
+    ) -> None:
         self._sender = sender
         self._owner_of = owner_of
+        self._filter = filter
         self._sdk: Any = importlib.import_module("a2a.types")  # 1.x has other names there
         if not hasattr(self._sdk, "PushNotificationConfig"):
             raise ConfigError(
@@ -76,6 +86,7 @@ class PushkitConfigStore:
                 parse_push_config(_as_json(notification_config), WireVersion.V0_3),
                 version=WireVersion.V0_3,
                 owner=owner,
+                filter=chosen_filter(self._filter, owner),
             )
 
     async def get_info(self, task_id: str) -> list[Any]:

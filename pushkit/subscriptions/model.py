@@ -54,6 +54,23 @@ class Filter:
             return False
         return self.states is None or update.state is None or update.state in self.states
 
+    def narrowed(self, other: Filter) -> Filter:
+        """Return the filter of the updates that both want."""
+        if EVERYTHING in (self, other):
+            return other if self == EVERYTHING else self
+        return Filter(
+            states=_common(self.states, other.states),
+            kinds=_common(self.kinds, other.kinds),
+            last_chunk_only=self.last_chunk_only or other.last_chunk_only,
+        )
+
+
+def _common(one: Collection[str] | None, other: Collection[str] | None) -> Collection[str] | None:
+    """Return what is in both; None is everything."""
+    if one is None or other is None:
+        return other if one is None else one
+    return frozenset(one).intersection(other)
+
 
 EVERYTHING = Filter()
 

@@ -21,6 +21,12 @@ from pushkit.errors import InvalidPushConfigError, PushkitError, UnsupportedVers
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
 from pushkit.logs import RepeatedLog
+from pushkit.subscriptions.filters import (
+    FILTER_EXTENSION,
+    FilterChoice,
+    chosen_filter,
+    write_filter,
+)
 from pushkit.subscriptions.model import Subscription
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
@@ -58,9 +64,12 @@ class Configs:
     exists that this caller may follow.
     """
 
-    def __init__(self, sender: PushSender | None, task_exists: TaskCheck | None) -> None:
+    def __init__(
+        self, sender: PushSender | None, task_exists: TaskCheck | None, choice: FilterChoice
+    ) -> None:
         self._sender = sender
         self._task_exists = task_exists
+        self._filter = choice
         self._faults = RepeatedLog(_log)
 
     async def call(
@@ -98,6 +107,7 @@ class Configs:
                 version=call.version,
                 owner=caller.owner,
                 tenant=caller.tenant,
+                filter=chosen_filter(self._filter, caller.owner),
             )
         return _written(stored, call.version)
 
@@ -209,13 +219,18 @@ def _check_id(name: str, value: str) -> None:
 
 
 def _written(subscription: Subscription, version: WireVersion) -> JsonObject:
-    """Return the config as a client may read it: without token and credentials.
+    """Return the config as a client may read it: without token and credentials, with its filter.
 
     Answers are logged and cached, and the client that registered the secrets has them.
     """
-    key = subscription.key
+    key, filtered = subscription.key, write_filter(subscription.wanted)
     config = replace(
-        subscription.config, id=key.config_id, task_id=key.task_id, tenant=key.tenant or None
+        subscription.config,
+        id=key.config_id,
+        task_id=key.task_id,
+        tenant=key.tenant or None,
+        extra={FILTER_EXTENSION: filtered} if filtered else {},
+        origin=version,
     )
     return format_push_config(config, version)
 

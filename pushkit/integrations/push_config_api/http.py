@@ -31,6 +31,8 @@ from pushkit.integrations.push_config_api.errors import (
     json_rpc_error,
 )
 from pushkit.options import Count, checked
+from pushkit.subscriptions.filters import FilterChoice
+from pushkit.subscriptions.model import EVERYTHING
 
 _JSON = "application/json"
 _A2A_JSON = "application/a2a+json"
@@ -85,6 +87,8 @@ class PushConfigApi:
             and the task id; may be a coroutine function. With None, every caller may subscribe to
             every task id, even to that of another client's present or future task.
         max_body_bytes: The length of the longest request.
+        filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
+            of an owner when it sets a config.
 
     Raises:
         ConfigError: An argument has a wrong type.
@@ -97,10 +101,11 @@ class PushConfigApi:
         *,
         task_exists: TaskCheck | None,
         max_body_bytes: Count = 64 * 1024,
+        filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
     ) -> None:
         self.max_body_bytes = max_body_bytes
         self._sender = sender
-        self._configs = Configs(sender, task_exists)
+        self._configs = Configs(sender, task_exists, filter)
 
     @staticmethod
     def serves(method: str) -> bool:

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from a2a.compat.v0_3 import types as v0_3
 
-from pushkit import KeyRing, PushSender
+from pushkit import Filter, KeyRing, PushSender
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.model import Event
 from pushkit.events.sender import PushConfigRefused
@@ -69,6 +69,14 @@ async def test_a_config_becomes_a_subscription_of_0_3(push: PushSender) -> None:
     assert found.token is None  # the SDK hands this to clients
     [to_send_with] = await push.configs_to_send_with("task-1")
     assert to_send_with.token == "tok-1"
+
+
+@pytest.mark.usefixtures("_sdk_of_0_3")
+async def test_configs_get_the_filter_of_the_adapter(push: PushSender) -> None:
+    store = PushkitConfigStore(push, filter=lambda owner: Filter(last_chunk_only=not owner))
+    await store.set_info("task-1", config())
+    [subscription] = await push.subscribers("task-1")
+    assert subscription.wanted.last_chunk_only
 
 
 @pytest.mark.usefixtures("_sdk_of_0_3")
