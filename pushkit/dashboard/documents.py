@@ -157,6 +157,7 @@ class Subscription(TypedDict):
     states: Sequence[str] | None
     kinds: Sequence[str] | None
     last_chunk_only: bool
+    min_interval_seconds: Annotated[float | None, "Chunks are gathered, and posted once in it."]
     last_seq: int
     task_ended: bool
     failing_since: datetime | None

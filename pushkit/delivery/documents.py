@@ -84,6 +84,7 @@ def subscription_document(subscription: Subscription) -> JsonObject:
         "states": None if wanted.states is None else [*sorted(wanted.states)],
         "kinds": None if wanted.kinds is None else [*sorted(wanted.kinds)],
         "last_chunk_only": wanted.last_chunk_only,
+        "min_interval_seconds": _seconds(wanted.min_interval),
         "last_seq": subscription.last_seq,
         "task_ended": subscription.ended,
         **document(subscription, "failing_since disabled_by disabled_at created_at"),

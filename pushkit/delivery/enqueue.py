@@ -12,12 +12,18 @@ from typing import TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
+from pushkit.delivery.gathering import Join, Place, joined_body, joined_of, make_way, place
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import OpenQueue, Queues
 from pushkit.delivery.reporting import NotifiedDelivery, NotifyResult, RefusedRecipient
 from pushkit.delivery.route import Job, Routes, job_of, read_subscriptions
 from pushkit.delivery.worker import Worker
-from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
+from pushkit.errors import (
+    BacklogFullError,
+    IdempotencyConflictError,
+    PushkitError,
+    SealedSecretError,
+)
 from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey, StoredDelivery, TaskKey, find_enqueued
 from pushkit.outbox.model import NewDelivery, StatusMark, new_delivery_ids
@@ -27,7 +33,16 @@ from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
 from pushkit.storage.quota import Quota
-from pushkit.storage.script import DEFERRED, Deferred, Group, Refused, Script, alone
+from pushkit.storage.script import (
+    DEFERRED,
+    Deferred,
+    Group,
+    Refused,
+    Script,
+    alone,
+    from_micros,
+    to_micros,
+)
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import Recipient
 
@@ -281,17 +296,19 @@ class _Transaction:
         for queue in without:
             recipient = queue.recipient
             try:
-                body = bodies.of(recipient)
-                fits = left[recipient.owner] > 0 < left[None]
-                if not fits or queue.length >= self._max_backlog:
+                to = yield from self._place(queue, update, bodies.of(recipient))
+                fits = to.replaces is not None or left[recipient.owner] > 0 < left[None]
+                if not fits or (to.replaces is None and queue.length >= self._max_backlog):
                     yield from self._require_capacity(queue, notice)
             except PushkitError as exc:  # nothing was written or dropped for this recipient
                 refused.append(_refusal(recipient, exc))
                 continue
-            new = self._add(queue, body, notice, status)
-            left[recipient.owner] -= 1
-            left[None] -= 1
-            added.append(new)
+            if to.replaces is None:
+                left[recipient.owner] -= 1
+                left[None] -= 1
+            if recipient.wanted.min_interval is not None:
+                queue.row = yield from make_way(queue.row, to, now=to_micros(self._now))
+            added.append(self._add(queue, to, notice, status))
             if self._queues.is_full:
                 yield from self._queues.write()
         if notice.is_last:
@@ -306,11 +323,32 @@ class _Transaction:
             earlier += map(_enqueued, added)
         return result
 
+    def _place(self, queue: OpenQueue, update: AnyUpdate, body: bytes) -> Script[Place]:
+        """Return where an update goes in a queue."""
+        interval, version = queue.recipient.wanted.min_interval, queue.recipient.version
+        now = to_micros(self._now)
+        if interval is None:
+            return Place(body, now)
+        yield from self._queues.write_those_of(queue)
+        joined = joined_of(update, version)
+        join: Join | None = None
+        if joined is not None:
+            vault, most_bytes = self._enqueuer.vault, self._enqueuer.options.max_body_bytes
+
+            def join(delivery_id: str, stored: bytes) -> bytes | None:
+                try:
+                    stored = vault.open_body(delivery_id, stored)
+                except SealedSecretError:  # by a key that this process does not have
+                    return None
+                return joined_body(joined, stored, body, most_bytes=most_bytes)
+
+        return (yield from place(queue.row, body, join, interval=interval, now=now))
+
     def _add(
-        self, queue: OpenQueue, body: bytes, notice: Notice, status: StatusMark | None
+        self, queue: OpenQueue, to: Place, notice: Notice, status: StatusMark | None
     ) -> NewDelivery:
         """Add an update to a queue, and hand it to the worker's memory if that is allowed."""
-        worker, recipient = notice.worker, queue.recipient
+        worker, recipient, body = notice.worker, queue.recipient, to.body
         delivery_id = next(self._ids)
         has_room = worker is not None and worker.has_room(recipient.id, len(body))
         new, handed = self._queues.add(
@@ -324,14 +362,18 @@ class _Transaction:
             worker=worker.name if worker is not None and has_room else None,
             until=worker.lease_until(self._now) if worker is not None else 0,
             probation_from=self._enqueuer.options.breaker.failures,
+            not_before=from_micros(to.not_before),
+            may_be_joined=to.may_be_joined,
         )
         if handed is not None:
-            to = self._enqueuer.routes.known(recipient.id, recipient.revision)
-            job = job_of(new, to)
+            route = self._enqueuer.routes.known(recipient.id, recipient.revision)
+            job = job_of(new, route)
             notice.handed.append((queue, handed, job))
-            if to is None:
+            if route is None:
                 self._unrouted.append(job)
-        elif queue.row.lease_worker is None and queue.row.due_at is not None:
+        elif (
+            to.replaces is None and queue.row.lease_worker is None and queue.row.due_at is not None
+        ):
             notice.some_wait = self._some_wait = True  # nobody looks at it but a claim
         return new
 

@@ -34,7 +34,7 @@ ERROR_CODES: Final = {
     "ownership_unproven": "the webhook did not prove that it wants notifications",
     "too_old": "given up: older than the retry policy allows",
     "subscription_missing": "its subscription was removed before it could be attempted",
-    "superseded": "cancelled: a newer status replaces it",
+    "superseded": "cancelled: a newer update replaces it, or has its content, too",
     # Faults of this side; the code of any other pushkit error may occur too.
     "egress_proxy": "the egress proxy was not reached, wants credentials or fewer requests, or is"
     " not a proxy",
@@ -137,7 +137,8 @@ _REMEDIES = {
     "too_old": "It waited longer than the retry policy allows. Redriving it resets its age.",
     "subscription_missing": "Nothing to do if it was removed on purpose. Its client can"
     " register again.",
-    "superseded": "Nothing to do: a newer status replaced it, as SenderOptions(coalesce=) allows.",
+    "superseded": "Nothing to do: a newer update stands for it, as SenderOptions(coalesce=) or the"
+    " filter's min_interval allows.",
     "invalid_configuration": "The message, or the workers' log, names the setting.",
     "sealed_secret": _NOT_UNSEALED,
     "secret_key_missing": _NOT_UNSEALED,

@@ -73,11 +73,19 @@ class Queues:
         worker: str | None = None,  # which has room for it in its memory, if any has
         until: int = 0,  # how long its lease would last
         probation_from: int = 1,
+        not_before: datetime | None = None,  # when it may be sent, if not now
+        may_be_joined: bool = False,  # with a newer one, as long as no worker has it
     ) -> tuple[NewDelivery, Handed | None]:
         """Add a delivery at the end of a queue; return whether it was handed to the worker."""
         recipient = queue.recipient
+        not_before = not_before or now
         queue.row, handed = appended(
-            queue.row, worker, now=to_micros(now), until=until, probation_from=probation_from
+            queue.row,
+            worker,
+            now=to_micros(now),
+            until=until,
+            probation_from=probation_from,
+            not_before=to_micros(not_before),
         )
         queue.has_new = True
         self._bytes += len(body)
@@ -93,7 +101,8 @@ class Queues:
             content_type=recipient.version.content_type,
             body=body,
             notified_at=now,
-            not_before=now,
+            not_before=not_before,
+            waits=may_be_joined and handed is None,
             status=status,
             idempotency_key=idempotency_key.key if idempotency_key else None,
             update_sha256=idempotency_key.update_sha256 if idempotency_key else None,
@@ -115,6 +124,11 @@ class Queues:
                 yield from subscriptions.withdraw([queue.recipient.id], now)
         if remaining:
             self._of_task[task] = remaining
+
+    def write_those_of(self, queue: OpenQueue) -> Script[None]:
+        """Write all, if a delivery of this queue is not written yet."""
+        if queue.recipient.id in self._changed:
+            yield from self.write()
 
     def write(self) -> Script[None]:
         """Write the deliveries that were added, and the ends of tasks."""

@@ -23,6 +23,7 @@ import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final, Protocol
 
 from a2a.auth.user import User
@@ -48,7 +49,7 @@ from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.filters import FilterChoice, chosen_filter
+from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, chosen_filter
 from pushkit.subscriptions.model import EVERYTHING, Subscription
 
 _log: Final = logging.getLogger("pushkit.integrations")
@@ -72,6 +73,8 @@ class PushkitConfigStore(PushNotificationConfigStore):
             adds the tenant to the name, the task store must accept such a name as the owner.
         filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
             of an owner when it sets a config.
+        min_interval: At most one post of a stream's chunks in this time; None to post each. See
+            `Filter`.
     """
 
     def __init__(
@@ -80,10 +83,11 @@ class PushkitConfigStore(PushNotificationConfigStore):
         owner_resolver: OwnerResolver = resolve_user_scope,
         *,
         filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
+        min_interval: timedelta | None = GATHERED_EVERY,
     ) -> None:
         self._sender = sender
         self._owner_of = owner_resolver
-        self._filter = filter
+        self._filter = functools.partial(chosen_filter, filter, min_interval=min_interval)
         self._faults = RepeatedLog(_log)
 
     async def set_info(
@@ -106,7 +110,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
                 parse_push_config(MessageToDict(notification_config), WireVersion.V1_0),
                 version=_version_of(context),
                 owner=owner,
-                filter=chosen_filter(self._filter, owner),
+                filter=self._filter(owner),
             )
         return _redacted(subscription, context)
 

@@ -16,10 +16,12 @@ each other's configs, pass an `owner_of` function that returns the user of the c
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import logging
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from pushkit.a2a import WireVersion, format_push_config, parse_push_config, parse_update
@@ -29,7 +31,7 @@ from pushkit.errors import ConfigError, PushkitError, UnrecognisedBodyError
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.filters import FilterChoice, chosen_filter
+from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, chosen_filter
 from pushkit.subscriptions.model import EVERYTHING, Subscription
 
 _log: Final = logging.getLogger("pushkit.integrations")
@@ -53,6 +55,8 @@ class PushkitConfigStore:
         owner_of: Returns the owner of the current call.
         filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
             of an owner when it sets a config.
+        min_interval: At most one post of a stream's chunks in this time; None to post each. See
+            `Filter`.
     """
 
     def __init__(
@@ -61,10 +65,11 @@ class PushkitConfigStore:
         owner_of: Callable[[], str] = lambda: "",
         *,
         filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
+        min_interval: timedelta | None = GATHERED_EVERY,
     ) -> None:
         self._sender = sender
         self._owner_of = owner_of
-        self._filter = filter
+        self._filter = functools.partial(chosen_filter, filter, min_interval=min_interval)
         self._sdk: Any = importlib.import_module("a2a.types")  # 1.x has other names there
         if not hasattr(self._sdk, "PushNotificationConfig"):
             raise ConfigError(
@@ -86,7 +91,7 @@ class PushkitConfigStore:
                 parse_push_config(_as_json(notification_config), WireVersion.V0_3),
                 version=WireVersion.V0_3,
                 owner=owner,
-                filter=chosen_filter(self._filter, owner),
+                filter=self._filter(owner),
             )
 
     async def get_info(self, task_id: str) -> list[Any]:

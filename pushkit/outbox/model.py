@@ -109,6 +109,7 @@ class NewDelivery(Delivery):
     status: StatusMark | None = None  # what it says about the task's status, if anything
     idempotency_key: str | None = None  # the caller's key, if any
     update_sha256: str | None = None  # the digest of the update that the key stands for
+    waits: bool = False  # it may be joined with a newer one until a worker has it
 
 
 @record(frozen=False, slots=True, kw_only=True, eq=False)

@@ -65,7 +65,7 @@ CREATE TABLE pushkit_deliveries (  -- the columns that attempts change: narrow r
     idempotency_key TEXT,
     status TEXT,                         -- StatusMark: whether a newer status may supersede it
     state TEXT NOT NULL DEFAULT 'pending',  -- pushkit.outbox.states
-    waits INTEGER NOT NULL DEFAULT 0,    -- redriven under a lease, and not fetched yet
+    waits INTEGER NOT NULL DEFAULT 0,    -- not fetched yet: redriven under a lease, or gathers
     attempts INTEGER NOT NULL DEFAULT 0,
     redrives INTEGER NOT NULL DEFAULT 0, -- fences results of before off
     faults INTEGER NOT NULL DEFAULT 0,   -- of this side, in a row, without a request

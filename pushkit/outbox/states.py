@@ -77,7 +77,7 @@ class CancelledBy(StrEnum):
     REMOVED = "removed"
     """Its subscription was removed."""
     SUPERSEDED = "superseded"
-    """A newer status of the task replaces it."""
+    """A newer update of the task replaces it, or has its content, too."""
 
 
 @record(frozen=True, slots=True)

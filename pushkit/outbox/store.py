@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from pushkit.outbox.model import DELIVERY, Delivery, NewDelivery, delivery_of
 from pushkit.outbox.states import (
@@ -37,7 +38,7 @@ def add(deliveries: Sequence[NewDelivery]) -> Script[None]:
     yield from insert_rows(
         "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
         " config_id, seq, origin, content_type, body_bytes, notified_at, not_before,"
-        " scheduled_at, status, idempotency_key, update_sha256) VALUES $rows",
+        " scheduled_at, status, idempotency_key, update_sha256, waits) VALUES $rows",
         slices(list(map(_row_of, deliveries))),
     )
     yield from insert_rows(
@@ -120,6 +121,53 @@ def supersede(queue: Queue, *, by_new_status: bool, now: datetime) -> Script[int
     return len(rows)
 
 
+class Newest(NamedTuple):
+    """The newest delivery of a queue."""
+
+    id: str
+    is_waiting: bool  # pending, and never in a worker's memory: no request can have been made
+    not_before: int
+    finished_at: int | None
+    body: bytes | None  # as it is stored; None if it was finished before the given moment
+
+
+_NEVER_BEGUN = f"{UNFINISHED} AND waits = 1 AND redrives = 0"
+
+
+def newest(queue: Queue, *, since: int) -> Script[Newest | None]:
+    """Return the newest delivery of a queue whose row is held; None if there is none any more."""
+    rows = yield Statement(
+        f"SELECT id, CASE WHEN {_NEVER_BEGUN} THEN 1 ELSE 0 END AS is_waiting, not_before,"
+        f" finished_at, CASE WHEN {UNFINISHED} OR finished_at > $3 THEN"
+        " (SELECT b.body FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id) END AS body"
+        " FROM pushkit_deliveries WHERE subscription_id = $1 AND seq = $2",
+        (queue.id, queue.last_seq, since),
+    )
+    for delivery_id, is_waiting, not_before, finished_at, body in rows:
+        stored = None if body is None else bytes(body)
+        return Newest(delivery_id, bool(is_waiting), not_before, finished_at, stored)
+    return None
+
+
+def supersede_one(delivery_id: str, now: int) -> Script[None]:
+    """Cancel a delivery of a held queue for which a newer one stands, if it was never begun."""
+    yield Statement(
+        SUPERSEDED.where(f"id = $1 AND {_NEVER_BEGUN}"),
+        (delivery_id, now, CancelledBy.SUPERSEDED.value),
+    )
+
+
+def hurry(queue: Queue, now: int) -> Script[bool]:
+    """Let the newest delivery of a held queue be due, if it was never begun; return whether so."""
+    rows = yield Statement(
+        "UPDATE pushkit_deliveries SET not_before = $3, scheduled_at = $3"
+        f" WHERE subscription_id = $1 AND seq = $2 AND {_NEVER_BEGUN} AND not_before > $3"
+        " RETURNING id",
+        (queue.id, queue.last_seq, now),
+    )
+    return bool(rows)
+
+
 def leased_deliveries(ids: Sequence[str]) -> Script[dict[str, Delivery]]:
     """Return deliveries with their bodies, by id, which the caller leased."""
     rows = yield from run_for_ids(
@@ -169,4 +217,5 @@ def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
         new.status and str(new.status),  # a subclass of str is slow to bind
         new.idempotency_key,
         new.update_sha256,
+        int(new.waits),
     )

@@ -14,7 +14,7 @@ works them off one after another, and writes their results in batches.
 | taken away | an operator, who removes or disables | no lease; nothing is due |
 
 - A job is **in flight** if its queue is leased, `seq <= sending_to`, and it does not wait (`waits`:
-  redriven under a lease, and not fetched yet).
+  redriven under a lease, or stored to be joined with newer ones, and not fetched yet).
 - `due_at` says when somebody has to look for jobs that no memory has; None if there are none.
 - The **epoch** grows whenever a lease begins or ends. It fences settling, renewing, releasing and
   appending.
@@ -72,7 +72,7 @@ class PendingJob(NamedTuple):
     not_before: int
     scheduled_at: int  # when that was set
     redrives: int  # how often it was redriven: fences results of before
-    waits: int  # redriven under a lease, and not fetched yet
+    waits: int  # not fetched yet
     size: int  # of its body, in bytes
 
 
@@ -111,20 +111,28 @@ def released(queue: Queue, due_at: int | None) -> Queue:
 
 
 def appended(
-    queue: Queue, worker: str | None, *, now: int, until: int, probation_from: int
+    queue: Queue,
+    worker: str | None,
+    *,
+    now: int,
+    until: int,
+    probation_from: int,
+    not_before: int = 0,
 ) -> tuple[Queue, Handed | None]:
     """Add one job to a queue, and hand it to a worker's memory if that is allowed.
 
     It is if nobody leases the queue or that worker does, nothing is due outside its memory, the
-    queue is not paused, its group works, and no worker died with it.
+    queue is not paused, its group works, no worker died with it, and the job may be sent now.
 
     Args:
         worker: The worker in whose process the job is stored, if it has room; None to leave the
             job in the table.
+        not_before: When the job may be sent.
     """
     seq = queue.last_seq + 1
     may_hand = (
         worker is not None
+        and not_before <= now
         and queue.lease_worker in (None, worker)
         and queue.due_at is None
         and not queue.abandoned
@@ -133,7 +141,8 @@ def appended(
     if not may_hand:
         # Nothing is due in a paused queue without a lease: resuming looks for its jobs.
         is_seen = queue.due_at is not None or (queue.paused and queue.lease_worker is None)
-        return queue._replace(last_seq=seq, due_at=queue.due_at if is_seen else now), None
+        due_at = queue.due_at if is_seen else max(now, not_before)
+        return queue._replace(last_seq=seq, due_at=due_at), None
     took = queue.lease_worker is None
     if took and worker is not None:
         queue = leased(queue, worker, now=now, until=until)

@@ -171,7 +171,7 @@ CREATE INDEX {self.jobs}_pending
         return {each: [jobs[seq] for seq in sorted(jobs)] for each, jobs in found.items()}
 
     def hand_out(self, jobs: Sequence[PendingJob]) -> Script[None]:
-        """Note that jobs which were redriven under a lease are in its holder's memory."""
+        """Note that jobs which waited to be fetched are in their holder's memory."""
         waiting = [job.id for job in jobs if job.waits]
         if waiting:
             yield from run_for_ids(

@@ -9,6 +9,7 @@ A2A's config has no member for it, so a client that knows the extension puts it 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
 from pushkit.a2a import PushConfig, TaskState, UpdateKind
@@ -18,12 +19,16 @@ from pushkit.errors import InvalidPushConfigError
 from pushkit.subscriptions.model import EVERYTHING, Filter
 
 _T = TypeVar("_T")
+_HOUR: Final = 3600
 
 FILTER_EXTENSION: Final = "urn:pushkit:push-filter:v1"
 """The URI of the extension, in a card's `capabilities.extensions`, and its member in a config."""
 
 FilterChoice: TypeAlias = Filter | Callable[[str], Filter]
 """One filter for all clients, or a function that returns the filter of an owner."""
+
+GATHERED_EVERY: Final = timedelta(seconds=1)
+"""The `min_interval` of the adapters to SDKs: agents stream their artifacts token by token."""
 
 # As 0.3 and as 1.0 spell them.
 _STATES = {state.value: state for state in TaskState} | {
@@ -35,9 +40,12 @@ _KINDS = {kind.value: kind for kind in UpdateKind} | {
 }
 
 
-def chosen_filter(choice: FilterChoice, owner: str) -> Filter:
-    """Return the filter of an owner."""
-    return choice if isinstance(choice, Filter) else choice(owner)
+def chosen_filter(
+    choice: FilterChoice, owner: str, *, min_interval: timedelta | None = None
+) -> Filter:
+    """Return the filter of an owner, which gathers at least so long."""
+    wanted = choice if isinstance(choice, Filter) else choice(owner)
+    return wanted.narrowed(Filter(min_interval=min_interval))
 
 
 def requested_filter(config: PushConfig) -> Filter:
@@ -60,6 +68,7 @@ def requested_filter(config: PushConfig) -> Filter:
         states=read.get("states"),
         kinds=read.get("kinds"),
         last_chunk_only=read.get("lastChunkOnly", False),
+        min_interval=read.get("minInterval"),
     )
 
 
@@ -72,6 +81,8 @@ def write_filter(wanted: Filter) -> JsonObject:
         found["kinds"] = [*sorted(wanted.kinds)]
     if wanted.last_chunk_only:
         found["lastChunkOnly"] = True
+    if wanted.min_interval is not None:
+        found["minInterval"] = wanted.min_interval.total_seconds()
     return found
 
 
@@ -93,10 +104,17 @@ def _flag(member: str, value: JsonValue) -> bool:
     return value
 
 
+def _interval(member: str, value: JsonValue) -> timedelta:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _HOUR:
+        raise _refusal(member, value, f"a number of seconds, more than 0 and up to {_HOUR}")
+    return max(timedelta(seconds=value), timedelta(microseconds=1))
+
+
 _READERS: Final[Mapping[str, Callable[[str, JsonValue], Any]]] = {
     "states": _named(_STATES),
     "kinds": _named(_KINDS),
     "lastChunkOnly": _flag,
+    "minInterval": _interval,
 }
 
 

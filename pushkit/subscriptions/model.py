@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from pushkit.a2a import AnyUpdate, PushConfig, TaskState, UpdateKind, WireVersion
-from pushkit.options import check_options
+from pushkit.options import Bounds, check_options
 from pushkit.queue.rules import Queue
 from pushkit.queue.tables import QueueTables
 from pushkit.record import field, record
@@ -21,6 +21,8 @@ OUTBOX: Final = QueueTables(
     groups="pushkit_destinations",
 )
 """The queues of the outbox: a subscription's row is its queue, its deliveries are the jobs."""
+
+Interval = Annotated[timedelta, Bounds(above=timedelta(0), most=timedelta(hours=1))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,11 @@ class Filter:
         last_chunk_only: Drop artifact updates that are not marked as the last chunk. Agents stream
             an artifact token by token, and each chunk would be a notification. An artifact that is
             sent whole but not marked so is dropped too.
+        min_interval: Gather chunks of an artifact that follow one another, and in 0.3 whole tasks
+            with the same state and status message: at most one post of them in this time, with
+            what they say together; at most an hour. A state and an artifact that differ are sent at
+            once, after what was gathered before. The receiver sees gaps in `seq`. None to post
+            each.
 
     Raises:
         ConfigError: A state or a kind is unknown, or a member has a wrong type.
@@ -42,6 +49,7 @@ class Filter:
     states: Collection[TaskState | str] | None = None
     kinds: Collection[UpdateKind | str] | None = None
     last_chunk_only: bool = False
+    min_interval: Interval | None = None
 
     def __post_init__(self) -> None:
         check_options(self, of="filter: ")
@@ -55,13 +63,16 @@ class Filter:
         return self.states is None or update.state is None or update.state in self.states
 
     def narrowed(self, other: Filter) -> Filter:
-        """Return the filter of the updates that both want."""
+        """Return the filter of the updates that both want, with the longer interval."""
         if EVERYTHING in (self, other):
             return other if self == EVERYTHING else self
         return Filter(
             states=_common(self.states, other.states),
             kinds=_common(self.kinds, other.kinds),
             last_chunk_only=self.last_chunk_only or other.last_chunk_only,
+            min_interval=max(
+                (each for each in (self.min_interval, other.min_interval) if each), default=None
+            ),
         )
 
 

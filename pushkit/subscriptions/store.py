@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from pushkit.a2a import Authentication, PushConfig, TaskState, UpdateKind, WireVersion
@@ -42,6 +42,7 @@ from pushkit.subscriptions.model import (
 )
 
 _T = TypeVar("_T")
+_MICROSECOND = timedelta(microseconds=1)
 
 _OF_OWNER = "tenant = $1 AND task_id = $2 AND owner = $3 AND removed_at IS NULL"
 _BY_KEY = f"{_OF_OWNER} AND config_id = $4"
@@ -423,6 +424,7 @@ def _filter_column(wanted: Filter) -> str:
             "kinds": None if wanted.kinds is None else sorted(wanted.kinds),
             "last_chunk_only": wanted.last_chunk_only,
         }
+        | ({"min_interval": wanted.min_interval // _MICROSECOND} if wanted.min_interval else {})
     )
 
 
@@ -430,11 +432,12 @@ def _filter_column(wanted: Filter) -> str:
 @functools.lru_cache(maxsize=256)
 def _filter(column: str) -> Filter:
     stored = json.loads(column)
-    states, kinds = stored["states"], stored["kinds"]
+    states, kinds, interval = stored["states"], stored["kinds"], stored.get("min_interval")
     return Filter(
         states=None if states is None else frozenset(map(TaskState, states)),
         kinds=None if kinds is None else frozenset(map(UpdateKind, kinds)),
         last_chunk_only=stored["last_chunk_only"],
+        min_interval=None if interval is None else interval * _MICROSECOND,
     )
 
 

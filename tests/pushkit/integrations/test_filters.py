@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -41,6 +43,33 @@ async def test_an_adapter_filters_for_all_its_clients(push: PushSender) -> None:
         task_id="task-1", context_id="c", status=TaskStatus(state=TaskState.WORKING)
     )
     assert (await push.notify(working)).unwanted == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "gathers"),
+    [
+        pytest.param({}, timedelta(seconds=1), id="by default"),
+        pytest.param({"min_interval": timedelta(seconds=3)}, timedelta(seconds=3), id="longer"),
+        pytest.param({"min_interval": None}, None, id="not"),
+    ],
+)
+async def test_an_adapter_gathers_the_chunks_of_streams(
+    push: PushSender, options: dict[str, Any], gathers: timedelta | None
+) -> None:
+    store = PushkitConfigStore(push, filter=lambda _: ENDS, **options)
+    context = ServerCallContext(user=UnauthenticatedUser())
+    await store.set_info("task-1", TaskPushNotificationConfig(url=URL), context)
+    [found] = await push.subscribers("task-1")
+    assert found.wanted == replace(ENDS, states=frozenset(ENDS.states or ()), min_interval=gathers)
+
+
+@pytest.mark.parametrize(("asked", "gets"), [(0.25, 1), (2.5, 2.5)])
+async def test_of_two_intervals_the_longer_one_counts(
+    push: PushSender, asked: float, gets: float
+) -> None:
+    wanted = Filter(min_interval=timedelta(seconds=1))
+    found = await push.subscribe("task-1", asking(minInterval=asked), version="1.0", filter=wanted)
+    assert found.wanted.min_interval == timedelta(seconds=gets)
 
 
 async def test_the_push_config_api_filters_for_each_owner(push: PushSender) -> None:
@@ -86,6 +115,9 @@ async def test_a_client_gets_what_it_and_the_operator_want(push: PushSender) -> 
         pytest.param({"kinds": ["event"]}, ".kinds: found 'event', expected one of", id="kind"),
         pytest.param({"kinds": "task"}, ".kinds: found 'task', expected a list", id="text"),
         pytest.param({"lastChunkOnly": 1}, "found a int, expected true or false", id="flag"),
+        pytest.param({"minInterval": 0}, "a number of seconds, more than 0", id="no interval"),
+        pytest.param({"minInterval": 1e300}, "and up to 3600", id="a long interval"),
+        pytest.param({"minInterval": True}, "found a bool, expected a number", id="a flag"),
         pytest.param(["completed"], "found a list, expected an object", id="list"),
     ],
 )
