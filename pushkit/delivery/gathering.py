@@ -45,7 +45,7 @@ class Place(NamedTuple):
     not_before: int  # when it may be sent; microseconds
     may_be_joined: bool = False  # as long as no worker has it
     replaces: str | None = None  # the delivery that it stands for
-    hurries: bool = False  # whether a delivery that waits to be joined goes at once
+    hurries: bool = False  # whether what waits in the queue to be joined goes earlier
 
 
 def place(
@@ -69,18 +69,23 @@ def place(
         is_waiting = newest is not None and newest.is_waiting
         return Place(body, now, may_be_joined=True, hurries=is_waiting)
     if newest.is_waiting:
+        # Later than that it is only if the clock was set back.
         moment = min(newest.not_before, now + micros)
-        return Place(joined, moment, may_be_joined=True, replaces=newest.id)
+        is_late = moment < newest.not_before
+        return Place(joined, moment, may_be_joined=True, replaces=newest.id, hurries=is_late)
     sent_at = now if newest.finished_at is None else min(now, newest.finished_at)
     return Place(body, sent_at + micros, may_be_joined=True)
 
 
 def make_way(queue: Queue, to: Place, *, now: int) -> Script[Queue]:
     """Change the newest delivery as a place asks for; return the queue, which is to be written."""
+    hurries = to.hurries
     if to.replaces is not None:
         yield from outbox.supersede_one(to.replaces, now)
-    elif to.hurries and (yield from outbox.hurry(queue, now)) and queue.due_at is not None:
-        return queue._replace(due_at=now)
+    elif hurries:
+        hurries = yield from outbox.hurry(queue, now)
+    if hurries and queue.due_at is not None:
+        return queue._replace(due_at=min(queue.due_at, to.not_before))
     return queue
 
 

@@ -16,8 +16,10 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from pushkit.delivery import gathering
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import store_results
@@ -36,6 +38,7 @@ from tests.queue.search import Wrong, search
 __all__ = ["Budget", "Found", "explore"]
 
 LEASE = BACKOFF = 1
+INTERVAL = timedelta(microseconds=1)
 QUEUE = "q"
 GROUP = ("", "o", "https://a")
 NOW = from_micros(0)
@@ -57,6 +60,7 @@ class Budget:
     waits: bool = False  # whether the destination may wait
     asleep: bool = False  # whether the workers' clock stands still while they sleep
     apart: bool = False  # whether the caller is in a process of its own, without a worker
+    gathers: bool = False  # whether a job may be a chunk, which is gathered
 
 
 # --- the database as a value ----------------------------------------------------------------------
@@ -92,6 +96,7 @@ class JobRow(NamedTuple):
     scheduled_at: int
     redrives: int
     waits: int
+    first: int = 0  # of a chunk: the first job whose content it has
 
 
 class Database(NamedTuple):
@@ -135,11 +140,16 @@ class Sql:
         execute(f"UPDATE pushkit_subscriptions SET {sets}", database.queue)
         execute("DELETE FROM pushkit_deliveries")
         execute("DELETE FROM pushkit_destinations")
+        execute("DELETE FROM pushkit_bodies")
         self.connection.executemany(
             f"INSERT INTO pushkit_deliveries ({', '.join(_JOB)}, id, subscription_id, tenant,"
             " owner, task_id, config_id, origin, content_type, body_bytes, notified_at)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, 'q', '', 'o', 't', 'c', 'https://a', 'j', 1, 0)",
-            [(*job, f"d{job.seq}") for job in database.jobs],
+            [(*job[:-1], f"d{job.seq}") for job in database.jobs],
+        )
+        self.connection.executemany(
+            "INSERT INTO pushkit_bodies (id, body) VALUES (?, ?)",
+            [(f"d{job.seq}", str(job.first).encode()) for job in database.jobs if job.first],
         )
         if database.until:
             execute(
@@ -151,11 +161,15 @@ class Sql:
     def dump(self) -> Database:
         execute = self.connection.execute
         queue = execute(f"SELECT {', '.join(_QUEUE)} FROM pushkit_subscriptions").fetchone()
-        jobs = execute(f"SELECT {', '.join(_JOB)} FROM pushkit_deliveries ORDER BY seq").fetchall()
+        jobs = execute(
+            f"SELECT {', '.join(_JOB)}, CAST(COALESCE(body, '0') AS INTEGER) AS first"
+            " FROM pushkit_deliveries d LEFT JOIN pushkit_bodies b ON b.id = d.id ORDER BY seq"
+        ).fetchall()
         until = execute("SELECT until, set_at FROM pushkit_destinations").fetchone() or (0, 0)
         shown = [
             JobRow(*job) if job["state"] == "pending" else JobRow(job["seq"], job["state"], 0, 0,
-                                                                  job["redrives"], job["waits"])
+                                                                  job["redrives"], job["waits"],
+                                                                  job["first"])
             for job in jobs
         ]  # fmt: skip
         ends = max(0, until[0])
@@ -176,15 +190,32 @@ class Sql:
 # --- the transactions: the scripts of the sender, over one queue -------------------------------
 
 
-def _store(worker: str | None) -> Script[Handed | None]:
+def _store(worker: str | None, is_chunk: bool = False) -> Script[Handed | None]:
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
-    queue, handed = appended(queue, worker, now=0, until=LEASE, probation_from=PROBATION)
+    # All chunks are of one artifact. A body is the `seq` where its content begins.
+    to = yield from gathering.place(
+        queue,
+        str(queue.last_seq + 1).encode(),
+        (lambda _, stored: stored) if is_chunk else None,
+        interval=INTERVAL,
+        now=0,
+    )
+    queue = yield from gathering.make_way(queue, to, now=0)
+    queue, handed = appended(
+        queue, worker, now=0, until=LEASE, probation_from=PROBATION, not_before=to.not_before
+    )
     yield Statement(
         "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id, config_id,"
-        " seq, origin, content_type, body_bytes, notified_at, not_before, scheduled_at)"
-        " VALUES ($1, 'q', '', 'o', 't', 'c', $2, 'https://a', 'j', 1, 0, 0, 0)",
-        (f"d{queue.last_seq}", queue.last_seq),
-    )
+        " seq, origin, content_type, body_bytes, notified_at, not_before, scheduled_at, waits)"
+        " VALUES ($1, 'q', '', 'o', 't', 'c', $2, 'https://a', 'j', 1, 0, $3, 0, $4)",
+        (f"d{queue.last_seq}", queue.last_seq, to.not_before,
+         int(to.may_be_joined and handed is None)),
+    )  # fmt: skip
+    if is_chunk:
+        yield Statement(
+            "INSERT INTO pushkit_bodies (id, body) VALUES ($1, $2)",
+            (f"d{queue.last_seq}", to.body),
+        )
     yield from OUTBOX.write([queue])
     return handed
 
@@ -378,6 +409,7 @@ class History(NamedTuple):
     paused_at: int = 0  # `sending_to` when it was paused
     set_back: bool = False  # whether the clock was, and no worker has noticed
     taken: bool = False  # whether an operator took a lease away: its holder hears of it later
+    begun: int = 0  # chunks that a worker began, whatever is stored of that
 
 
 class State(NamedTuple):
@@ -444,6 +476,7 @@ class Explorer:
         for job in after.jobs:
             old = was.get(job.seq)
             if old is None:
+                self.check_gathered(job, before, after, history)
                 continue
             if old.state == "pending" and job.state == "delivered":
                 if not history.arrived & _bit(job.seq) or owed & _bit(job.seq):
@@ -469,6 +502,27 @@ class Explorer:
         elif queue.paused and queue.lease_worker and queue.sending_to > paused_at:
             raise Wrong("handed out while paused")
         return history._replace(owed=owed, redriven=redriven, paused_at=paused_at)
+
+    def check_gathered(
+        self, job: JobRow, before: Database, after: Database, history: History
+    ) -> None:
+        """Check what a job that was just stored did to those before it."""
+        was = {each.seq: each.state for each in before.jobs}
+        for each in after.jobs[:-1]:
+            is_within = job.first and job.first <= each.seq
+            if is_within and each.state != "cancelled" and not history.redriven & _bit(each.seq):
+                raise Wrong(f"gathered over job {each.seq}")
+            if each.state != was[each.seq] and not is_within:
+                raise Wrong(f"the content of job {each.seq} is lost")
+            if each.state != was[each.seq] and history.begun & _bit(each.seq):
+                raise Wrong(f"the content of job {each.seq} may arrive twice")
+            if (
+                each.state == "pending"
+                and each.waits
+                and not each.redrives
+                and each.not_before > each.scheduled_at
+            ):
+                raise Wrong(f"job {job.seq} waits for the interval of job {each.seq}")
 
     def check_begin(self, state: State, number: int, held: Held, job: Job) -> None:
         queue = state.database.queue
@@ -525,19 +579,19 @@ class Explorer:
     def _caller(self, state: State) -> Iterator[Move]:
         if not state.left.jobs or not state.database.queue.active:
             return
-        worker = state.workers[0]
-        after, handed = self.transact(
-            spend(state, "jobs"), "a caller", "store", None if self.budget.apart else "A"
-        )
-        if handed is None:
-            yield "store", after
-            return
-        yield "store, handed over", self._handed(after, 0, Store(handed, 1))
-        if after.left.late:
-            late = worker._replace(stores=tuple(sorted((*worker.stores, Store(handed, 1)))))
-            yield "store, handed over later", with_worker(spend(after, "late"), 0, late)
-        if after.left.lost:
-            yield "store, the reply is lost", spend(after, "lost")
+        worker, name = state.workers[0], None if self.budget.apart else "A"
+        for kind in ("store", "store a chunk") if self.budget.gathers else ("store",):
+            args = (name, kind != "store") if self.budget.gathers else (name,)
+            after, handed = self.transact(spend(state, "jobs"), "a caller", "store", *args)
+            if handed is None:
+                yield kind, after
+                continue
+            yield f"{kind}, handed over", self._handed(after, 0, Store(handed, 1))
+            if after.left.late:
+                late = worker._replace(stores=tuple(sorted((*worker.stores, Store(handed, 1)))))
+                yield f"{kind}, handed over later", with_worker(spend(after, "late"), 0, late)
+            if after.left.lost:
+                yield f"{kind}, the reply is lost", spend(after, "lost")
 
     def _handed(self, state: State, number: int, store: Store) -> State:
         worker = state.workers[number]
@@ -629,7 +683,10 @@ class Explorer:
             job = queue.begin()
             queue.until = float(held.until)
             self.check_begin(state, number, held, job)
-            yield f"{name} begins {job.seq}", then(queue)
+            history = state.history
+            if any(each.first for each in state.database.jobs if each.seq == job.seq):
+                history = history._replace(begun=history.begun | _bit(job.seq))
+            yield f"{name} begins {job.seq}", then(queue, state._replace(history=history))
         if held.current is not None:
             seq = held.current.seq
             outcomes = [Outcome.DELIVERED]

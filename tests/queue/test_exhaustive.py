@@ -22,6 +22,14 @@ SMALL = {
     "workers that sleep": Budget(jobs=2, expiries=1, failures=1, operations=1, asleep=True),
     "a caller in a process of its own": Budget(jobs=2, operations=1, failures=1, apart=True),
 }
+GATHERING = {
+    "chunks beside an operator and a worker that dies": Budget(
+        jobs=2, operations=1, crashes=1, gathers=True
+    ),
+    "chunks that fail": Budget(jobs=2, operations=1, failures=1, lost=1, gathers=True),
+    "chunks while the clock is set back": Budget(jobs=3, setbacks=1, crashes=1, gathers=True),
+    "chunks and two operators": Budget(jobs=3, operations=2, gathers=True),
+}
 LARGE = {
     "two of everything": Budget(jobs=2, operations=1, crashes=1, failures=1, lost=1, late=1),
     "two jobs, leases that end": Budget(
@@ -32,10 +40,16 @@ LARGE = {
     "three jobs while the destination waits": Budget(
         jobs=3, operations=1, failures=1, crashes=1, waits=True
     ),
+    "three chunks, two operators and a worker that dies": Budget(
+        jobs=3, operations=2, crashes=1, gathers=True
+    ),
+    "three chunks, leases that end": Budget(
+        jobs=3, operations=1, failures=1, late=1, expiries=1, gathers=True
+    ),
 }
 
 
-@pytest.mark.parametrize("budget", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize("budget", [*SMALL.values(), *GATHERING.values()], ids=SMALL | GATHERING)
 @pytest.mark.slow
 def test_no_interleaving_breaks_a_promise(budget: Budget) -> None:
     found = explore(budget)

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from pushkit.outbox import changes
+from pushkit.delivery import gathering
+from pushkit.outbox import changes, store
+from pushkit.outbox.states import IS_IN_FLIGHT, UNFINISHED
 from pushkit.queue import leases
 from pushkit.queue.held import HeldQueue
 from pushkit.queue.rules import Queue
@@ -21,7 +23,7 @@ from pushkit.queue.tables import QueueTables
 from pushkit.storage.script import Script
 from tests.queue import exhaustive
 from tests.queue.exhaustive import explore
-from tests.queue.test_exhaustive import SMALL
+from tests.queue.test_exhaustive import GATHERING, SMALL
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -143,6 +145,41 @@ GUARDS: dict[str, Patch] = {
 }  # fmt: skip
 
 
+def _gathers(condition: str) -> Patch:
+    """Gather deliveries that meet another condition than that they were never begun."""
+    return _replace(store, "_NEVER_BEGUN", lambda _: f"{UNFINISHED} AND {condition}")
+
+
+def _over_others(newest: Any) -> Any:
+    """Gather with a chunk that others stand behind."""
+
+    def changed(queue: Queue, *, since: int) -> Script[Any]:
+        found = None
+        for seq in range(queue.last_seq, 0, -1):
+            earlier = yield from newest(queue._replace(last_seq=seq), since=since)
+            found = earlier if earlier is not None and earlier.is_waiting else found
+        return found
+
+    return changed
+
+
+OF_GATHERING: dict[str, Patch] = {
+    "what a worker has, or had, is not gathered": _gathers("redrives = 0"),
+    "what a worker had is not gathered, whatever is counted": _gathers(
+        f"redrives = 0 AND attempts = 0 AND NOT {IS_IN_FLIGHT}"
+    ),
+    "what is sent again is not gathered": _gathers("waits = 1"),
+    "nothing is gathered over what stands between": _replace(store, "newest", _over_others),
+    "what is not gathered ends the wait of a chunk": _replace(store, "hurry", lambda _: _nothing),
+    "a wait that was set in the future is shortened": _replace(
+        gathering, "make_way",
+        lambda make_way: lambda queue, to, *, now: make_way(
+            queue, to._replace(hurries=to.hurries and to.replaces is None), now=now
+        ),
+    ),
+}  # fmt: skip
+
+
 def _of_any_redrive(store: Any, pairs: Any, options: Any) -> Script[set[str]]:
     stored = set[str]()
     for redrives in (0, 1):
@@ -152,13 +189,14 @@ def _of_any_redrive(store: Any, pairs: Any, options: Any) -> Script[set[str]]:
     return stored
 
 
-@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize("guard", GUARDS | OF_GATHERING)
 @pytest.mark.slow
 def test_the_check_sees_that_a_guard_is_missing(
     guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    GUARDS[guard](monkeypatch)
+    (GUARDS | OF_GATHERING)[guard](monkeypatch)
     try:
-        assert any(explore(budget).wrong for budget in SMALL.values())
+        budgets = SMALL if guard in GUARDS else GATHERING
+        assert any(explore(budget).wrong for budget in budgets.values())
     finally:
         exhaustive.OFF.clear()
