@@ -272,6 +272,11 @@ SHAPES: tuple[tuple[WireVersion, Callable[[Mapping[str, JsonValue]], bool]], ...
 
 
 def _version_by_shape(document: Mapping[str, JsonValue]) -> WireVersion:
+    for name in _V1_0_SPELLINGS.intersection(document) if "kind" in document else ():
+        if isinstance(document[name], dict):
+            raise UnrecognisedBodyError(
+                f"kind is a member of A2A 0.3, {name} of A2A 1.0: expected one of the two"
+            )
     for version, has_shape in SHAPES:
         if has_shape(document):
             return version

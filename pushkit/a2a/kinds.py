@@ -282,7 +282,8 @@ class _ByClass(dict[type, Table]):
 
 def parts(
     name_of: Callable[[dict[str, JsonValue]], object],  # returns the kind of a part
-    tables: Mapping[str, Table],  # by that kind; "" for unknown parts
+    # By that kind; "" for unknown parts. The last one of a class writes its parts.
+    tables: Mapping[str, Table],
     *,
     may_be_none: bool = False,  # whether the version allows an empty list
 ) -> Kind:

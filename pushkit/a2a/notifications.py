@@ -15,6 +15,7 @@ from pushkit.a2a.columns import Tables
 from pushkit.a2a.kinds import is_index, one
 from pushkit.a2a.members import ARTIFACT_UPDATE, MESSAGE, STATUS_UPDATE, TASK
 from pushkit.a2a.table import (
+    AmbiguousError,
     Dialect,
     Member,
     MismatchError,
@@ -155,6 +156,9 @@ def _of_response(found: dict[Any, Any], rest: JsonObject) -> TaskUpdate:
             "expected exactly one of task, message, statusUpdate and artifactUpdate"
         )
     kind, node = found.popitem()
+    said = node.extra.get("kind")  # as 0.3 has it
+    if said != kind and isinstance(said, str) and said in _TABLES:
+        raise AmbiguousError(f"{said} by the kind of A2A 0.3, and {_PLACES[kind]} as in A2A 1.0")
     return _update(kind, node, WireVersion.V1_0, rest)
 
 

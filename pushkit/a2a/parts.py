@@ -147,18 +147,57 @@ def _kind_in_0_1(item: JsonObject) -> object:
 
 
 _CONTENT_IN_1_0 = frozenset({"text", "raw", "url", "data"})
+# Frameworks mix the two: by `kind` of 0.3, the contents of 1.0 that may not stand beside it.
+_NOT_SAID_BY_KIND = {
+    "text": _CONTENT_IN_1_0 - {"text"},
+    "file": _CONTENT_IN_1_0 - {"raw", "url"},
+    "data": _CONTENT_IN_1_0 - {"data"},
+}
+
+
+def _has_file(item: JsonObject) -> bool:
+    return item.get("kind") == "file" and isinstance(item.get("file"), dict)
+
+
+def _content(item: JsonObject) -> str:
+    """Return the content of a part in 1.0, also beside the same `kind`; empty if it has none."""
+    found = [name for name in item if name in _CONTENT_IN_1_0 and item[name] is not None]
+    if len(found) == 1 and "kind" not in item:
+        return found[0]
+    kind = item.get("kind")
+    if found and isinstance(kind, str) and kind in _NOT_SAID_BY_KIND:
+        if len(found) > 1 or found[0] in _NOT_SAID_BY_KIND[kind] or _has_file(item):
+            members = " and ".join(found)
+            raise AmbiguousError(f"{kind} by the kind of A2A 0.3, and {members} as in A2A 1.0")
+    elif len(found) > 1:
+        raise AmbiguousError("expected only one of text, raw, url and data")
+    return found[0] if found else ""
+
+
+def _kind_in_0_3(item: JsonObject) -> object:
+    kind = item.get("kind")
+    if isinstance(kind, str) and kind in _NOT_SAID_BY_KIND:
+        if kind != "file" and _NOT_SAID_BY_KIND[kind].isdisjoint(item):
+            return kind
+    elif "kind" in item or "type" in item:  # of a later or an earlier version
+        return kind
+    content = _content(item)
+    return f"{content} of 1.0" if content and kind in (None, "file") else kind
 
 
 def _kind_in_1_0(item: JsonObject) -> str:
-    found = [name for name in item if name in _CONTENT_IN_1_0 and item[name] is not None]
-    if len(found) > 1:
-        raise AmbiguousError("expected only one of text, raw, url and data")
+    if content := _content(item):
+        return content
     # A part with none is of a later version: it is not refused. Only `data` may be null.
-    return found[0] if found else "data" if "data" in item else ""
+    return "file of 0.3" if _has_file(item) else "data" if "data" in item else ""
 
 
 PART_LIST = {
     V0_1: parts(_kind_in_0_1, PARTS[V0_1]),
-    V0_3: parts(lambda item: item.get("kind"), PARTS[V0_3], may_be_none=True),
-    V1_0: parts(_kind_in_1_0, PARTS[V1_0]),
+    V0_3: parts(
+        _kind_in_0_3,
+        {f"{name} of 1.0": PARTS[V1_0][name] for name in _CONTENT_IN_1_0} | PARTS[V0_3],
+        may_be_none=True,
+    ),
+    V1_0: parts(_kind_in_1_0, {"file of 0.3": PARTS[V0_3]["file"]} | PARTS[V1_0]),
 }
