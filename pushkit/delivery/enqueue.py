@@ -12,18 +12,13 @@ from typing import TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
-from pushkit.delivery.gathering import Join, Place, joined_body, joined_of, make_way, place
+from pushkit.delivery.gathering import Place, joining, make_way, place
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import OpenQueue, Queues
 from pushkit.delivery.reporting import NotifiedDelivery, NotifyResult, RefusedRecipient
 from pushkit.delivery.route import Job, Routes, job_of, read_subscriptions
 from pushkit.delivery.worker import Worker
-from pushkit.errors import (
-    BacklogFullError,
-    IdempotencyConflictError,
-    PushkitError,
-    SealedSecretError,
-)
+from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey, StoredDelivery, TaskKey, find_enqueued
 from pushkit.outbox.model import NewDelivery, StatusMark, new_delivery_ids
@@ -33,16 +28,7 @@ from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
 from pushkit.storage.quota import Quota
-from pushkit.storage.script import (
-    DEFERRED,
-    Deferred,
-    Group,
-    Refused,
-    Script,
-    alone,
-    from_micros,
-    to_micros,
-)
+from pushkit.storage.script import DEFERRED, Deferred, Group, Refused, Script, alone, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import Recipient
 
@@ -297,8 +283,8 @@ class _Transaction:
             recipient = queue.recipient
             try:
                 to = yield from self._place(queue, update, bodies.of(recipient))
-                fits = to.replaces is not None or left[recipient.owner] > 0 < left[None]
-                if not fits or (to.replaces is None and queue.length >= self._max_backlog):
+                fits = left[recipient.owner] > 0 < left[None] and queue.length < self._max_backlog
+                if to.replaces is None and not fits:
                     yield from self._require_capacity(queue, notice)
             except PushkitError as exc:  # nothing was written or dropped for this recipient
                 refused.append(_refusal(recipient, exc))
@@ -306,7 +292,7 @@ class _Transaction:
             if to.replaces is None:
                 left[recipient.owner] -= 1
                 left[None] -= 1
-            if recipient.wanted.min_interval is not None:
+            if to.replaces is not None or to.hurries:
                 queue.row = yield from make_way(queue.row, to, now=to_micros(self._now))
             added.append(self._add(queue, to, notice, status))
             if self._queues.is_full:
@@ -325,23 +311,14 @@ class _Transaction:
 
     def _place(self, queue: OpenQueue, update: AnyUpdate, body: bytes) -> Script[Place]:
         """Return where an update goes in a queue."""
-        interval, version = queue.recipient.wanted.min_interval, queue.recipient.version
-        now = to_micros(self._now)
+        interval = queue.recipient.wanted.min_interval
         if interval is None:
-            return Place(body, now)
-        yield from self._queues.write_those_of(queue)
-        joined = joined_of(update, version)
-        join: Join | None = None
-        if joined is not None:
-            vault, most_bytes = self._enqueuer.vault, self._enqueuer.options.max_body_bytes
-
-            def join(delivery_id: str, stored: bytes) -> bytes | None:
-                try:
-                    stored = vault.open_body(delivery_id, stored)
-                except SealedSecretError:  # by a key that this process does not have
-                    return None
-                return joined_body(joined, stored, body, most_bytes=most_bytes)
-
+            return Place(body, 0)
+        if queue.has_new:
+            yield from self._queues.write()
+        vault, most_bytes = self._enqueuer.vault, self._enqueuer.options.max_body_bytes
+        join = joining(update, queue.recipient.version, body, vault, most_bytes=most_bytes)
+        now = to_micros(self._now)
         return (yield from place(queue.row, body, join, interval=interval, now=now))
 
     def _add(
@@ -362,7 +339,7 @@ class _Transaction:
             worker=worker.name if worker is not None and has_room else None,
             until=worker.lease_until(self._now) if worker is not None else 0,
             probation_from=self._enqueuer.options.breaker.failures,
-            not_before=from_micros(to.not_before),
+            not_before=to.not_before,
             may_be_joined=to.may_be_joined,
         )
         if handed is not None:

@@ -25,8 +25,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.bounded_json import JsonObject, read_json_object, write_json
+from pushkit.errors import MalformedJsonError, SealedSecretError
 from pushkit.outbox import store as outbox
 from pushkit.queue.rules import Queue
+from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script
 
 _MOST_BYTES: Final = 2**16  # of gathered chunks: each one that joins reads and writes all of it
@@ -35,14 +37,13 @@ _UNDER_WAY: Final = ("submitted", "working")
 
 Join: TypeAlias = Callable[[str, bytes], bytes | None]
 """Returns the body that stands for the stored one of an id and the new one; None if none does."""
-Joined: TypeAlias = "Callable[[JsonObject, JsonObject], JsonObject | None]"
 
 
 class Place(NamedTuple):
     """Where an update goes in its queue."""
 
     body: bytes
-    not_before: int  # when it may be sent; microseconds
+    not_before: int  # when it may be sent; microseconds, 0 for now
     may_be_joined: bool = False  # as long as no worker has it
     replaces: str | None = None  # the delivery that it stands for
     hurries: bool = False  # whether what waits in the queue to be joined goes earlier
@@ -66,7 +67,7 @@ def place(
     newest = yield from outbox.newest(queue, since=now - micros)
     joined = None if newest is None or newest.body is None else join(newest.id, newest.body)
     if newest is None or joined is None:
-        is_waiting = newest is not None and newest.is_waiting
+        is_waiting = newest is not None and bool(newest.is_waiting)
         return Place(body, now, may_be_joined=True, hurries=is_waiting)
     if newest.is_waiting:
         # Later than that it is only if the clock was set back.
@@ -92,21 +93,29 @@ def make_way(queue: Queue, to: Place, *, now: int) -> Script[Queue]:
 # --- what can be joined ------------------------------------------------------------------------
 
 
-def joined_of(update: AnyUpdate, version: WireVersion) -> Joined | None:
-    """Return how the bodies of such updates are joined; None if they never are."""
+def joining(
+    update: AnyUpdate, version: WireVersion, body: bytes, vault: Vault, *, most_bytes: int
+) -> Join | None:
+    """Return how an update's body is joined; None if such an update is never gathered."""
     if version is WireVersion.V1_0 and update.kind is UpdateKind.ARTIFACT_UPDATE:
-        return joined_chunks
-    return joined_tasks if version is WireVersion.V0_3 else None
-
-
-def joined_body(joined: Joined, stored: bytes, body: bytes, *, most_bytes: int) -> bytes | None:
-    """Return one body for two, if they can be joined within the length of the longest body."""
-    length = len(stored) + len(body)
-    if joined is joined_chunks and length > min(_MOST_BYTES, most_bytes):
+        joined, most = joined_chunks, min(_MOST_BYTES, most_bytes)
+    elif version is WireVersion.V0_3:
+        joined, most = joined_tasks, 2 * most_bytes  # which are not added to one another
+    else:
         return None
-    document, new = read_json_object(stored), read_json_object(body)
-    found = joined(document, new)
-    return None if found is None else body if found is new else write_json(found, foreign=False)
+
+    def join(delivery_id: str, stored: bytes) -> bytes | None:
+        if len(stored) + len(body) > most:
+            return None
+        try:
+            document = read_json_object(vault.open_body(delivery_id, bytes(stored)))
+            new = read_json_object(body)
+        except (SealedSecretError, MalformedJsonError):  # by a key that this process has not
+            return None
+        found = joined(document, new)
+        return None if found is None else body if found is new else write_json(found, foreign=False)
+
+    return join
 
 
 def joined_tasks(stored: JsonObject, new: JsonObject) -> JsonObject | None:
@@ -116,8 +125,10 @@ def joined_tasks(stored: JsonObject, new: JsonObject) -> JsonObject | None:
     """
     was, now = _member(stored, "status"), _member(new, "status")
     is_same = all(was.get(name) == now.get(name) for name in ("state", "message"))
-    lists = ("artifacts", "history")
-    is_whole = all(len(_list(new, name)) >= len(_list(stored, name)) for name in lists)
+    is_whole = all(
+        len(_member(new, name, list)) >= len(_member(stored, name, list))
+        for name in ("artifacts", "history")
+    )
     return new if is_same and is_whole and now.get("state") in _UNDER_WAY else None
 
 
@@ -136,9 +147,10 @@ def joined_chunks(stored: JsonObject, new: JsonObject) -> JsonObject | None:
     is_plain = len(stored) == len(new) == 1 and not was.get("lastChunk")
     if not (is_plain and _adds_nothing(artifact, chunk) and _adds_nothing(was, now)):
         return None
-    artifact["parts"] = [*_list(artifact, "parts"), *_list(chunk, "parts")]
-    _update_metadata(artifact, chunk)
-    _update_metadata(was, now)
+    artifact["parts"] = _member(artifact, "parts", list) + _member(chunk, "parts", list)
+    for older, newer in (artifact, chunk), (was, now):
+        if metadata := _member(older, "metadata") | _member(newer, "metadata"):
+            older["metadata"] = metadata
     if now.get("lastChunk"):
         was["lastChunk"] = True
     return stored
@@ -154,16 +166,6 @@ def _adds_nothing(stored: JsonObject, new: JsonObject) -> bool:
     )
 
 
-def _update_metadata(stored: JsonObject, new: JsonObject) -> None:
-    if metadata := _member(stored, "metadata") | _member(new, "metadata"):
-        stored["metadata"] = metadata
-
-
-def _member(document: JsonObject, name: str) -> JsonObject:
+def _member(document: JsonObject, name: str, kind: type[Any] = dict) -> Any:
     value = document.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _list(document: JsonObject, name: str) -> list[Any]:
-    value = document.get(name)
-    return value if isinstance(value, list) else []
+    return value if isinstance(value, kind) else kind()

@@ -11,7 +11,7 @@ from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import NewDelivery, StatusMark
 from pushkit.queue.rules import Handed, Queue, appended
-from pushkit.storage.script import Script, to_micros
+from pushkit.storage.script import Script, from_micros, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, Recipient
 
@@ -73,19 +73,18 @@ class Queues:
         worker: str | None = None,  # which has room for it in its memory, if any has
         until: int = 0,  # how long its lease would last
         probation_from: int = 1,
-        not_before: datetime | None = None,  # when it may be sent, if not now
+        not_before: int = 0,  # when it may be sent, if not now; microseconds
         may_be_joined: bool = False,  # with a newer one, as long as no worker has it
     ) -> tuple[NewDelivery, Handed | None]:
         """Add a delivery at the end of a queue; return whether it was handed to the worker."""
         recipient = queue.recipient
-        not_before = not_before or now
         queue.row, handed = appended(
             queue.row,
             worker,
             now=to_micros(now),
             until=until,
             probation_from=probation_from,
-            not_before=to_micros(not_before),
+            not_before=not_before,
         )
         queue.has_new = True
         self._bytes += len(body)
@@ -101,7 +100,7 @@ class Queues:
             content_type=recipient.version.content_type,
             body=body,
             notified_at=now,
-            not_before=not_before,
+            not_before=from_micros(not_before) if not_before else now,
             waits=may_be_joined and handed is None,
             status=status,
             idempotency_key=idempotency_key.key if idempotency_key else None,
@@ -124,11 +123,6 @@ class Queues:
                 yield from subscriptions.withdraw([queue.recipient.id], now)
         if remaining:
             self._of_task[task] = remaining
-
-    def write_those_of(self, queue: OpenQueue) -> Script[None]:
-        """Write all, if a delivery of this queue is not written yet."""
-        if queue.recipient.id in self._changed:
-            yield from self.write()
 
     def write(self) -> Script[None]:
         """Write the deliveries that were added, and the ends of tasks."""

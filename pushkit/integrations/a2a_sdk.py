@@ -49,7 +49,7 @@ from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, chosen_filter
+from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_chooser
 from pushkit.subscriptions.model import EVERYTHING, Subscription
 
 _log: Final = logging.getLogger("pushkit.integrations")
@@ -87,7 +87,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
     ) -> None:
         self._sender = sender
         self._owner_of = owner_resolver
-        self._filter = functools.partial(chosen_filter, filter, min_interval=min_interval)
+        self._filter_of = filter_chooser(filter, min_interval)
         self._faults = RepeatedLog(_log)
 
     async def set_info(
@@ -110,7 +110,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
                 parse_push_config(MessageToDict(notification_config), WireVersion.V1_0),
                 version=_version_of(context),
                 owner=owner,
-                filter=self._filter(owner),
+                filter=self._filter_of(owner),
             )
         return _redacted(subscription, context)
 

@@ -16,7 +16,6 @@ each other's configs, pass an `owner_of` function that returns the user of the c
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import logging
@@ -31,7 +30,7 @@ from pushkit.errors import ConfigError, PushkitError, UnrecognisedBodyError
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, chosen_filter
+from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_chooser
 from pushkit.subscriptions.model import EVERYTHING, Subscription
 
 _log: Final = logging.getLogger("pushkit.integrations")
@@ -69,7 +68,7 @@ class PushkitConfigStore:
     ) -> None:
         self._sender = sender
         self._owner_of = owner_of
-        self._filter = functools.partial(chosen_filter, filter, min_interval=min_interval)
+        self._filter_of = filter_chooser(filter, min_interval)
         self._sdk: Any = importlib.import_module("a2a.types")  # 1.x has other names there
         if not hasattr(self._sdk, "PushNotificationConfig"):
             raise ConfigError(
@@ -91,7 +90,7 @@ class PushkitConfigStore:
                 parse_push_config(_as_json(notification_config), WireVersion.V0_3),
                 version=WireVersion.V0_3,
                 owner=owner,
-                filter=self._filter(owner),
+                filter=self._filter_of(owner),
             )
 
     async def get_info(self, task_id: str) -> list[Any]:

@@ -125,7 +125,7 @@ class Newest(NamedTuple):
     """The newest delivery of a queue."""
 
     id: str
-    is_waiting: bool  # pending, and never in a worker's memory: no request can have been made
+    is_waiting: int  # 1 if it is pending, and never was in a worker's memory: nothing was sent
     not_before: int
     finished_at: int | None
     body: bytes | None  # as it is stored; None if it was finished before the given moment
@@ -143,10 +143,7 @@ def newest(queue: Queue, *, since: int) -> Script[Newest | None]:
         " FROM pushkit_deliveries WHERE subscription_id = $1 AND seq = $2",
         (queue.id, queue.last_seq, since),
     )
-    for delivery_id, is_waiting, not_before, finished_at, body in rows:
-        stored = None if body is None else bytes(body)
-        return Newest(delivery_id, bool(is_waiting), not_before, finished_at, stored)
-    return None
+    return Newest._make(rows[0]) if rows else None
 
 
 def supersede_one(delivery_id: str, now: int) -> Script[None]:

@@ -8,44 +8,47 @@ A2A's config has no member for it, so a client that knows the extension puts it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from pushkit.a2a import PushConfig, TaskState, UpdateKind
+from pushkit.a2a.kinds import FLAG
 from pushkit.a2a.members import STATE_NAMES
-from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.a2a.table import Kind, Member, MismatchError, Table, Writing, reading
+from pushkit.arguments import check_type
+from pushkit.bounded_json import JsonObject, json_type
 from pushkit.errors import InvalidPushConfigError
 from pushkit.subscriptions.model import EVERYTHING, Filter
-
-_T = TypeVar("_T")
-_HOUR: Final = 3600
 
 FILTER_EXTENSION: Final = "urn:pushkit:push-filter:v1"
 """The URI of the extension, in a card's `capabilities.extensions`, and its member in a config."""
 
-FilterChoice: TypeAlias = Filter | Callable[[str], Filter]
+FilterOf: TypeAlias = Callable[[str], Filter]
+"""Returns the filter of an owner."""
+
+FilterChoice: TypeAlias = Filter | FilterOf
 """One filter for all clients, or a function that returns the filter of an owner."""
 
 GATHERED_EVERY: Final = timedelta(seconds=1)
 """The `min_interval` of the adapters to SDKs: agents stream their artifacts token by token."""
 
-# As 0.3 and as 1.0 spell them.
-_STATES = {state.value: state for state in TaskState} | {
-    name: state for state, name in STATE_NAMES.items()
-}
-_KINDS = {kind.value: kind for kind in UpdateKind} | {
-    "statusUpdate": UpdateKind.STATUS_UPDATE,
-    "artifactUpdate": UpdateKind.ARTIFACT_UPDATE,
-}
 
+def filter_chooser(choice: FilterChoice, min_interval: timedelta | None = None) -> FilterOf:
+    """Return a function that returns an owner's filter, which gathers at least so long.
 
-def chosen_filter(
-    choice: FilterChoice, owner: str, *, min_interval: timedelta | None = None
-) -> Filter:
-    """Return the filter of an owner, which gathers at least so long."""
-    wanted = choice if isinstance(choice, Filter) else choice(owner)
-    return wanted.narrowed(Filter(min_interval=min_interval))
+    Raises:
+        ConfigError: It is neither a filter nor a function, or the interval is out of range.
+    """
+    check_type("filter", choice, (Filter, Callable))  # type: ignore[arg-type]
+    gathered = Filter(min_interval=min_interval)
+
+    def chosen(owner: str) -> Filter:
+        wanted = choice if isinstance(choice, Filter) else choice(owner)
+        check_type("filter", wanted, Filter)
+        return wanted.narrowed(gathered)
+
+    return chosen
 
 
 def requested_filter(config: PushConfig) -> Filter:
@@ -58,67 +61,62 @@ def requested_filter(config: PushConfig) -> Filter:
     asked = config.extra.get(FILTER_EXTENSION)
     if asked is None:
         return EVERYTHING
-    if not isinstance(asked, Mapping):
-        raise _refusal("", asked, "an object")
-    for name in asked:
-        if name not in _READERS:
-            raise _refusal("", name, f"only the members {', '.join(_READERS)}")
-    read = {name: _READERS[name](name, value) for name, value in asked.items() if value is not None}
-    return Filter(
-        states=read.get("states"),
-        kinds=read.get("kinds"),
-        last_chunk_only=read.get("lastChunkOnly", False),
-        min_interval=read.get("minInterval"),
-    )
+    with reading(InvalidPushConfigError):
+        try:
+            found: Filter = _FILTER.read(asked)
+        except MismatchError as exc:
+            raise exc.inside(FILTER_EXTENSION) from None
+    return found
 
 
 def write_filter(wanted: Filter) -> JsonObject:
     """Return a filter as a client reads it back: the value of the extension's member."""
-    found: JsonObject = {}
-    if wanted.states is not None:
-        found["states"] = [*sorted(wanted.states)]
-    if wanted.kinds is not None:
-        found["kinds"] = [*sorted(wanted.kinds)]
-    if wanted.last_chunk_only:
-        found["lastChunkOnly"] = True
-    if wanted.min_interval is not None:
-        found["minInterval"] = wanted.min_interval.total_seconds()
-    return found
+    return _FILTER.write(wanted, Writing(keep=False))
 
 
-def _named(known: Mapping[str, _T]) -> Callable[[str, JsonValue], frozenset[_T]]:
-    def read(member: str, value: JsonValue) -> frozenset[_T]:
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            raise _refusal(member, value, "a list")
+# --- the members of the extension --------------------------------------------------------------
+
+
+def _names(known: Mapping[str, str]) -> Kind:
+    def read(value: object, _: object) -> frozenset[str]:
+        if not isinstance(value, list):
+            raise MismatchError(f"found {json_type(value)}, expected a list")  # type: ignore[arg-type]
         for each in value:
             if not isinstance(each, str) or each not in known:
-                raise _refusal(member, each, f"one of {', '.join(known)}")
-        return frozenset(known[str(each)] for each in value)
+                raise MismatchError(f"found {each!r:.40}, expected one of {', '.join(known)}")
+        return frozenset(known[each] for each in value)
 
-    return read
-
-
-def _flag(member: str, value: JsonValue) -> bool:
-    if not isinstance(value, bool):
-        raise _refusal(member, value, "true or false")
-    return value
+    return Kind(read=read, write=lambda value, _: sorted(value), writes_empty=True)
 
 
-def _interval(member: str, value: JsonValue) -> timedelta:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _HOUR:
-        raise _refusal(member, value, f"a number of seconds, more than 0 and up to {_HOUR}")
-    return max(timedelta(seconds=value), timedelta(microseconds=1))
+def _read_interval(value: object, _: object) -> timedelta:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-6 <= value <= 3600:
+        raise MismatchError("expected a number of seconds, more than 0 and up to 3600")
+    return timedelta(seconds=value)
 
 
-_READERS: Final[Mapping[str, Callable[[str, JsonValue], Any]]] = {
-    "states": _named(_STATES),
-    "kinds": _named(_KINDS),
-    "lastChunkOnly": _flag,
-    "minInterval": _interval,
+def _filter(found: dict[str, Any], rest: JsonObject) -> Filter:
+    for name in rest:
+        known = ", ".join(row.wire for row in _FILTER.rows if isinstance(row, Member))
+        raise MismatchError(f"found {name!r:.40}, expected only the members {known}")
+    return Filter(**found)
+
+
+# States and kinds as 0.3 and as 1.0 spell them.
+_STATES = {state.value: state for state in TaskState} | {
+    name: state for state, name in STATE_NAMES.items()
 }
-
-
-def _refusal(member: str, found: object, expected: str) -> InvalidPushConfigError:
-    place = f"{FILTER_EXTENSION}.{member}" if member else FILTER_EXTENSION
-    shown = repr(found[:40]) if isinstance(found, str) else f"a {type(found).__name__}"
-    return InvalidPushConfigError(f"{place}: found {shown}, expected {expected}")
+_KINDS = {kind.value: kind for kind in UpdateKind} | {
+    "statusUpdate": UpdateKind.STATUS_UPDATE,
+    "artifactUpdate": UpdateKind.ARTIFACT_UPDATE,
+}
+_INTERVAL = Kind(read=_read_interval, write=lambda value, _: value.total_seconds())
+_FILTER: Final = Table(
+    Filter,
+    Member("states", "states", _names(_STATES)),
+    Member("kinds", "kinds", _names(_KINDS)),
+    Member("last_chunk_only", "lastChunkOnly", FLAG),
+    Member("min_interval", "minInterval", _INTERVAL),
+    build=_filter,
+    extra="",
+)

@@ -37,10 +37,8 @@ class Filter:
             an artifact token by token, and each chunk would be a notification. An artifact that is
             sent whole but not marked so is dropped too.
         min_interval: Gather chunks of an artifact that follow one another, and in 0.3 whole tasks
-            with the same state and status message: at most one post of them in this time, with
-            what they say together; at most an hour. A state and an artifact that differ are sent at
-            once, after what was gathered before. The receiver sees gaps in `seq`. None to post
-            each.
+            of the same status: one post of them in this time, up to an hour, with what they say
+            together. Others are sent at once, behind them. The receiver sees gaps in `seq`.
 
     Raises:
         ConfigError: A state or a kind is unknown, or a member has a wrong type.
@@ -64,15 +62,11 @@ class Filter:
 
     def narrowed(self, other: Filter) -> Filter:
         """Return the filter of the updates that both want, with the longer interval."""
-        if EVERYTHING in (self, other):
-            return other if self == EVERYTHING else self
         return Filter(
             states=_common(self.states, other.states),
             kinds=_common(self.kinds, other.kinds),
             last_chunk_only=self.last_chunk_only or other.last_chunk_only,
-            min_interval=max(
-                (each for each in (self.min_interval, other.min_interval) if each), default=None
-            ),
+            min_interval=max(filter(None, (self.min_interval, other.min_interval)), default=None),
         )
 
 

@@ -21,12 +21,7 @@ from pushkit.errors import InvalidPushConfigError, PushkitError, UnsupportedVers
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.filters import (
-    FILTER_EXTENSION,
-    FilterChoice,
-    chosen_filter,
-    write_filter,
-)
+from pushkit.subscriptions.filters import FILTER_EXTENSION, FilterOf, write_filter
 from pushkit.subscriptions.model import Subscription
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
@@ -65,11 +60,11 @@ class Configs:
     """
 
     def __init__(
-        self, sender: PushSender | None, task_exists: TaskCheck | None, choice: FilterChoice
+        self, sender: PushSender | None, task_exists: TaskCheck | None, filter_of: FilterOf
     ) -> None:
         self._sender = sender
         self._task_exists = task_exists
-        self._filter = choice
+        self._filter_of = filter_of
         self._faults = RepeatedLog(_log)
 
     async def call(
@@ -107,7 +102,7 @@ class Configs:
                 version=call.version,
                 owner=caller.owner,
                 tenant=caller.tenant,
-                filter=chosen_filter(self._filter, caller.owner),
+                filter=self._filter_of(caller.owner),
             )
         return _written(stored, call.version)
 

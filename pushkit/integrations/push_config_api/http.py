@@ -31,7 +31,7 @@ from pushkit.integrations.push_config_api.errors import (
     json_rpc_error,
 )
 from pushkit.options import Count, checked
-from pushkit.subscriptions.filters import FilterChoice
+from pushkit.subscriptions.filters import FilterChoice, filter_chooser
 from pushkit.subscriptions.model import EVERYTHING
 
 _JSON = "application/json"
@@ -105,7 +105,7 @@ class PushConfigApi:
     ) -> None:
         self.max_body_bytes = max_body_bytes
         self._sender = sender
-        self._configs = Configs(sender, task_exists, filter)
+        self._configs = Configs(sender, task_exists, filter_chooser(filter))
 
     @staticmethod
     def serves(method: str) -> bool:

@@ -113,12 +113,12 @@ async def test_a_client_gets_what_it_and_the_operator_want(push: PushSender) -> 
         pytest.param({"state": ["completed"]}, "found 'state', expected only the", id="member"),
         pytest.param({"states": ["done"]}, ".states: found 'done', expected one of", id="state"),
         pytest.param({"kinds": ["event"]}, ".kinds: found 'event', expected one of", id="kind"),
-        pytest.param({"kinds": "task"}, ".kinds: found 'task', expected a list", id="text"),
-        pytest.param({"lastChunkOnly": 1}, "found a int, expected true or false", id="flag"),
+        pytest.param({"kinds": "task"}, ".kinds: found a string, expected a list", id="text"),
+        pytest.param({"lastChunkOnly": 1}, ".lastChunkOnly: expected a valid boolean", id="flag"),
         pytest.param({"minInterval": 0}, "a number of seconds, more than 0", id="no interval"),
         pytest.param({"minInterval": 1e300}, "and up to 3600", id="a long interval"),
-        pytest.param({"minInterval": True}, "found a bool, expected a number", id="a flag"),
-        pytest.param(["completed"], "found a list, expected an object", id="list"),
+        pytest.param({"minInterval": True}, ".minInterval: expected a number", id="a flag"),
+        pytest.param(["completed"], "v1: expected an object", id="list"),
     ],
 )
 async def test_what_is_not_understood_is_refused(push: PushSender, asked: Any, says: str) -> None:
