@@ -48,6 +48,7 @@ docs: $(READY)  ## The reference, from the code, and the site, in site/; with no
 interop: $(READY)  ## Real SDKs from their registries, in both directions; writes docs/interop.md.
 	$(BIN)/python -m tests.interop.matrix --write docs/interop.md
 	$(BIN)/python -m tests.cards.independent_jcs --cases 100000 --node
+	$(BIN)/python -m tests.interop.resolving
 
 # The time of the commit is in both files, so that the same commit gives the same bytes.
 dist dist-check: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null)

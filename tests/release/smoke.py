@@ -27,15 +27,12 @@ from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.keys.jwks import parse_jwks
 from receiver import Notification, Receiver, TrustedSender
 
-# For agents on an older a2a-sdk than the extra installs.
-FOREIGN = {"pushkit.integrations.a2a_sdk_v0_3"}
-
 
 def import_everything() -> None:
     """Import each module of both packages."""
     for package in (pushkit, receiver):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name not in FOREIGN and not module.name.endswith("__main__"):
+            if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
 
 

@@ -73,9 +73,7 @@ def serve(port: int, sender: str, folder: Path) -> None:
     else:
         from pushkit_parts import pushkit_parts  # only where pushkit is installed
 
-        parts, routes, lifespan = pushkit_parts(
-            port, folder, generation="1.x", task_store=task_store
-        )
+        parts, routes, lifespan = pushkit_parts(port, folder, task_store=task_store)
     handler = DefaultRequestHandler(
         agent_executor=WorkingAgent(), task_store=task_store, agent_card=card(port), **parts
     )

@@ -11,11 +11,12 @@ from typing import Any
 from starlette.routing import Route
 
 from pushkit import KeyRing, PushSender
+from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
 from pushkit.integrations.asgi import JwksApp
 
 
 def pushkit_parts(
-    port: int, folder: Path, *, generation: str, task_store: Any = None
+    port: int, folder: Path, *, task_store: Any
 ) -> tuple[dict[str, Any], list[Route], Any]:
     """Return the parts of the request handler, the routes and the lifespan."""
     push = PushSender(
@@ -30,18 +31,7 @@ def pushkit_parts(
         async with push:
             yield
 
-    if generation == "0.3":
-        from pushkit.integrations.a2a_sdk_v0_3 import (
-            PushkitConfigStore,
-            PushkitNotificationSender,
-        )
-
-        sender: Any = PushkitNotificationSender(push)
-        store: Any = PushkitConfigStore(push)
-    else:
-        from pushkit.integrations import a2a_sdk
-
-        sender = a2a_sdk.PushkitNotificationSender(push, task_store=task_store)
-        store = a2a_sdk.PushkitConfigStore(push)
+    sender = PushkitNotificationSender(push, task_store=task_store)
+    store = PushkitConfigStore(push)
     routes = [Route("/.well-known/jwks.json", JwksApp(push))]
     return {"push_config_store": store, "push_sender": sender}, routes, lifespan

@@ -5,9 +5,9 @@ The real SDK 0.2.16 and 0.3.26 stand at the other end in `make interop`.
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import sys
-from datetime import UTC, datetime
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -17,7 +17,8 @@ from pushkit import Filter, KeyRing, PushSender
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.model import Event
 from pushkit.events.sender import PushConfigRefused
-from pushkit.integrations.a2a_sdk_v0_3 import PushkitConfigStore, PushkitNotificationSender
+from pushkit.integrations.a2a_sdk import installed, v1
+from pushkit.integrations.a2a_sdk.v0_3 import PushkitConfigStore, PushkitNotificationSender
 from tests.emitted import emitted
 
 HOOK = "https://client.example.com/hook"
@@ -218,11 +219,10 @@ async def test_a_task_that_cannot_be_sent_is_logged_and_not_raised(
     assert await push.deliveries("task-1") == []
 
 
-def test_with_a2a_sdk_1_the_other_adapter_is_named(tmp_path: Path) -> None:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(datetime.now(UTC)),
-        database=tmp_path / "outbox.db",
-    )
-    with pytest.raises(ConfigError, match=r"pushkit\.integrations\.a2a_sdk"):
-        PushkitConfigStore(sender)
+def test_the_adapter_is_that_of_the_installed_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installed.PushkitConfigStore is v1.PushkitConfigStore
+    monkeypatch.setattr(importlib.metadata, "version", lambda _name: "0.3.26")
+    older = importlib.util.module_from_spec(importlib.util.find_spec(installed.__name__))  # type: ignore[arg-type]
+    older.__spec__.loader.exec_module(older)  # type: ignore[union-attr]
+    assert older.PushkitConfigStore is PushkitConfigStore
+    assert older.PushkitNotificationSender is PushkitNotificationSender

@@ -1,13 +1,4 @@
-"""a2a-sdk 0.2.11 to 0.3.x: drop-in replacements for its notification sender and config store.
-
-    push = PushSender(issuer="https://agent.example.com", keys="keys.json", database="outbox.db")
-    notifications = PushkitNotificationSender(push)
-    handler = DefaultRequestHandler(
-        agent_executor=..., task_store=...,
-        push_config_store=PushkitConfigStore(push), push_sender=notifications,
-    )
-
-and around the application's lifetime: `async with push, notifications:`.
+"""a2a-sdk 0.2.12 to 0.3.x: its notification sender and config store, over a `PushSender`.
 
 This SDK gives its config store no call context. If an agent serves several users who must not see
 each other's configs, pass an `owner_of` function that returns the user of the current call, from a
@@ -26,7 +17,7 @@ from typing import Any, Final, Protocol
 from pushkit.a2a import WireVersion, format_push_config, parse_push_config, parse_update
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import ConfigError, PushkitError, UnrecognisedBodyError
+from pushkit.errors import PushkitError, UnrecognisedBodyError
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
@@ -70,11 +61,6 @@ class PushkitConfigStore:
         self._owner_of = owner_of
         self._filter_of = filter_chooser(filter, min_interval)
         self._sdk: Any = importlib.import_module("a2a.types")  # 1.x has other names there
-        if not hasattr(self._sdk, "PushNotificationConfig"):
-            raise ConfigError(
-                "the installed a2a-sdk is 1.x, expected 0.2 or 0.3: use"
-                " pushkit.integrations.a2a_sdk"
-            )
         self._faults = RepeatedLog(_log)
 
     async def set_info(self, task_id: str, notification_config: SdkObject) -> None:
@@ -128,10 +114,17 @@ class PushkitNotificationSender(Buffered):
 
     Args:
         sender: Enqueues the updates.
+        task_store: Not used, because this SDK passes whole tasks; as for a2a-sdk 1.x.
         buffer: Keeps updates while the outbox is out of reach.
     """
 
-    def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
+    def __init__(
+        self,
+        sender: PushSender,
+        *,
+        task_store: object = None,  # noqa: ARG002
+        buffer: EnqueueBuffer | None = None,
+    ) -> None:
         super().__init__(sender, buffer=buffer)
         self._repeated = RepeatedLog(_log)
 

@@ -1,15 +1,4 @@
-"""a2a-sdk 1.x: drop-in replacements for its push-notification sender and config store.
-
-Use them where the agent builds its request handler:
-
-    push = PushSender(issuer="https://agent.example.com", keys="keys.json", database="outbox.db")
-    notifications = PushkitNotificationSender(push, task_store=task_store)
-    handler = DefaultRequestHandler(
-        agent_executor=..., task_store=task_store, agent_card=card,
-        push_config_store=PushkitConfigStore(push), push_sender=notifications,
-    )
-
-and around the application's lifetime: `async with push, notifications:`.
+"""a2a-sdk 1.x: its push-notification sender and config store, over a `PushSender`.
 
 The config store is the outbox's own table of subscriptions: it is durable, keeps the owners of one
 task apart, and stores the protocol version of each config. For 1.0 clients, an event is encoded
@@ -45,7 +34,7 @@ from pushkit.a2a import (
 )
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, UnsupportedVersionError
-from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
+from pushkit.integrations.a2a_sdk.v1_events import PushEvent, native_update
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog

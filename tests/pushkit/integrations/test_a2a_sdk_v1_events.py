@@ -24,8 +24,8 @@ from pushkit.a2a import (
 from pushkit.a2a.members import STATUS_UPDATE
 from pushkit.a2a.table import Table
 from pushkit.errors import InvalidUpdateError
-from pushkit.integrations import a2a_sdk_events
-from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
+from pushkit.integrations.a2a_sdk import v1_events
+from pushkit.integrations.a2a_sdk.v1_events import PushEvent, native_update
 from pushkit.record import record
 
 V1_0 = WireVersion.V1_0
@@ -198,7 +198,7 @@ def test_an_event_that_is_in_order_is_written_without_being_read(
         ),
     }
     neutral = native_update(events[kind]).neutral
-    monkeypatch.delattr(a2a_sdk_events, "MessageToDict")
+    monkeypatch.delattr(v1_events, "MessageToDict")
     assert native_update(events[kind]).body == encode_update(neutral, V1_0)
 
 
@@ -214,10 +214,10 @@ def test_a_member_of_a_later_sdk_goes_out_as_it_is(monkeypatch: pytest.MonkeyPat
     event = a2a_pb2.TaskStatusUpdateEvent(task_id="task-1", context_id="context-1")
     event.status.state = a2a_pb2.TASK_STATE_WORKING
     event.metadata.update({"name": "value"})
-    kind, place, _ = a2a_sdk_events._KINDS[type(event)]
+    kind, place, _ = v1_events._KINDS[type(event)]
     known = [row for row in STATUS_UPDATE[V1_0].rows if getattr(row, "wire", "") != "metadata"]
-    older = a2a_sdk_events._over_messages(Table(StatusUpdate, *known))
-    monkeypatch.setitem(a2a_sdk_events._KINDS, type(event), (kind, place, older))
+    older = v1_events._over_messages(Table(StatusUpdate, *known))
+    monkeypatch.setitem(v1_events._KINDS, type(event), (kind, place, older))
 
     sent = json.loads(native_update(event).body)
 
@@ -227,7 +227,7 @@ def test_a_member_of_a_later_sdk_goes_out_as_it_is(monkeypatch: pytest.MonkeyPat
 def test_a_part_of_a_later_sdk_goes_out_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     event = status_event()
     event.status.message.parts.append(a2a_pb2.Part(url="https://files.example.com/1"))
-    monkeypatch.delitem(a2a_sdk_events._PARTS, "url")
+    monkeypatch.delitem(v1_events._PARTS, "url")
 
     [*_, part] = json.loads(native_update(event).body)["statusUpdate"]["status"]["message"]["parts"]
 
