@@ -28,7 +28,8 @@ WORDS: dict[type[StrEnum], str] = {
     DeliveryState: "pending in_flight delivered dead cancelled",
     DisabledBy: "gone failing operator",
     EventKind: "delivery_dead subscription_disabled breaker_opened breaker_closed"
-    " recipient_refused push_config_refused local_fault enqueued attempt delivered"
+    " recipient_refused push_config_refused push_config_unsent local_fault enqueued attempt"
+    " delivered"
     " subscription_changed signing_key_changed notification_accepted notification_repeated"
     " notification_refused called_back notification_dead",
     ForwardedHeader: "X-Forwarded-For Forwarded",

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator
 
 import uvicorn
 from a2a.helpers import new_task_from_user_message, new_text_part
@@ -25,12 +23,10 @@ from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
 from starlette.applications import Starlette
-from starlette.routing import Route
 
 from pushkit import PushSender
 from pushkit.errors import PushkitError
-from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
-from pushkit.integrations.asgi import JwksApp
+from pushkit.integrations.a2a_sdk import A2AIntegration
 
 
 class CountingAgent(AgentExecutor):
@@ -75,29 +71,20 @@ def build_card(url: str) -> AgentCard:
 
 def build_app(url: str, push: PushSender) -> Starlette:
     """Return the agent as a Starlette application."""
+    a2a = A2AIntegration(push, task_store=InMemoryTaskStore())  # pushkit
     card = build_card(url)
-    task_store = InMemoryTaskStore()
-    notifications = PushkitNotificationSender(push, task_store=task_store)  # pushkit
     handler = DefaultRequestHandler(
         agent_executor=CountingAgent(),
-        task_store=task_store,
         agent_card=card,
-        push_config_store=PushkitConfigStore(push),  # pushkit
-        push_sender=notifications,
+        **a2a.handler_arguments,  # pushkit
     )
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with push, notifications:  # pushkit: also delivers what an earlier run left
-            yield
-
     return Starlette(
         routes=[
             *create_agent_card_routes(card),
             *create_jsonrpc_routes(handler, rpc_url="/"),
-            Route("/.well-known/jwks.json", JwksApp(push)),  # pushkit
+            *a2a.routes,  # pushkit: the public keys
         ],
-        lifespan=lifespan,
+        lifespan=a2a.lifespan,  # pushkit: also delivers what an earlier run left
     )
 
 

@@ -19,6 +19,7 @@ class EventKind(StrEnum):
     DELIVERY_DEAD = "delivery_dead"
     RECIPIENT_REFUSED = "recipient_refused"
     PUSH_CONFIG_REFUSED = "push_config_refused"
+    PUSH_CONFIG_UNSENT = "push_config_unsent"
     LOCAL_FAULT = "local_fault"
     BREAKER_OPENED = "breaker_opened"
     BREAKER_CLOSED = "breaker_closed"

@@ -152,6 +152,18 @@ class PushConfigRefused(Event, kind=EventKind.PUSH_CONFIG_REFUSED):
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class PushConfigUnsent(Event, kind=EventKind.PUSH_CONFIG_UNSENT):
+    """A client registered a push config at an a2a-sdk agent, but nothing sends to it.
+
+    The log says what to do.
+    """
+
+    code: str  # the reason: `no_sender`, `unused` or `not_started`
+    owner: str  # the client; empty if it is not authenticated
+    task_id: str  # the task
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class SigningKeyChanged(Event, kind=EventKind.SIGNING_KEY_CHANGED, level=logging.INFO):
     """This process now signs with another key, or with its first one."""
 

@@ -54,6 +54,13 @@ class HasMetrics(Protocol):
         """Its metrics."""
 
 
+class HasHealth(Protocol):
+    """A `PushSender`, or an `A2AIntegration`."""
+
+    async def unready(self) -> dict[str, str]:
+        """Return what prevents delivery, by part."""
+
+
 def jwks_of(sender: PushSender) -> Document:
     """Return the public JWK Set of a sender."""
 
@@ -89,7 +96,7 @@ def metrics_of(of: HasMetrics) -> Document:
     return document
 
 
-def health_of(sender: PushSender) -> Document:
+def health_of(sender: HasHealth) -> Document:
     """Return whether a sender can store and deliver: 200, or 503 with a line per fault."""
 
     async def document(_: str | None) -> DocumentResponse:
@@ -149,5 +156,5 @@ class HealthApp(_DocumentApp):
     sender was opened without one, by `open()`), or the signing key.
     """
 
-    def __init__(self, sender: PushSender) -> None:
+    def __init__(self, sender: HasHealth) -> None:
         super().__init__(health_of(sender))

@@ -51,6 +51,12 @@ SENDER_METRICS: Final = (
     Metric(
         "pushkit_push_configs_refused", _C, "Clients' push configs that were refused", ("code",)
     ),
+    Metric(
+        "pushkit_push_configs_unsent",
+        _C,
+        "Push configs registered at an agent that is not wired to send",
+        ("code",),
+    ),
     Metric("pushkit_attempts", _C, "Attempts by result; ok is 2xx", ("origin", "code")),
     Metric("pushkit_attempt_seconds", _H, "How long attempts took", buckets=_QUICK),
     Metric(

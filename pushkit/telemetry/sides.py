@@ -22,6 +22,7 @@ from pushkit.events.sender import (
     Enqueued,
     LocalFault,
     PushConfigRefused,
+    PushConfigUnsent,
     RecipientRefused,
     SigningKeyChanged,
     SubscriptionChanged,
@@ -59,8 +60,9 @@ class SenderMetrics(Metrics):
                 self.count("pushkit_enqueued")
             case RecipientRefused(error=error):
                 self.count("pushkit_recipients_refused", self._code(error))
-            case PushConfigRefused(code=code):
-                self.count("pushkit_push_configs_refused", code)
+            case PushConfigRefused(code=code) | PushConfigUnsent(code=code):
+                what = "refused" if isinstance(event, PushConfigRefused) else "unsent"
+                self.count(f"pushkit_push_configs_{what}", code)
             case AttemptMade(origin=origin, error=error, took=took):
                 code = self._code(error or "ok")
                 self.count("pushkit_attempts", self._origin(origin), code)

@@ -6,11 +6,26 @@ from typing import TYPE_CHECKING
 from pushkit.lazy import from_extra
 
 with from_extra("a2a", "the adapter of a2a-sdk needs it"):
-    IS_V1 = not version("a2a-sdk").startswith("0.")
+    installed = version("a2a-sdk")
 
-if TYPE_CHECKING or IS_V1:
-    from pushkit.integrations.a2a_sdk.v1 import PushkitConfigStore, PushkitNotificationSender
+if TYPE_CHECKING or not installed.startswith("0."):
+    from pushkit.integrations.a2a_sdk.v1 import (
+        PushkitConfigStore,
+        PushkitNotificationSender,
+        agent_routes,
+        with_push,
+    )
 else:
-    from pushkit.integrations.a2a_sdk.v0_3 import PushkitConfigStore, PushkitNotificationSender
+    from pushkit.integrations.a2a_sdk.v0_3 import (
+        PushkitConfigStore,
+        PushkitNotificationSender,
+        agent_routes,
+        with_push,
+    )
 
-__all__ = ["IS_V1", "PushkitConfigStore", "PushkitNotificationSender"]
+__all__ = [
+    "PushkitConfigStore",
+    "PushkitNotificationSender",
+    "agent_routes",
+    "with_push",
+]

@@ -18,6 +18,7 @@ from pushkit.a2a import WireVersion, format_push_config, parse_push_config, pars
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, UnrecognisedBodyError
+from pushkit.integrations.a2a_sdk.wiring import wiring_of
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
@@ -25,6 +26,8 @@ from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_c
 from pushkit.subscriptions.model import EVERYTHING, Subscription
 
 _log: Final = logging.getLogger("pushkit.integrations")
+
+_CARD_PATH: Final = "/.well-known/agent-card.json"
 
 
 class SdkObject(Protocol):
@@ -71,6 +74,7 @@ class PushkitConfigStore:
         """
         owner = self._owner_of()
         with config_errors(self._sender, owner, self._faults, self._sdk_error):
+            await wiring_of(self._sender).check(self._sender, owner=owner, task_id=task_id)
             await self._sender.subscribe(
                 task_id,
                 parse_push_config(_as_json(notification_config), WireVersion.V0_3),
@@ -126,6 +130,7 @@ class PushkitNotificationSender(Buffered):
         buffer: EnqueueBuffer | None = None,
     ) -> None:
         super().__init__(sender, buffer=buffer)
+        wiring_of(sender).has_sender = True
         self._repeated = RepeatedLog(_log)
 
     async def send_notification(self, task: SdkObject) -> None:
@@ -148,6 +153,22 @@ class PushkitNotificationSender(Buffered):
             )
             self._repeated.log("left out", logging.WARNING, message, update.task_id, left_out)
         await self._enqueue(update.task_id or "", update, size=len(json.dumps(document)))
+
+
+def agent_routes(executor: object, card: Any, *, prefix: str, **arguments: Any) -> list[Any]:
+    """Return the Starlette routes of an agent: its card, and JSON-RPC."""
+    handlers = importlib.import_module("a2a.server.request_handlers")
+    handler = handlers.DefaultRequestHandler(agent_executor=executor, **arguments)
+    apps: Any = importlib.import_module("a2a.server.apps")
+    app = apps.A2AStarletteApplication(agent_card=card, http_handler=handler)
+    paths = {"agent_card_url": f"{prefix}{_CARD_PATH}"} if prefix else {}
+    return list(app.routes(rpc_url=prefix or "/", **paths))
+
+
+def with_push(card: Any) -> Any:
+    """Return a copy of a card that says `capabilities.pushNotifications`."""
+    capabilities = card.capabilities.model_copy(update={"push_notifications": True})
+    return card.model_copy(update={"capabilities": capabilities})
 
 
 def _as_json(sdk_object: SdkObject) -> Mapping[str, JsonValue]:

@@ -13,14 +13,16 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from a2a.auth.user import User
+from a2a.server.agent_execution import AgentExecutor
 from a2a.server.context import ServerCallContext
 from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
+from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.tasks import PushNotificationConfigStore, PushNotificationSender
 from a2a.types import a2a_pb2
-from a2a.utils.constants import VERSION_HEADER
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, VERSION_HEADER
 from a2a.utils.errors import InternalError, InvalidParamsError, VersionNotSupportedError
 from google.protobuf.json_format import MessageToDict, ParseDict
 
@@ -35,11 +37,15 @@ from pushkit.a2a import (
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, UnsupportedVersionError
 from pushkit.integrations.a2a_sdk.v1_events import PushEvent, native_update
+from pushkit.integrations.a2a_sdk.wiring import wiring_of
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_chooser
 from pushkit.subscriptions.model import EVERYTHING, Subscription
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
@@ -94,6 +100,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
         """
         owner = self._owner_of(context)
         with config_errors(self._sender, owner, self._faults, _sdk_error):
+            await wiring_of(self._sender).check(self._sender, owner=owner, task_id=task_id)
             subscription = await self._sender.subscribe(
                 task_id,
                 parse_push_config(MessageToDict(notification_config), WireVersion.V1_0),
@@ -139,6 +146,7 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
         self, sender: PushSender, *, task_store: TaskReader, buffer: EnqueueBuffer | None = None
     ) -> None:
         super().__init__(sender, buffer=buffer)
+        wiring_of(sender).has_sender = True
         self._task_store = task_store
 
     async def send_notification(self, task_id: str, event: PushEvent) -> None:
@@ -163,6 +171,27 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
         task = await self._task_store.get(task_id, context)
         found = None if task is None else native_update(task).neutral
         return found.task if isinstance(found, TaskSnapshot) else None
+
+
+def agent_routes(
+    executor: AgentExecutor, card: a2a_pb2.AgentCard, *, prefix: str, **arguments: Any
+) -> list[BaseRoute]:
+    """Return the routes of an agent, for clients of 1.0 and 0.3: its card, and JSON-RPC."""
+    from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+
+    handler = DefaultRequestHandler(agent_executor=executor, agent_card=card, **arguments)
+    return [
+        *create_agent_card_routes(card, card_url=f"{prefix}{AGENT_CARD_WELL_KNOWN_PATH}"),
+        *create_jsonrpc_routes(handler, rpc_url=prefix or "/", enable_v0_3_compat=True),
+    ]
+
+
+def with_push(card: a2a_pb2.AgentCard) -> a2a_pb2.AgentCard:
+    """Return a copy of a card that says `capabilities.pushNotifications`."""
+    changed = a2a_pb2.AgentCard()
+    changed.CopyFrom(card)
+    changed.capabilities.push_notifications = True
+    return changed
 
 
 class _Owner(User):

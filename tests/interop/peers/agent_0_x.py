@@ -63,7 +63,7 @@ def card(port: int) -> AgentCard:
 
 def serve(port: int, sender: str, folder: Path) -> None:
     task_store = InMemoryTaskStore()
-    parts: dict[str, Any] = {}
+    parts: dict[str, Any] = {"task_store": task_store}
     routes: list[Route] = []
     lifespan = None
     if sender == "sdk":
@@ -73,8 +73,9 @@ def serve(port: int, sender: str, folder: Path) -> None:
     else:
         from pushkit_parts import pushkit_parts  # only where pushkit is installed
 
-        parts, routes, lifespan = pushkit_parts(port, folder, task_store=task_store)
-    handler = DefaultRequestHandler(agent_executor=WorkingAgent(), task_store=task_store, **parts)
+        a2a = pushkit_parts(port, folder, task_store=task_store)
+        parts, routes, lifespan = a2a.handler_arguments, a2a.routes, a2a.lifespan
+    handler = DefaultRequestHandler(agent_executor=WorkingAgent(), **parts)
     app = A2AStarletteApplication(agent_card=card(port), http_handler=handler)
     built = app.build(routes=routes, lifespan=lifespan) if lifespan else app.build()
     uvicorn.run(built, host="127.0.0.1", port=port, log_level="warning")

@@ -63,7 +63,7 @@ def card(port: int) -> AgentCard:
 
 def serve(port: int, sender: str, folder: Path) -> None:
     task_store = InMemoryTaskStore()
-    parts: dict[str, Any] = {}
+    parts: dict[str, Any] = {"task_store": task_store}
     routes: list[Route] = []
     lifespan = None
     if sender == "sdk":
@@ -73,10 +73,9 @@ def serve(port: int, sender: str, folder: Path) -> None:
     else:
         from pushkit_parts import pushkit_parts  # only where pushkit is installed
 
-        parts, routes, lifespan = pushkit_parts(port, folder, task_store=task_store)
-    handler = DefaultRequestHandler(
-        agent_executor=WorkingAgent(), task_store=task_store, agent_card=card(port), **parts
-    )
+        a2a = pushkit_parts(port, folder, task_store=task_store)
+        parts, routes, lifespan = a2a.handler_arguments, a2a.routes, a2a.lifespan
+    handler = DefaultRequestHandler(agent_executor=WorkingAgent(), agent_card=card(port), **parts)
     rpc = create_jsonrpc_routes(handler, rpc_url="/", enable_v0_3_compat=True)
     rest = create_rest_routes(handler, enable_v0_3_compat=True)
     app = Starlette(routes=[*rpc, *routes, *rest], lifespan=lifespan)
