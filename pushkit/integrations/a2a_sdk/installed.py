@@ -13,6 +13,7 @@ if TYPE_CHECKING or not installed.startswith("0."):
         PushkitConfigStore,
         PushkitNotificationSender,
         agent_routes,
+        read_card,
         with_push,
     )
 else:
@@ -20,6 +21,7 @@ else:
         PushkitConfigStore,
         PushkitNotificationSender,
         agent_routes,
+        read_card,
         with_push,
     )
 
@@ -27,5 +29,6 @@ __all__ = [
     "PushkitConfigStore",
     "PushkitNotificationSender",
     "agent_routes",
+    "read_card",
     "with_push",
 ]

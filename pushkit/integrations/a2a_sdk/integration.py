@@ -95,7 +95,9 @@ class A2AIntegration:
 
     def with_push(self, card: Card) -> Card:
         """Return a copy of the SDK's card that says `capabilities.pushNotifications`."""
-        return with_push(card)
+        copied: Callable[[Any], Any] = with_push
+        changed: Card = copied(card)
+        return changed
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:

@@ -165,6 +165,12 @@ def agent_routes(executor: object, card: Any, *, prefix: str, **arguments: Any) 
     return list(app.routes(rpc_url=prefix or "/", **paths))
 
 
+def read_card(document: bytes) -> Any:
+    """Return the card of a JSON document."""
+    sdk: Any = importlib.import_module("a2a.types")
+    return sdk.AgentCard.model_validate_json(document)
+
+
 def with_push(card: Any) -> Any:
     """Return a copy of a card that says `capabilities.pushNotifications`."""
     capabilities = card.capabilities.model_copy(update={"push_notifications": True})

@@ -9,6 +9,7 @@ returns when the event is on disk; the agent's task never waits for a webhook.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from a2a.auth.user import User
+from a2a.client.card_resolver import parse_agent_card
 from a2a.server.agent_execution import AgentExecutor
 from a2a.server.context import ServerCallContext
 from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
@@ -184,6 +186,11 @@ def agent_routes(
         *create_agent_card_routes(card, card_url=f"{prefix}{AGENT_CARD_WELL_KNOWN_PATH}"),
         *create_jsonrpc_routes(handler, rpc_url=prefix or "/", enable_v0_3_compat=True),
     ]
+
+
+def read_card(document: bytes) -> a2a_pb2.AgentCard:
+    """Return the card of a JSON document."""
+    return parse_agent_card(json.loads(document))
 
 
 def with_push(card: a2a_pb2.AgentCard) -> a2a_pb2.AgentCard:

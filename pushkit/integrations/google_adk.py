@@ -1,0 +1,108 @@
+"""Google's Agent Development Kit, 1.x and 2.x: its `to_a2a`, with durable push notifications.
+
+    app = to_a2a(agent, push=push, host="agent.example.com", port=443, protocol="https")
+
+ADK's own function takes a config store, but no sender: configs are accepted, and nothing is sent.
+This one has the same arguments (but for `push_config_store`, which is the outbox), and builds the
+application from the same public parts of ADK: its executor, its runner and its card's builder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pushkit.delivery.sender import PushSender
+from pushkit.integrations.a2a_sdk import A2AIntegration
+from pushkit.integrations.a2a_sdk.installed import read_card
+from pushkit.lazy import from_extra
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+Lifespan: TypeAlias = "Callable[[Starlette], AbstractAsyncContextManager[None]]"
+
+
+def to_a2a(
+    agent: Any,
+    *,
+    push: PushSender,
+    host: str = "localhost",
+    port: int = 8000,
+    protocol: str = "http",
+    rpc_path: str = "",
+    agent_card: Any = None,
+    task_store: Any = None,
+    runner: Any = None,
+    lifespan: Lifespan | None = None,
+    agent_executor_factory: Callable[[Any], Any] | None = None,
+    owner_of: Callable[..., str] | None = None,
+    **card_options: Any,
+) -> Starlette:
+    """Return an ADK agent as a Starlette application that pushes.
+
+    It serves the public keys, too, and runs `push` while it lives.
+
+    Args:
+        agent: The ADK agent, or workflow.
+        push: Stores the configs, and delivers the updates.
+        host: The host of the agent's URL in its card.
+        port: The port of that URL.
+        protocol: The scheme of that URL.
+        rpc_path: The path of the agent and of its card.
+        agent_card: The SDK's card, or the path of one as JSON; None to let ADK write it.
+        task_store: The SDK's task store; None for one in memory.
+        runner: ADK's runner; None for one whose services are in memory.
+        lifespan: A lifespan of your own, within that of `push`.
+        agent_executor_factory: Returns ADK's executor, given the runner.
+        owner_of: Returns the owner of a call, as for `A2AIntegration`.
+        card_options: Further arguments of ADK's `AgentCardBuilder`, such as `security_schemes`.
+    """
+    with from_extra("a2a", "to_a2a needs google-adk[a2a], and"):
+        from a2a.server.tasks import InMemoryTaskStore
+        from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
+        from google.adk.a2a.utils.agent_card_builder import AgentCardBuilder
+        from starlette.applications import Starlette
+
+    a2a = A2AIntegration(push, task_store=task_store or InMemoryTaskStore(), owner_of=owner_of)
+    prefix = f"/{rpc_path.strip('/')}" if rpc_path.strip("/") else ""
+    made = runner or _runner_of(agent)
+    executor = (agent_executor_factory or (lambda own: A2aAgentExecutor(runner=own)))(made)
+    given = agent_card
+    if isinstance(agent_card, str | Path):
+        given = read_card(Path(agent_card).read_bytes())
+    url = f"{protocol}://{host}:{port}{prefix}/"
+
+    @contextlib.asynccontextmanager
+    async def around(app: Starlette) -> AsyncIterator[None]:
+        card = given or await AgentCardBuilder(agent=agent, rpc_url=url, **card_options).build()
+        found = a2a.agent_routes(executor, a2a.with_push(card), prefix=prefix)
+        app.router.routes[:] = [*a2a.routes, *found]  # also if it is entered again
+        async with a2a.lifespan(), lifespan(app) if lifespan else contextlib.nullcontext():
+            yield
+
+    return Starlette(lifespan=around)
+
+
+def _runner_of(agent: Any) -> Any:
+    """Return a runner with services in memory, as ADK's own `to_a2a` makes it."""
+    from google.adk.agents.base_agent import BaseAgent
+    from google.adk.artifacts.in_memory_artifact_service import InMemoryArtifactService
+    from google.adk.auth.credential_service.in_memory_credential_service import (
+        InMemoryCredentialService,
+    )
+    from google.adk.memory.in_memory_memory_service import InMemoryMemoryService
+    from google.adk.runners import Runner
+    from google.adk.sessions.in_memory_session_service import InMemorySessionService
+
+    return Runner(
+        **{"agent" if isinstance(agent, BaseAgent) else "node": agent},
+        app_name=agent.name or "adk_agent",
+        artifact_service=InMemoryArtifactService(),
+        session_service=InMemorySessionService(),
+        memory_service=InMemoryMemoryService(),
+        credential_service=InMemoryCredentialService(),
+    )
