@@ -4,7 +4,7 @@
 
 ADK's own function takes a config store, but no sender: configs are accepted, and nothing is sent.
 This one has the same arguments (but for `push_config_store`, which is the outbox), and builds the
-application from the same public parts of ADK: its executor, its runner and its card's builder.
+application from the same parts of ADK: its executor, its runner and its card's builder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pushkit.delivery.sender import PushSender
 from pushkit.integrations.a2a_sdk import A2AIntegration
-from pushkit.integrations.a2a_sdk.installed import read_card
+from pushkit.integrations.a2a_sdk.installed import adapter
 from pushkit.lazy import from_extra
 
 if TYPE_CHECKING:
@@ -64,45 +64,31 @@ def to_a2a(
     with from_extra("a2a", "to_a2a needs google-adk[a2a], and"):
         from a2a.server.tasks import InMemoryTaskStore
         from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
+        from google.adk.a2a.utils import agent_to_a2a
         from google.adk.a2a.utils.agent_card_builder import AgentCardBuilder
         from starlette.applications import Starlette
 
     a2a = A2AIntegration(push, task_store=task_store or InMemoryTaskStore(), owner_of=owner_of)
     prefix = f"/{rpc_path.strip('/')}" if rpc_path.strip("/") else ""
-    made = runner or _runner_of(agent)
-    executor = (agent_executor_factory or (lambda own: A2aAgentExecutor(runner=own)))(made)
+    make = agent_executor_factory or (lambda own_runner: A2aAgentExecutor(runner=own_runner))
+    executors: list[Any] = []
+
+    def keep(own_runner: Any) -> Any:
+        executors.append(make(own_runner))
+        return executors[0]
+
+    agent_to_a2a.to_a2a(agent, runner=runner, agent_executor_factory=keep)  # it makes the runner
     given = agent_card
     if isinstance(agent_card, str | Path):
-        given = read_card(Path(agent_card).read_bytes())
+        given = adapter.read_card(Path(agent_card).read_bytes())
     url = f"{protocol}://{host}:{port}{prefix}/"
 
     @contextlib.asynccontextmanager
     async def around(app: Starlette) -> AsyncIterator[None]:
         card = given or await AgentCardBuilder(agent=agent, rpc_url=url, **card_options).build()
-        found = a2a.agent_routes(executor, a2a.with_push(card), prefix=prefix)
+        found = a2a.agent_routes(executors[0], a2a.with_push(card), prefix=prefix)
         app.router.routes[:] = [*a2a.routes, *found]  # also if it is entered again
         async with a2a.lifespan(), lifespan(app) if lifespan else contextlib.nullcontext():
             yield
 
     return Starlette(lifespan=around)
-
-
-def _runner_of(agent: Any) -> Any:
-    """Return a runner with services in memory, as ADK's own `to_a2a` makes it."""
-    from google.adk.agents.base_agent import BaseAgent
-    from google.adk.artifacts.in_memory_artifact_service import InMemoryArtifactService
-    from google.adk.auth.credential_service.in_memory_credential_service import (
-        InMemoryCredentialService,
-    )
-    from google.adk.memory.in_memory_memory_service import InMemoryMemoryService
-    from google.adk.runners import Runner
-    from google.adk.sessions.in_memory_session_service import InMemorySessionService
-
-    return Runner(
-        **{"agent" if isinstance(agent, BaseAgent) else "node": agent},
-        app_name=agent.name or "adk_agent",
-        artifact_service=InMemoryArtifactService(),
-        session_service=InMemorySessionService(),
-        memory_service=InMemoryMemoryService(),
-        credential_service=InMemoryCredentialService(),
-    )

@@ -8,7 +8,10 @@
 The adapter is that of the installed a2a-sdk: `v1`, or `v0_3` for the releases before 1.0.
 """
 
-from pushkit.integrations.a2a_sdk.installed import PushkitConfigStore, PushkitNotificationSender
+from pushkit.integrations.a2a_sdk.installed import adapter
 from pushkit.integrations.a2a_sdk.integration import A2AIntegration
+
+PushkitConfigStore = adapter.PushkitConfigStore
+PushkitNotificationSender = adapter.PushkitNotificationSender
 
 __all__ = ["A2AIntegration", "PushkitConfigStore", "PushkitNotificationSender"]

@@ -9,26 +9,8 @@ with from_extra("a2a", "the adapter of a2a-sdk needs it"):
     installed = version("a2a-sdk")
 
 if TYPE_CHECKING or not installed.startswith("0."):
-    from pushkit.integrations.a2a_sdk.v1 import (
-        PushkitConfigStore,
-        PushkitNotificationSender,
-        agent_routes,
-        read_card,
-        with_push,
-    )
+    from pushkit.integrations.a2a_sdk import v1 as adapter
 else:
-    from pushkit.integrations.a2a_sdk.v0_3 import (
-        PushkitConfigStore,
-        PushkitNotificationSender,
-        agent_routes,
-        read_card,
-        with_push,
-    )
+    from pushkit.integrations.a2a_sdk import v0_3 as adapter
 
-__all__ = [
-    "PushkitConfigStore",
-    "PushkitNotificationSender",
-    "agent_routes",
-    "read_card",
-    "with_push",
-]
+__all__ = ["adapter"]

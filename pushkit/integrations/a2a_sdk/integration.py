@@ -7,12 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pushkit.delivery.sender import PushSender
-from pushkit.integrations.a2a_sdk.installed import (
-    PushkitConfigStore,
-    PushkitNotificationSender,
-    agent_routes,
-    with_push,
-)
+from pushkit.integrations.a2a_sdk.installed import adapter
 from pushkit.integrations.a2a_sdk.wiring import wiring_of
 from pushkit.integrations.asgi import HealthApp, JwksApp, MetricsApp
 from pushkit.integrations.enqueue_buffer import EnqueueBuffer
@@ -56,8 +51,10 @@ class A2AIntegration:
     ) -> None:
         self.push = push
         owners = () if owner_of is None else (owner_of,)
-        self.config_store = PushkitConfigStore(push, *owners)
-        self.notifications = PushkitNotificationSender(push, task_store=task_store, buffer=buffer)
+        self.config_store = adapter.PushkitConfigStore(push, *owners)
+        self.notifications = adapter.PushkitNotificationSender(
+            push, task_store=task_store, buffer=buffer
+        )
         self._task_store = task_store
 
     @property
@@ -91,11 +88,11 @@ class A2AIntegration:
             card: The SDK's card, as by `with_push`.
             prefix: The path of both, such as `/agent`.
         """
-        return agent_routes(executor, card, prefix=prefix, **self.handler_arguments)
+        return adapter.agent_routes(executor, card, prefix=prefix, **self.handler_arguments)
 
     def with_push(self, card: Card) -> Card:
         """Return a copy of the SDK's card that says `capabilities.pushNotifications`."""
-        copied: Callable[[Any], Any] = with_push
+        copied: Callable[[Any], Any] = adapter.with_push
         changed: Card = copied(card)
         return changed
 

@@ -39,5 +39,5 @@ if __name__ == "__main__":
     save_key_ring("keys.json", KeyRing.create(datetime.now(UTC)))
     getattr(fake_models, f"for_{arguments.page.replace('-', '_')}")()
     names: dict[str, Any] = {"__name__": "agent"}
-    exec(agent_of(arguments.page, arguments.port), names)
+    exec(agent_of(arguments.page, arguments.port), names)  # noqa: S102  # the page's own code
     uvicorn.run(names["app"], host="127.0.0.1", port=arguments.port, log_level="warning")

@@ -1,0 +1,249 @@
+"""ASGI: push configs in front of an agent whose framework has none.
+
+    app = PushMiddleware(agent, push=push, task_exists=task_exists)
+
+It answers the push-config methods of A2A at the agent's own JSON-RPC endpoint, keeps the config
+that comes with a message until the task has an id (`register_inline_config`), serves the public
+keys, and says `capabilities.pushNotifications` in the agent's card.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Sized
+from contextvars import ContextVar
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Any, Final
+
+from pushkit.a2a import PushConfig, WireVersion, parse_inline_config
+from pushkit.bounded_json import JsonObject, read_json
+from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH
+from pushkit.delivery.sender import PushSender
+from pushkit.errors import MalformedJsonError, PushkitError
+from pushkit.integrations.asgi import JwksApp, answer
+from pushkit.integrations.config_errors import config_errors
+from pushkit.integrations.push_config_api import PushConfigApi, PushConfigAsgi, TaskCheck
+from pushkit.integrations.push_config_api.asgi import OwnerOfScope
+from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, json_rpc_error
+from pushkit.logs import RepeatedLog
+from pushkit.webui.asgi import Message, Receive, Send, path_within, read_body
+
+_log: Final = logging.getLogger("pushkit.integrations")
+
+_JWKS_PATH: Final = "/.well-known/jwks.json"
+_SENDING: Final = {
+    "message/send": WireVersion.V0_3,
+    "message/stream": WireVersion.V0_3,
+    "SendMessage": WireVersion.V1_0,
+    "SendStreamingMessage": WireVersion.V1_0,
+}
+_CONFIGS: Final = ("pushNotificationConfig", "taskPushNotificationConfig")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Inline:
+    """The config that came with a message, until its task has an id."""
+
+    push: PushSender
+    config: PushConfig
+    version: WireVersion
+    owner: str
+    faults: RepeatedLog
+    refusal: ApiError | None = None
+    is_registered: bool = False
+
+
+_INLINE: Final[ContextVar[_Inline | None]] = ContextVar("pushkit_inline_config", default=None)
+
+
+async def register_inline_config(task_id: str) -> None:
+    """Register the config that came with the current message, if any, before its task begins.
+
+    For the hook of a framework, in the context of the request.
+
+    Raises:
+        PushkitError: It is refused; `PushMiddleware` tells the client, whatever the agent answers.
+    """
+    inline = _INLINE.get()
+    if inline is None or inline.is_registered:
+        return
+    config, owner = inline.config, inline.owner
+    try:
+        with config_errors(inline.push, owner, inline.faults, _api_error):
+            await inline.push.subscribe(
+                task_id, config, version=inline.version, owner=owner, tenant=config.tenant or ""
+            )
+    except ApiError as exc:
+        inline.refusal = exc
+        raise
+    inline.is_registered = True
+
+
+class PushMiddleware:
+    """An ASGI application around an agent's.
+
+    Args:
+        app: The agent.
+        push: Stores the configs, and delivers.
+        task_exists: As for `PushConfigApi`: whether a caller may follow a task.
+        owner: Returns the client of a request, given its ASGI scope; None to answer with 401. By
+            default all clients are one.
+        max_body_bytes: The length of the longest request.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        push: PushSender,
+        task_exists: TaskCheck | None,
+        owner: OwnerOfScope = lambda _scope: "",
+        max_body_bytes: int = 16 * 1024 * 1024,
+    ) -> None:
+        self._app = app
+        self._push = push
+        self._owner = owner
+        self._max_body_bytes = max_body_bytes
+        self._configs = PushConfigAsgi(PushConfigApi(push, task_exists=task_exists), owner=owner)
+        self._keys = JwksApp(push)
+        self._faults = RepeatedLog(_log)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        path = path_within(scope) if scope["type"] == "http" else None
+        if path == _JWKS_PATH:
+            await self._keys(scope, receive, send)
+        elif path in (CARD_PATH, LEGACY_CARD_PATH) and scope["method"] == "GET":
+            await self._app(scope, receive, _with_push(send))
+        elif path is not None and scope["method"] == "POST":
+            await self._post(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _post(self, scope: Message, receive: Receive, send: Send) -> None:
+        body = await read_body(receive, self._max_body_bytes)
+        if body is None:
+            await answer(send, 413, {}, b"")
+            return
+        request = _object_of(body)
+        method, params, inline = str(request.get("method")), request.get("params"), None
+        if PushConfigApi.serves(method):
+            at_root = {**scope, "path": "/", "raw_path": b"/", "root_path": ""}
+            await self._configs(at_root, _replayed(body, receive), send)
+            return
+        if method in _SENDING and isinstance(params, dict):
+            try:
+                inline = await self._inline_of(scope, params, _SENDING[method])
+            except ApiError as exc:
+                await _refuse(send, request, exc)
+                return
+        if inline is None:
+            await self._app(scope, _replayed(body, receive), send)
+            return
+        body = json.dumps(request).encode()
+        shorter = {**scope, "headers": _with_length(scope["headers"], body)}
+        before = _INLINE.set(inline)
+        try:
+            await self._app(shorter, _replayed(body, receive), _unless_refused(inline, send))
+        except Exception:
+            if inline.refusal is None:
+                raise
+        finally:
+            _INLINE.reset(before)
+        if inline.refusal is not None:
+            await _refuse(send, request, inline.refusal)
+        elif not inline.is_registered:
+            lost = "a push config that came with a message is lost: expected a hook of the agent's"
+            self._faults.log(
+                "lost", logging.ERROR, "%s framework to call register_inline_config", lost
+            )
+
+    async def _inline_of(
+        self, scope: Message, params: JsonObject, version: WireVersion
+    ) -> _Inline | None:
+        """Take the config out of a message, if there is one. Raises ApiError: it is refused."""
+        named = self._owner(scope)
+        owner = await named if isawaitable(named) else named
+        with config_errors(self._push, owner or "", self._faults, _api_error):
+            config = parse_inline_config(params, version)
+        if config is None:
+            return None
+        if owner is None:
+            raise ApiError(ErrorKind.CALLER, "the caller is not known")
+        settings: Any = params["configuration"]
+        for member in _CONFIGS:  # the framework would drop it, or refuse its shape
+            settings.pop(member, None)
+        return _Inline(
+            push=self._push, config=config, version=version, owner=owner, faults=self._faults
+        )
+
+
+def _unless_refused(inline: _Inline, send: Send) -> Send:
+    """Return what sends an answer from its first body on, and nothing of it after a refusal."""
+    held: list[Message] = []
+
+    async def send_on(message: Message) -> None:
+        held.append(message)
+        if message["type"] != "http.response.start" and inline.refusal is None:
+            for each in held:
+                await send(each)
+            held.clear()
+
+    return send_on
+
+
+def _with_push(send: Send) -> Send:
+    """Return what sends a card that says that the agent pushes."""
+    start: Message = {}
+    body = bytearray()
+
+    async def send_card(message: Message) -> None:
+        start.update(message if message["type"] == "http.response.start" else {})
+        body.extend(message.get("body", b""))
+        if message["type"] == "http.response.start" or message.get("more_body"):
+            return
+        card = _object_of(bytes(body))
+        if isinstance(capabilities := card.get("capabilities"), dict):
+            capabilities["pushNotifications"] = True
+            body[:] = json.dumps(card, ensure_ascii=False).encode()
+        await send({**start, "headers": _with_length(start["headers"], body)})
+        await send({"type": "http.response.body", "body": bytes(body)})
+
+    return send_card
+
+
+def _with_length(headers: Iterable[tuple[bytes, bytes]], body: Sized) -> list[tuple[bytes, bytes]]:
+    kept = [header for header in headers if header[0].lower() != b"content-length"]
+    return [*kept, (b"content-length", str(len(body)).encode())]
+
+
+def _object_of(body: bytes) -> JsonObject:
+    """Return a JSON object; an empty one for anything else, which is for the agent to refuse."""
+    try:
+        document = read_json(body)
+    except MalformedJsonError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return what receives a request's body again, and then what follows it."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return receive_again
+
+
+async def _refuse(send: Send, request: JsonObject, error: ApiError) -> None:
+    told = json_rpc_error(error, _SENDING[str(request["method"])])
+    document = json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "error": told})
+    status = error.status if error.kind is ErrorKind.CALLER else 200
+    await answer(send, status, {"Content-Type": "application/json"}, document.encode())
+
+
+def _api_error(error: PushkitError | None) -> ApiError:
+    return ApiError(ErrorKind.PARAMS, str(error)) if error else ApiError(ErrorKind.INTERNAL)
