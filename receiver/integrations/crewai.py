@@ -8,10 +8,9 @@ CrewAI speaks A2A 0.3, and hands the same token to all tasks.
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
-from pushkit.a2a import WireVersion, encode_update
+from pushkit.a2a import WireVersion, push_body
 from receiver.inbox.model import Notification
 from receiver.receiver import Receiver
 
@@ -78,4 +77,4 @@ def _task_of(notification: Notification) -> Any:
     from a2a.types import Task  # of a2a-sdk 0.3, which CrewAI brings
 
     whole: Any = Task
-    return whole.model_validate(json.loads(encode_update(notification.update, WireVersion.V0_3)))
+    return whole.model_validate_json(push_body(notification.update, WireVersion.V0_3))

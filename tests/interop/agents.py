@@ -169,8 +169,11 @@ def trusted(agent: Agent, agent_port: int) -> TrustedSender:
     )
 
 
-async def agent_to_receiver(agent: Agent) -> None:
-    """Let an agent do a task, and see that the receiver calls back for every update of it."""
+async def agent_to_receiver(agent: Agent) -> list[Notification]:
+    """Let an agent do a task, and see that the receiver calls back for every update of it.
+
+    Returns the notifications.
+    """
     port, agent_port = free_port(), free_port()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -191,6 +194,7 @@ async def agent_to_receiver(agent: Agent) -> None:
     if agent.sender == "pushkit" and [n.seq for n in called] != list(range(1, len(called) + 1)):
         raise MismatchError(f"expected every seq from 1 on, found {[n.seq for n in called]}")
     _compare(called)
+    return called
 
 
 async def registered_at_agent(agent: Agent, binding: str) -> None:

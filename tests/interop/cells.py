@@ -35,6 +35,7 @@ from tests.interop.environments import (
     MissingToolError,
     UnavailableError,
 )
+from tests.interop.framework_cells import framework_cells
 from tests.interop.processes import MismatchError
 from tests.interop.verifiers import LIBRARIES
 from tests.interop.verify_programs import PROGRAMS, vectors_before
@@ -88,6 +89,7 @@ def cells() -> list[Cell]:
         *_sdk_cells(),
         *_compiled_cells(),
         *_inside_cells(),
+        *framework_cells(),
         *config_cells(),
         Cell(
             peer="jose (Node)",

@@ -126,7 +126,8 @@ class Client:
             text = await answer.text()
         if answer.status >= 300:
             raise MismatchError(f"{method} {url} was answered {answer.status}: {text[:200]}")
-        found: JsonObject = json.loads(text)
+        last = [line for line in text.splitlines() if line.startswith("data:")][-1:]  # of a stream
+        found: JsonObject = json.loads(last[0].removeprefix("data:") if last else text)
         return found
 
 

@@ -44,10 +44,56 @@ def for_strands() -> None:
     agent.BedrockModel = Fake
 
 
-def for_agent_framework() -> None: ...
+def for_agent_framework() -> None:
+    import sys
+    from types import ModuleType
+
+    from agent_framework import (
+        BaseChatClient,
+        ChatResponse,
+        ChatResponseUpdate,
+        Content,
+        Message,
+        ResponseStream,
+    )
+
+    class OpenAIChatClient(BaseChatClient):
+        def _inner_get_response(self, *, stream: bool, **_: Any) -> Any:
+            async def whole() -> ChatResponse:
+                return ChatResponse(messages=[Message("assistant", ["".join(WORDS)])])
+
+            async def words() -> AsyncIterator[ChatResponseUpdate]:
+                for word in WORDS:
+                    text = Content.from_text(word)
+                    yield ChatResponseUpdate(contents=[text], role="assistant")
+
+            return (
+                ResponseStream(words(), finalizer=ChatResponse.from_updates) if stream else whole()
+            )
+
+    module = ModuleType("agent_framework.openai")
+    module.OpenAIChatClient = OpenAIChatClient
+    sys.modules["agent_framework.openai"] = module
 
 
-def for_crewai() -> None: ...
+def for_crewai() -> None:
+    import crewai
+    from crewai.llms.base_llm import BaseLLM
+
+    class Fake(BaseLLM):
+        def call(self, *_: Any, **__: Any) -> str:
+            return "Final Answer: " + "".join(WORDS)
+
+        async def acall(self, *_: Any, **__: Any) -> str:
+            return self.call()
+
+    own = crewai.Agent
+
+    def agent(**options: Any) -> Any:
+        return own(**{**options, "llm": Fake(model="fake")})
+
+    crewai.Agent = agent
 
 
-def for_pydantic_ai() -> None: ...
+def for_pydantic_ai() -> None:
+    """Do nothing: the page has a model of pydantic-ai that needs no network."""

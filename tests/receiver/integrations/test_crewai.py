@@ -40,13 +40,17 @@ async def receiver(agent: SigningAgent, tmp_path: Path) -> AsyncIterator[Receive
         tokens=[TOKEN],
         tasks=TaskPolicy.ANY,
     )
-    receiver = Receiver(url=URL, senders=[trusted], database=tmp_path / "inbox.db")
+    receiver = Receiver(
+        url="https://client.example.com", senders=[trusted], database=tmp_path / "inbox.db"
+    )
     async with receiver:
         yield receiver
 
 
 async def arrives(receiver: Receiver, agent: SigningAgent) -> None:
-    request = replace(agent.draft("task-1").request(), target="/a2a/push")
+    draft = agent.draft("task-1")
+    completed = replace(draft, body=draft.body.replace(b"WORKING", b"COMPLETED"))
+    request = replace(completed.request(), target="/a2a/push")
     assert (await receiver.receive(request)).status < 300
 
 

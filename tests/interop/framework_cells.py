@@ -1,0 +1,99 @@
+"""Agents of frameworks, each as its page of docs/frameworks has it, with a model that is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections import Counter
+from http import HTTPStatus
+
+import aiohttp
+
+from pushkit.a2a import TaskState
+from tests.interop.agents import Agent, agent_to_receiver
+from tests.interop.cell import INSIDE, Cell
+from tests.interop.environments import PEERS, python_of
+from tests.interop.processes import PATIENCE, MismatchError, running
+from tests.ports import free_port
+
+__all__ = ["framework_cells"]
+
+
+def framework_cells() -> list[Cell]:
+    """Return the frameworks, each in the versions of A2A that it speaks."""
+    return [
+        _cell("google-adk 2.13.0", "1.0", "adk", "google-adk[a2a]==2.13.0"),
+        _cell("google-adk 2.13.0 (0.3 client)", "0.3", "adk", "google-adk[a2a]==2.13.0"),
+        _cell("google-adk 1.39.1", "0.3", "adk", "google-adk[a2a]==1.39.1"),
+        _cell("strands-agents 1.62.0", "0.3", "strands", "strands-agents[a2a]==1.62.0"),
+        _cell(
+            "strands-agents 1.62.0 (message/stream)",
+            "0.3",
+            "strands",
+            "strands-agents[a2a]==1.62.0",
+            method="message/stream",
+        ),
+        _cell(
+            "agent-framework-a2a 1.0.0b261022",
+            "1.0",
+            "agent-framework",
+            "agent-framework-a2a==1.0.0b261022",
+            "a2a-sdk[http-server]",
+        ),
+        _cell("crewai 1.15.30", "0.3", "crewai", "crewai[a2a]==1.15.30"),
+        _cell("pydantic-ai 2.62.0", "1.0", "pydantic-ai", *_PYDANTIC_AI),
+        _cell("pydantic-ai 2.62.0 (0.3 client)", "0.3", "pydantic-ai", *_PYDANTIC_AI),
+    ]
+
+
+_PYDANTIC_AI = ("pydantic-ai==2.62.0", "fasta2a==2.1.1")
+
+
+def _cell(
+    peer: str, version: str, page: str, *requirements: str, method: str = "message/send"
+) -> Cell:
+    async def attempt() -> str:
+        folder = f"framework-{peer.partition(' (')[0].replace(' ', '-')}"
+        python = await asyncio.to_thread(python_of, folder, *requirements, "uvicorn")
+        command = (str(python), str(PEERS / "page_agent.py"), page)
+        called = await agent_to_receiver(
+            Agent(peer, command, version, sender="pushkit", method=method)
+        )
+        last = [each.state for each in called if each.state is not None][-1]
+        if last is not TaskState.COMPLETED:
+            raise MismatchError(f"expected a completed task, found {last}")
+        await _asked_by_the_page(command)
+        kinds = Counter(each.update.kind.value for each in called)
+        told = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+        return f"{len(called)} notifications ({told})"
+
+    return Cell(
+        peer=peer,
+        direction=INSIDE,
+        version=version,
+        scheme="JWT, token",
+        attempt=attempt,
+    )
+
+
+async def _asked_by_the_page(agent: tuple[str, ...]) -> None:
+    """Let the client of docs/frameworks ask an agent, and see that it hears of the end."""
+    port, agent_port = free_port(), free_port()
+    client = (sys.executable, str(PEERS / "page_agent.py"), "README", "--port", str(port))
+    with tempfile.TemporaryDirectory() as folder:
+        async with (
+            running(*agent, "--port", str(agent_port), "--folder", folder, port=agent_port),
+            running(
+                *client, "--agent-port", str(agent_port), "--folder", folder, port=port
+            ) as process,
+            aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
+        ):
+            async with session.post("/ask", params={"text": "hello"}) as answer:
+                if answer.status != HTTPStatus.OK:
+                    raise MismatchError(f"/ask was answered {answer.status}")
+            assert process.stdout is not None
+            async with asyncio.timeout(PATIENCE):
+                while not (await process.stdout.readline()).startswith(b"completed "):
+                    if process.stdout.at_eof():
+                        raise MismatchError("the client of the page ended by itself")
