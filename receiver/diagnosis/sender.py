@@ -38,6 +38,7 @@ _AT_ONCE: Final = 0.5  # seconds
 _LONGEST_WAIT: Final = 35.0
 _MOST_TAKEN: Final = 16 * 1024 * 1024
 _BODY: Final = b"OK"
+_UNSENT: Final = "an agent may take configs and have no sender: /readyz of a pushkit agent says so"
 
 Judgement = tuple[Outcome, tuple[str, ...]]
 _Judge = Callable[[Sequence[Visit], float], Judgement]
@@ -291,7 +292,7 @@ def _judged(name: str, sink: Sink, *, driven: bool) -> Examined:
         visits += sink.visits.get(LANDED, ())
     if not visits:
         outcome = Outcome.FAILED if driven else Outcome.UNSEEN
-        details: tuple[str, ...] = (f"no request arrived within {sink.elapsed():.0f} s",)
+        details: tuple[str, ...] = (f"no request arrived within {sink.elapsed():.0f} s", _UNSENT)
     else:
         outcome, details = scenario.judge(visits, sink.elapsed() - visits[0].at)
     return Examined(check=name, promise=scenario.promise, outcome=outcome, details=details)

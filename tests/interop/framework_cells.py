@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
 from collections import Counter
@@ -12,7 +13,7 @@ import aiohttp
 
 from pushkit.a2a import TaskState
 from tests.interop.agents import Agent, agent_to_receiver
-from tests.interop.cell import INSIDE, Cell
+from tests.interop.cell import INSIDE, ITS_CLIENT, Cell
 from tests.interop.environments import PEERS, python_of
 from tests.interop.processes import PATIENCE, MismatchError, running
 from tests.ports import free_port
@@ -41,12 +42,20 @@ def framework_cells() -> list[Cell]:
             "agent-framework-a2a==1.0.0b261022",
             "a2a-sdk[http-server]",
         ),
-        _cell("crewai 1.15.30", "0.3", "crewai", "crewai[a2a]==1.15.30"),
+        _cell(_CREWAI[0], "0.3", "crewai", _CREWAI[1]),
         _cell("pydantic-ai 2.62.0", "1.0", "pydantic-ai", *_PYDANTIC_AI),
         _cell("pydantic-ai 2.62.0 (0.3 client)", "0.3", "pydantic-ai", *_PYDANTIC_AI),
+        Cell(
+            peer=_CREWAI[0],
+            direction=ITS_CLIENT,
+            version="0.3",
+            scheme="JSON-RPC, its result store",
+            attempt=_crewai_waits,
+        ),
     ]
 
 
+_CREWAI = ("crewai 1.15.30", "crewai[a2a]==1.15.30")
 _PYDANTIC_AI = ("pydantic-ai==2.62.0", "fasta2a==2.1.1")
 
 
@@ -54,8 +63,7 @@ def _cell(
     peer: str, version: str, page: str, *requirements: str, method: str = "message/send"
 ) -> Cell:
     async def attempt() -> str:
-        folder = f"framework-{peer.partition(' (')[0].replace(' ', '-')}"
-        python = await asyncio.to_thread(python_of, folder, *requirements, "uvicorn")
+        python = await asyncio.to_thread(python_of, _folder(peer), *requirements, "uvicorn")
         command = (str(python), str(PEERS / "page_agent.py"), page)
         called = await agent_to_receiver(
             Agent(peer, command, version, sender="pushkit", method=method)
@@ -77,6 +85,37 @@ def _cell(
     )
 
 
+async def _crewai_waits() -> None:
+    """Let CrewAI delegate a task, and wait for the notification in its result store."""
+    python = await asyncio.to_thread(python_of, _folder(_CREWAI[0]), _CREWAI[1], "uvicorn")
+    port, agent_port = free_port(), free_port()
+    agent = (sys.executable, str(PEERS / "answering_agent.py"), "--port", str(agent_port))
+    url = f"http://127.0.0.1:{agent_port}"
+    client = (str(python), str(PEERS / "crewai_client.py"), "--port", str(port), "--agent", url)
+    with tempfile.TemporaryDirectory() as folder:
+        async with (
+            running(*agent, "--folder", folder, port=agent_port),
+            running(*client, "--folder", folder, port=port) as process,
+        ):
+            told = json.loads(await _line(process, b'{"status"'))
+    if told != {"status": "completed", "result": "the answer"}:
+        raise MismatchError(f"expected the answer, found {told}")
+
+
+async def _line(process: asyncio.subprocess.Process, start: bytes) -> bytes:
+    """Return the next line of a peer that begins so."""
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        while line := await process.stdout.readline():
+            if line.startswith(start):
+                return line
+    raise MismatchError("the peer ended by itself")
+
+
+def _folder(peer: str) -> str:
+    return f"framework-{peer.partition(' (')[0].replace(' ', '-')}"
+
+
 async def _asked_by_the_page(agent: tuple[str, ...]) -> None:
     """Let the client of docs/frameworks ask an agent, and see that it hears of the end."""
     port, agent_port = free_port(), free_port()
@@ -92,8 +131,4 @@ async def _asked_by_the_page(agent: tuple[str, ...]) -> None:
             async with session.post("/ask", params={"text": "hello"}) as answer:
                 if answer.status != HTTPStatus.OK:
                     raise MismatchError(f"/ask was answered {answer.status}")
-            assert process.stdout is not None
-            async with asyncio.timeout(PATIENCE):
-                while not (await process.stdout.readline()).startswith(b"completed "):
-                    if process.stdout.at_eof():
-                        raise MismatchError("the client of the page ended by itself")
+            await _line(process, b"completed ")
