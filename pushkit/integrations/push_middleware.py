@@ -172,6 +172,10 @@ class PushMiddleware:
             return None
         if owner is None:
             raise ApiError(ErrorKind.CALLER, "the caller is not known")
+        types = [each for name, each in scope["headers"] if name.lower() == b"content-type"]
+        if not any(b"json" in each.partition(b";")[0].lower() for each in types):
+            # A browser posts other types for any web page, without asking before.
+            raise ApiError(ErrorKind.REQUEST, "expected application/json", status=415)
         settings: Any = params["configuration"]
         for member in _CONFIGS:  # the framework would drop it, or refuse its shape
             settings.pop(member, None)
@@ -241,7 +245,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 async def _refuse(send: Send, request: JsonObject, error: ApiError) -> None:
     told = json_rpc_error(error, _SENDING[str(request["method"])])
     document = json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "error": told})
-    status = error.status if error.kind is ErrorKind.CALLER else 200
+    status = error.status if error.kind in (ErrorKind.CALLER, ErrorKind.REQUEST) else 200
     await answer(send, status, {"Content-Type": "application/json"}, document.encode())
 
 

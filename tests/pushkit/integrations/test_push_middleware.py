@@ -151,6 +151,17 @@ async def test_an_unknown_caller_registers_nothing(
     assert await push.subscribers("task-1") == []
 
 
+async def test_what_any_web_page_can_post_registers_nothing(
+    client: aiohttp.ClientSession, push: PushSender, agent: Agent
+) -> None:
+    sent = message(taskPushNotificationConfig={"url": HOOK})
+    body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": sent})
+    async with client.post("/rpc", data=body, headers={"Content-Type": "text/plain"}) as answer:
+        assert answer.status == 415
+    assert agent.asked == []
+    assert await push.subscribers("task-1") == []
+
+
 async def test_other_calls_pass_unchanged(client: aiohttp.ClientSession, agent: Agent) -> None:
     assert (await call(client, "SendMessage", message()))["result"]["task"]["id"] == "task-1"
     assert agent.asked[0]["params"] == message()
