@@ -149,11 +149,7 @@ def test_the_commands_stand_in_the_documentation() -> None:
 def test_the_sdk_agent_differs_in_at_most_five_places() -> None:
     source = (ROOT / "examples/a2a_sdk_agent/agent.py").read_text()
     lines = [line for line in source.splitlines() if not line.startswith(("from", "import"))]
-    ours = [
-        line
-        for line in lines
-        if re.search("A2AIntegration\\(|PushSender\\(|a2a\\.", line)
-    ]
+    ours = [line for line in lines if re.search("A2AIntegration\\(|PushSender\\(|a2a\\.", line)]
     assert ours
     assert all("# pushkit" in line for line in ours)
     assert len([line for line in lines if "# pushkit" in line]) <= 5

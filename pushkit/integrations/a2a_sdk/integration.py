@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pushkit.delivery.sender import PushSender
@@ -11,6 +12,8 @@ from pushkit.integrations.a2a_sdk.installed import adapter
 from pushkit.integrations.a2a_sdk.wiring import wiring_of
 from pushkit.integrations.asgi import HealthApp, JwksApp, MetricsApp
 from pushkit.integrations.enqueue_buffer import EnqueueBuffer
+from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice
+from pushkit.subscriptions.model import EVERYTHING
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -34,6 +37,9 @@ class A2AIntegration:
         task_store: The agent's task store.
         owner_of: Returns the owner of a call: with a2a-sdk 1.x given its `ServerCallContext`, by
             default the user's name; with 0.3 given nothing, by default one owner for all.
+        filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
+            of an owner when it sets a config.
+        min_interval: At most one post of a stream's chunks in this time; None to post each.
         buffer: Keeps updates while the outbox is out of reach.
 
     Attributes:
@@ -47,11 +53,15 @@ class A2AIntegration:
         *,
         task_store: Any,
         owner_of: Callable[..., str] | None = None,
+        filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
+        min_interval: timedelta | None = GATHERED_EVERY,
         buffer: EnqueueBuffer | None = None,
     ) -> None:
         self.push = push
         owners = () if owner_of is None else (owner_of,)
-        self.config_store = adapter.PushkitConfigStore(push, *owners)
+        self.config_store = adapter.PushkitConfigStore(
+            push, *owners, filter=filter, min_interval=min_interval
+        )
         self.notifications = adapter.PushkitNotificationSender(
             push, task_store=task_store, buffer=buffer
         )

@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 from a2a.compat.v0_3 import types as v0_3
 
-from pushkit import Filter, KeyRing, PushSender
-from pushkit.errors import ConfigError, StorageError
+from pushkit import Filter, PushSender
+from pushkit.errors import StorageError
 from pushkit.events.model import Event
 from pushkit.events.sender import PushConfigRefused
 from pushkit.integrations.a2a_sdk import installed, v1
