@@ -22,6 +22,7 @@ from pushkit.a2a import (
     WireVersion,
     push_body,
 )
+from pushkit.delivery.gathering import Place, make_way
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.errors import (
@@ -113,6 +114,8 @@ class Registrar:
             if before is None or before.origin != origin:  # None: another client has just set it
                 yield from outbox.move(subscription.id, origin)
             queues = yield from OUTBOX.lock([subscription.id])
+            if before is not None and before.wanted.min_interval != wanted.min_interval:
+                yield from outbox.hurry(queues[subscription.id], to_micros(now))
             yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
             yield from self._database.wake()
         return replace(subscription, replaced=before is not None), before
@@ -226,6 +229,8 @@ def send_tests(
         body = push_body(update, recipient.version, now=now)
         queues = Queues([recipient])
         [queue] = queues.of_task((recipient.tenant, recipient.task_id))
+        to = Place(body, to_micros(now), hurries=True)
+        queue.row = yield from make_way(queue.row, to, now=to_micros(now))
         ids.append(new_delivery_id(now))
         queues.add(queue, ids[-1], vault.seal_body(ids[-1], body), now=now)
         yield from queues.write()

@@ -46,8 +46,7 @@ class PushkitConfigStore:
     Args:
         sender: Stores the configs, as subscriptions.
         owner_of: Returns the owner of the current call.
-        filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
-            of an owner when it sets a config.
+        filter: Which updates clients get: a `Filter`, or a function that returns an owner's.
         min_interval: At most one post of a stream's chunks in this time; None to post each. See
             `Filter`.
     """

@@ -68,8 +68,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
         owner_resolver: Returns the owner of a call; the SDK's default is the user's name. For A2A
             0.3 clients, tasks are read as a user of that name, without a tenant: if the resolver
             adds the tenant to the name, the task store must accept such a name as the owner.
-        filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
-            of an owner when it sets a config.
+        filter: Which updates clients get: a `Filter`, or a function that returns an owner's.
         min_interval: At most one post of a stream's chunks in this time; None to post each. See
             `Filter`.
     """

@@ -87,8 +87,7 @@ class PushConfigApi:
             and the task id; may be a coroutine function. With None, every caller may subscribe to
             every task id, even to that of another client's present or future task.
         max_body_bytes: The length of the longest request.
-        filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
-            of an owner when it sets a config.
+        filter: Which updates clients get: a `Filter`, or a function that returns an owner's.
 
     Raises:
         ConfigError: An argument has a wrong type.

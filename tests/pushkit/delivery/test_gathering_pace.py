@@ -53,6 +53,22 @@ async def test_a_first_chunk_goes_at_once_and_the_next_ones_together_after_the_i
     assert await deliver_due(sender) == 1
 
 
+async def test_a_config_that_is_set_again_ends_the_wait(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    await put_off(sender)
+    await sender.notify(chunk("a"))
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    assert await deliver_due(sender) == 1
+
+
+async def test_a_test_notification_ends_the_wait(sender: PushSender) -> None:
+    await put_off(sender)
+    await sender.notify(chunk("a"))
+    await sender.send_test("task-1")
+    assert await deliver_due(sender) == 2
+
+
 async def test_a_clock_that_is_set_back_delays_no_longer_than_the_interval(
     sender: PushSender, clock: Clock
 ) -> None:
