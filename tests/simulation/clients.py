@@ -58,6 +58,8 @@ _FILTERS: Mapping[str, Filter] = {
     "states": Filter(kinds=frozenset({UpdateKind.STATUS_UPDATE, UpdateKind.TASK})),
     "end": Filter(states=frozenset({TaskState.COMPLETED, TaskState.FAILED})),
     "chunks": Filter(last_chunk_only=True),
+    "gathered": Filter(min_interval=timedelta(seconds=1)),
+    "slowly": Filter(min_interval=timedelta(minutes=5)),
 }
 _AUTHENTICATION = {
     "basic": Authentication(schemes=("Basic",), credentials=f"{CANARY}-basic"),
@@ -166,6 +168,8 @@ class Clients:
             authentication=_AUTHENTICATION.get(more),
         )
         wanted = _FILTERS.get(more, Filter())
+        if wanted.min_interval is not None:
+            self._wishes.gathering.add((task, owner))
 
         async def subscribe(sender: PushSender) -> None:
             with self._wishes.record(task, owner):

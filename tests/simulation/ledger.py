@@ -47,6 +47,7 @@ class Instructions:
         brought_back: Deliveries that were redriven or resent, or may have been.
         may_be_cancelled: Deliveries that an operator cancelled, or tried to.
         cancelling: Tasks and owners whose deliveries may be cancelled.
+        gathering: Tasks and owners whose deliveries may be gathered.
         erased: Tasks whose rows may be deleted.
         is_purged: Whether finished deliveries may be deleted.
         sent_by_other: Ids of notifications of another trusted sender.
@@ -57,6 +58,7 @@ class Instructions:
         self.brought_back: set[str] = set()
         self.may_be_cancelled: set[str] = set()
         self.cancelling: set[tuple[str, str]] = set()
+        self.gathering: set[tuple[str, str]] = set()
         self.erased: set[str] = set()
         self.is_purged = False
         self.sent_by_other: set[str] = set()

@@ -620,7 +620,13 @@ class Promises:
         return row["cancelled_by"] in ("disabled", "removed") and is_wanted
 
     def _is_superseded(self, row: sqlite3.Row) -> bool:
-        """Only a status that says nothing else is replaced, and only by a newer status."""
+        """Only a status that says nothing else is replaced, and only by a newer status.
+
+        Or it was gathered with the next one, and never sent.
+        """
+        is_gathered = (row["task_id"], row["owner"]) in self.instructions.gathering
+        if is_gathered and not row["attempts"] and not self.arrivals[row["id"]]:
+            return True
         newer = self._outbox.select(
             "SELECT 1 FROM pushkit_deliveries WHERE subscription_id = ? AND seq > ?"
             " AND status IS NOT NULL",

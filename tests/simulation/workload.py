@@ -60,6 +60,7 @@ Generator = Callable[[random.Random, Actors], Iterator[Step]]
 _VERSIONS = ("1.0", "1.0", "1.0", "0.3", "0.2", "0.1", "agentvault-0.2")
 _HOWS = ("jwt", "jwt", "jwt", "jwt", "signatures", "webhooks", "both", "samples", "unsigned")
 _MORE = ("", "", "", "", "basic", "bearer", "apikey", "states", "end", "chunks", "again")
+_PACES = ("", "", "gathered", "slowly")
 _SHAPES = ("status", "status", "said", "artifact", "chunk", "last", "message", "task", "bare")
 _RARE_SHAPES = ("submitted", "input-required", "auth-required", "unknown", "big")
 _ENDS = ("completed", "completed", "failed", "canceled", "rejected")
@@ -112,7 +113,7 @@ def _subscribe(chance: random.Random, actors: Actors, at: float, task: str) -> S
     host = chance.choice(actors.hosts)
     plain = chance.random() < 0.5
     version, how = ("1.0", "jwt") if plain else (chance.choice(_VERSIONS), chance.choice(_HOWS))
-    more = "" if plain else chance.choice(_MORE)
+    more = "" if plain else chance.choice(_MORE) or chance.choice(_PACES)
     if how == "unsigned" and more == "apikey":
         more = ""
     return _step(at, "subscribe", agent, task, owner, host, version, how, more)
