@@ -24,7 +24,7 @@ FRAMEWORKS = (
     "pydantic-ai",
     "crewai[a2a]",
     "a2akit",
-    "agno",
+    "agno[a2a]",
     "langgraph-api",
 )
 _PATIENCE = 1800  # seconds
