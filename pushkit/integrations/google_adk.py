@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,6 +20,8 @@ from pushkit.delivery.sender import PushSender
 from pushkit.integrations.a2a_sdk import A2AIntegration
 from pushkit.integrations.a2a_sdk.installed import adapter
 from pushkit.lazy import from_extra
+from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice
+from pushkit.subscriptions.model import EVERYTHING
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -40,6 +43,8 @@ def to_a2a(
     lifespan: Lifespan | None = None,
     agent_executor_factory: Callable[[Any], Any] | None = None,
     owner_of: Callable[..., str] | None = None,
+    filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
+    min_interval: timedelta | None = GATHERED_EVERY,
     **card_options: Any,
 ) -> Starlette:
     """Return an ADK agent as a Starlette application that pushes.
@@ -59,6 +64,8 @@ def to_a2a(
         lifespan: A lifespan of your own, within that of `push`.
         agent_executor_factory: Returns ADK's executor, given the runner.
         owner_of: Returns the owner of a call, as for `A2AIntegration`.
+        filter: Which updates clients get, as there.
+        min_interval: At most one post of a stream's chunks in this time, as there.
         card_options: Further arguments of ADK's `AgentCardBuilder`, such as `security_schemes`.
     """
     with from_extra("a2a", "to_a2a needs google-adk[a2a], and"):
@@ -68,7 +75,13 @@ def to_a2a(
         from google.adk.a2a.utils.agent_card_builder import AgentCardBuilder
         from starlette.applications import Starlette
 
-    a2a = A2AIntegration(push, task_store=task_store or InMemoryTaskStore(), owner_of=owner_of)
+    a2a = A2AIntegration(
+        push,
+        task_store=task_store or InMemoryTaskStore(),
+        owner_of=owner_of,
+        filter=filter,
+        min_interval=min_interval,
+    )
     prefix = f"/{rpc_path.strip('/')}" if rpc_path.strip("/") else ""
     make = agent_executor_factory or (lambda own_runner: A2aAgentExecutor(runner=own_runner))
     executors: list[Any] = []

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterable, Sized
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import timedelta
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ from pushkit.integrations.push_config_api import PushConfigApi, PushConfigAsgi, 
 from pushkit.integrations.push_config_api.asgi import OwnerOfScope
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, json_rpc_error
 from pushkit.logs import RepeatedLog
+from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_chooser
+from pushkit.subscriptions.model import EVERYTHING, Filter
 from pushkit.webui.asgi import Message, Receive, Send, path_within, read_body
 
 _log: Final = logging.getLogger("pushkit.integrations")
@@ -50,6 +53,7 @@ class _Inline:
     config: PushConfig
     version: WireVersion
     owner: str
+    filter: Filter
     faults: RepeatedLog
     refusal: ApiError | None = None
     is_registered: bool = False
@@ -73,7 +77,12 @@ async def register_inline_config(task_id: str) -> None:
     try:
         with config_errors(inline.push, owner, inline.faults, _api_error):
             await inline.push.subscribe(
-                task_id, config, version=inline.version, owner=owner, tenant=config.tenant or ""
+                task_id,
+                config,
+                version=inline.version,
+                owner=owner,
+                tenant=config.tenant or "",
+                filter=inline.filter,
             )
     except ApiError as exc:
         inline.refusal = exc
@@ -91,6 +100,9 @@ class PushMiddleware:
         owner: Returns the client of a request, given its ASGI scope; None to answer with 401. By
             default all clients are one.
         max_body_bytes: The length of the longest request.
+        filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
+            of an owner when it sets a config.
+        min_interval: At most one post of a stream's chunks in this time; None to post each.
     """
 
     def __init__(
@@ -101,12 +113,17 @@ class PushMiddleware:
         task_exists: TaskCheck | None,
         owner: OwnerOfScope = lambda _scope: "",
         max_body_bytes: int = 16 * 1024 * 1024,
+        filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
+        min_interval: timedelta | None = GATHERED_EVERY,
     ) -> None:
         self._app = app
         self._push = push
         self._owner = owner
         self._max_body_bytes = max_body_bytes
-        self._configs = PushConfigAsgi(PushConfigApi(push, task_exists=task_exists), owner=owner)
+        self._filter_of = filter_chooser(filter, min_interval)
+        self._configs = PushConfigAsgi(
+            PushConfigApi(push, task_exists=task_exists, filter=self._filter_of), owner=owner
+        )
         self._keys = JwksApp(push)
         self._faults = RepeatedLog(_log)
 
@@ -180,7 +197,12 @@ class PushMiddleware:
         for member in _CONFIGS:  # the framework would drop it, or refuse its shape
             settings.pop(member, None)
         return _Inline(
-            push=self._push, config=config, version=version, owner=owner, faults=self._faults
+            push=self._push,
+            config=config,
+            version=version,
+            owner=owner,
+            filter=self._filter_of(owner),
+            faults=self._faults,
         )
 
 
