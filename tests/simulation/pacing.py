@@ -183,8 +183,8 @@ class Pacing:
     def _check_breaker(self, earlier: Sequence[Arrival], arrival: Arrival) -> None:
         """A destination that failed five times in a row waits, and then gets one request at a time.
 
-        Failures are counted only where it is certain that the sender counted them, too: it counts
-        none while the destination waits because it asked to.
+        Answers are counted only where it is certain that the sender counted them, too: it counts
+        no failure while the destination waits because it asked to.
         """
         failures: list[Arrival] = []
         ended = -inf
@@ -194,11 +194,11 @@ class Pacing:
                     return  # it ended without an answer, and nobody knows when
             elif each.drips:
                 return  # it counts once its body has timed out
+            elif self._may_be_lost(each, each.answered_at):
+                return  # nobody knows whether it counted
             elif (each.status or 0) < _FAILURES_FROM or each.may_wait or each.after_babble:
                 failures.clear()
                 ended = max(ended, each.answered_at + each.may_wait)
-            elif self._was_withdrawn(each.delivery_id):
-                return  # its result may have been late: nobody knows whether it counted
             elif each.is_heard() and each.answered_at > ended + _SETTLED:
                 failures.append(each)
         if len(failures) < _IN_A_ROW or self._is_excused(failures[0], arrival):
@@ -208,6 +208,16 @@ class Pacing:
             self._world.violated(f"came while its breaker was open: {arrival.delivery_id}")
         if arrival.at > opened + _OPEN_FOR and any(each.is_under_way for each in earlier):
             self._world.violated(f"came beside another on probation: {arrival.delivery_id}")
+
+    def _may_be_lost(self, arrival: Arrival, answered_at: float) -> bool:
+        """Return whether an answer may not have counted for its destination.
+
+        So it is if its process ended before it was settled, or its delivery was withdrawn.
+        """
+        whom = arrival.process.name if arrival.process else ""
+        settled_by = answered_at + _SETTLED
+        has_died = self._world.had_trouble("death", answered_at, settled_by, whom=whom)
+        return has_died or self._was_withdrawn(arrival.delivery_id)
 
     def _is_excused(self, before: Arrival, arrival: Arrival) -> bool:
         begin, end, had_trouble = before.at - 2, arrival.at, self._world.had_trouble

@@ -402,6 +402,34 @@ REGRESSIONS = {
         ),
         ends=75.0,
     ),
+    # Right: a failure whose worker died before it stored the result does not count, so the breaker
+    # opens with a later one.
+    "a worker that dies with a failure that it has not stored": Scenario(
+        seed=102612,
+        agents=2,
+        workers=2,
+        receivers=2,
+        postgres=True,
+        steps=(
+            Step(0.0, "subscribe", (0, "task0", "owner0", "hook0", "agentvault-0.2", "both", "")),
+            Step(0.1, "subscribe", (0, "outage3", "patient", "hook0", "1.0", "jwt", "")),
+            Step(0.2, "subscribe", (0, "outage0", "patient", "hook0", "1.0", "jwt", "")),
+            Step(0.3, "subscribe", (0, "outage5", "patient", "hook0", "1.0", "jwt", "")),
+            Step(0.4, "subscribe", (0, "outage2", "patient", "hook0", "1.0", "jwt", "")),
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "0.2", "jwt", "states")),
+            Step(0.5, "subscribe", (0, "outage6", "patient", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "subscribe", (0, "outage1", "patient", "hook0", "1.0", "jwt", "")),
+            Step(2.0, "await", ("worker0", 60, 5.0)),
+            Step(10.0, "behaviour", ("hook0", "500")),
+            Step(10.632, "notify", (0, "outage4", 0)),
+            Step(10.633, "notify", (0, "outage3", 0)),
+            Step(10.637, "notify", (0, "outage2", 0)),
+            Step(10.657, "notify", (0, "outage0", 0)),
+            Step(10.659, "notify", (0, "outage1", 0)),
+            Step(10.661, "notify", (0, "outage5", 0)),
+        ),
+        ends=41.0,
+    ),
     # A queue that was paused when a second worker died with it forgot that the first one had, and
     # all its deliveries were handed out together once it was resumed.
     "a worker that dies with a paused queue, after another one": Scenario(

@@ -619,6 +619,41 @@ def test_failures_of_a_destination_that_waits_already_open_no_breaker(
     assert case.world.violations == seen
 
 
+@pytest.mark.parametrize(
+    ("lived_on", "seen"),
+    [
+        pytest.param(0.1, [], id="before its result was stored"),
+        pytest.param(0.6, ["came while its breaker was open: next"], id="after that"),
+    ],
+)
+def test_a_failure_whose_worker_died_opens_no_breaker(
+    case: Case, lived_on: float, seen: list[str]
+) -> None:
+    failed = [_fail(case, f"failed {number}") for number in range(5)]
+    failed[-1].process = Process("worker1.1", "198.51.100.1")
+    case.pass_time(lived_on)
+    case.world.trouble("death", whom="worker1.1")
+
+    _fail(case, "next", 10)
+
+    assert case.world.violations == seen
+
+
+def test_a_success_that_was_withdrawn_keeps_no_breaker_closed(case: Case) -> None:
+    """The breaker may have opened with the failures after it, or with some of before."""
+    for number in range(4):
+        _fail(case, f"before {number}")
+    withdrawn = _fail(case, "withdrawn")
+    withdrawn.status = 204
+    case.change("withdrawn", state="cancelled")
+    for number in range(5):  # the first one opens it, and the others were under way
+        _fail(case, f"after {number}")
+
+    _fail(case, "probe", 26.5)
+
+    assert case.world.violations == []
+
+
 def test_two_requests_at_once_on_probation_are_seen(case: Case) -> None:
     for number in range(5):
         _fail(case, f"failed {number}")
