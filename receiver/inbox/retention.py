@@ -110,9 +110,9 @@ def delete_finished(ids: Sequence[int], status: InboxStatus) -> Script[int]:
         ):
             of_queue[queue_id].pop()
     rows = yield from run_for_ids(
-        "DELETE FROM pushkit_inbox WHERE id IN ($ids)"
-        f" AND state = '{status.value}' RETURNING id, queue_id, sender, delivery_id,"
-        " body_sha256, received_at",
+        "DELETE FROM pushkit_inbox WHERE id IN (SELECT id FROM pushkit_inbox"
+        f" WHERE id IN ($ids) AND state = '{status.value}' FOR UPDATE SKIP LOCKED)"
+        " RETURNING id, queue_id, sender, delivery_id, body_sha256, received_at",
         sorted(itertools.chain.from_iterable(of_queue.values())),
     )
     gone = [int(row["id"]) for row in rows]
