@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from typing import Self
 
 from pushkit.errors import MalformedRequestError
 from pushkit.record import field, record
@@ -24,6 +25,11 @@ class Headers:
         self._fields: tuple[tuple[str, str], ...] = tuple(fields)
         self._values: dict[str, str] | None = None  # made when first needed
         self._repeated: Mapping[str, list[str]] = _NONE
+
+    @classmethod
+    def from_bytes(cls, fields: Iterable[tuple[bytes, bytes]]) -> Self:
+        """Return header fields as a server hands them over: any byte is one character."""
+        return cls([(name.decode("latin-1"), value.decode("latin-1")) for name, value in fields])
 
     def all(self, name: str) -> list[str]:
         """Return every value of a field, in order."""

@@ -99,12 +99,7 @@ async def _answer(handle: Handle, request: web.Request, path: str) -> web.Respon
         method=request.method,
         path=path,
         target=request.raw_path,
-        headers=Headers(
-            [
-                (name.decode("latin-1"), value.decode("latin-1"))
-                for name, value in request.raw_headers
-            ]
-        ),
+        headers=Headers.from_bytes(request.raw_headers),
         peer=request.remote or "",
         body=at_hand if at_hand is not None and len(at_hand) == content.total_bytes else None,
         read=read,

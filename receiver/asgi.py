@@ -71,9 +71,7 @@ async def serve(
 ) -> None:
     """Answer one request at this path, which is without the prefix of a mount."""
     client = scope.get("client")
-    headers = Headers(
-        [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-    )
+    headers = Headers.from_bytes(scope["headers"])
     body = _Body(receive, patience=handler.limits.request_timeout.total_seconds() / 5)
     stated = headers.values().get("content-length", "")
 

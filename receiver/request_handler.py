@@ -116,8 +116,8 @@ class RequestHandler:
         try:
             result = await verifying  # steps 1 to 6
             if isinstance(result, Verified):
-                verified, now = result, self._clock()
-                result = await self._acceptance.accept(verified, trail, traceparent)  # 7, 8, 9
+                now = self._clock()
+                result = await self._acceptance.accept(result, trail, traceparent)  # 7, 8, 9
                 if result.id is not None:
                     self._state.remember_accepted(result, now)
         except (InboundError, StorageError) as exc:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, quote, unquote
 
+from pushkit.webhook import Headers
+
 _MAX_VALUES = 1000
 
 # The names of the ASGI specification; its messages are loosely typed by design.
@@ -47,10 +49,7 @@ class PageRequest:
             root=quote(scope.get("root_path", "").rstrip("/")),
             path=path_within(scope) or "",
             query_string=scope.get("query_string", b"").decode("latin-1"),
-            headers=joined_fields(
-                (name.decode("latin-1"), value.decode("latin-1"))
-                for name, value in scope["headers"]
-            ),
+            headers=joined_fields(Headers.from_bytes(scope["headers"])),
             peer=client[0] if client else None,
             local_address=server[0] if server else None,
             is_secure=scope.get("scheme") == "https",

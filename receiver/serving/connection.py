@@ -19,6 +19,7 @@ from typing import Final, cast
 from urllib.parse import unquote
 
 from pushkit.errors import InboundError
+from receiver.decoding import LARGE_BODY
 from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
 from receiver.request import Answer, BrokenBodyError, Handle, ReadBody, Request
@@ -27,7 +28,6 @@ from receiver.serving.http1 import RequestHead, RequestParser
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BEFORE_PATH: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?]*", re.IGNORECASE)
 _MOST_HELD: Final = 128 * 1024
-_AT_HAND: Final = 16 * 1024  # a larger body is read in turn with others
 # For how long the rest of a refused request is read, so that the peer can read its answer.
 _LINGERING: Final = timedelta(seconds=2)
 
@@ -420,7 +420,7 @@ def _request_of(head: RequestHead, parser: RequestParser, peer: str, read: ReadB
         target=target,
         headers=head.headers,
         peer=peer,
-        body=bytes(parser.body) if parser.is_whole and len(parser.body) <= _AT_HAND else None,
+        body=bytes(parser.body) if parser.is_whole and len(parser.body) <= LARGE_BODY else None,
         read=read,
     )
 
