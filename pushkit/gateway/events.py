@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple
 
 import aiohttp
@@ -85,13 +85,20 @@ class EventStream:
         lost: Whether events were dropped since the watcher read the last one.
     """
 
-    def __init__(self, answer: aiohttp.ClientResponse, place: Place, max_event_bytes: int) -> None:
+    def __init__(
+        self,
+        answer: aiohttp.ClientResponse,
+        place: Place,
+        max_event_bytes: int,
+        on_end: Callable[[EventStream], None],
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.answer: Final = answer
         self.first: Final[asyncio.Future[Event | None]] = loop.create_future()
         self.settled: Final[asyncio.Future[None]] = loop.create_future()
         self.lost = False
         self._place = place
+        self._on_end = on_end
         self._lines = EventLines(max_event_bytes)
         self._events: deque[Event] = deque()
         self._waiting = 0
@@ -151,6 +158,7 @@ class EventStream:
         finally:
             self.answer.close()
             self._ended = True
+            self._on_end(self)
             self._news.set()
             if self._client is not None:
                 self._client.end(is_whole=is_whole)

@@ -7,6 +7,7 @@ watched from the first event on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
@@ -140,7 +141,7 @@ class Sending:
         return _at_once(whole(answer, body))
 
     async def _streamed(self, answer: aiohttp.ClientResponse) -> Respond:
-        stream = EventStream(answer, self._call.place, self._watcher.options.max_event_bytes)
+        stream = self._upstream.stream_of(answer, self._call.place)
         unsent = stream.for_client() if self._call.act is Act.STREAM else None
         first = await stream.first
         update = first.update if first is not None else None
@@ -193,8 +194,9 @@ class Sending:
     ) -> web.StreamResponse:
         response, request = head_of(answer), self._asked.request
         await response.prepare(request)
-        async for chunk in unsent.chunks():
-            await response.write(chunk)
+        with contextlib.suppress(ConnectionError):  # the client is gone; the stream is read on
+            async for chunk in unsent.chunks():
+                await response.write(chunk)
         return response if unsent.is_whole else cut(request, response)
 
     def _respond(self, how: Respond) -> None:

@@ -243,6 +243,8 @@ class Gateway:
             try:
                 async for chunk in answer.content.iter_any():
                     await response.write(chunk)
+            except aiohttp.ClientConnectionResetError:
+                return response  # the client is gone
             except (aiohttp.ClientPayloadError, TimeoutError) as exc:
                 self._faults.log(str(type(exc)), logging.WARNING, "an answer broke off: %s", exc)
                 return cut(request, response)

@@ -118,6 +118,7 @@ class Upstream:
                 ca_file=None if ca_file is None else Path(ca_file),
             )
         self._session: aiohttp.ClientSession | None = None
+        self._streams = set[EventStream]()
 
     async def open(self) -> None:
         """Make the client."""
@@ -134,7 +135,9 @@ class Upstream:
         )
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, those of streams that are still read, too."""
+        for stream in list(self._streams):
+            await stream.close()
         if self._session is not None:
             await self._session.close()
 
@@ -246,9 +249,15 @@ class Upstream:
         request = subscribe_request(place, task_id)
         answer = await self._ask_itself(place, request, fields, streams=True)
         if is_event_stream(answer):
-            return EventStream(answer, place, self._options.max_event_bytes)
+            return self.stream_of(answer, place)
         answer.close()
         return None
+
+    def stream_of(self, answer: aiohttp.ClientResponse, place: Place) -> EventStream:
+        """Return the stream of an answer, which is read from now on until its end."""
+        stream = EventStream(answer, place, self._options.max_event_bytes, self._streams.discard)
+        self._streams.add(stream)
+        return stream
 
     @asynccontextmanager
     async def _own(

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -136,7 +137,7 @@ class Watcher:
             binding=place.binding.value,
             path=place.path,
             credentials=written or None,
-            told="",
+            told=secrets.token_hex(16),  # a watch that begins anew repeats no key
             view="" if known is None else TaskView.of(known).digest(),
             created_at=to_micros(utc_now()),
         )
@@ -221,9 +222,12 @@ class WatchedTask:
         self._view = TaskView()
         self._known = row.view  # the digest of what was told
         self._told = row.told
-        self._stream = stream  # from its beginning, which nobody has read
+        self._stream: EventStream | None = None  # that is read
+        self._next = stream  # from its beginning, which nobody has read
+        self._is_asking = False
         self._news = asyncio.Event()
         self._whole: Task | None = None  # for clients of 0.3
+        self._context_id: str | None = None
         self._unseen_since: float | None = None
         self._looked_at = 0.0
         self.is_over = False
@@ -231,19 +235,21 @@ class WatchedTask:
         self.running = asyncio.create_task(self._run(), name="pushkit-gateway-task")
 
     def attach(self, stream: EventStream | None) -> bool:
-        """Read a further stream of the task, if none is read; return whether it is."""
+        """Read a further stream of the task after the one that ends; return whether it is read.
+
+        While the task is asked for, nobody knows which of the stream's events it holds already.
+        """
         self._news.set()
-        if stream is None or self._stream is not None:
+        ends = self._stream is None or self._stream.settled.done()
+        if stream is None or not ends or self._is_asking or self._next is not None:
             return False
-        self._stream = stream
+        self._next = stream
         return True
 
     async def stop(self) -> None:
         """Stop watching here; the row stays."""
         self.running.cancel()
         await asyncio.wait([self.running])
-        if self._stream is not None:
-            await self._stream.close()
 
     async def _run(self) -> None:
         try:
@@ -256,25 +262,24 @@ class WatchedTask:
         except Exception:  # noqa: BLE001  # the row is given back, and taken again
             _log.exception("task %s is watched no longer here", printable(self._row.task_id))
         finally:
-            if self._stream is not None:
-                self._stream.unwatch()
+            for stream in filter(None, (self._stream, self._next)):
+                stream.unwatch()
 
     async def _watch(self) -> None:
-        pause, resumed = _FIRST_PAUSE, False
+        pause = _FIRST_PAUSE
         while not self.is_over:
-            if self._stream is None:
-                found, resumed = await self._subscribed(), True
-                if self._stream is None:
-                    self._stream = found
-                else:  # another one was attached meanwhile
-                    resumed = False
-                    await found.close() if found is not None else None
-            if self._stream is not None:
-                pause = _FIRST_PAUSE
-                await self._follow(self._stream, resumed=resumed)
-                self._stream, resumed = None, False
-            if not self.is_over:
-                await self._look()
+            resumed = self._next is None
+            stream = await self._subscribed() if self._next is None else None
+            if self._next is not None:  # perhaps meanwhile
+                await stream.close() if stream is not None else None
+                stream, self._next, resumed = self._next, None, False
+            if stream is not None:
+                pause, self._stream = _FIRST_PAUSE, stream
+                await self._follow(stream, resumed=resumed)
+                self._stream = None
+            if self.is_over or self._next is not None:
+                continue
+            await self._look()
             if not self.is_over and not await self._is_wanted():
                 self.is_over = True
             if not self.is_over:
@@ -318,8 +323,8 @@ class WatchedTask:
                 continue
             if stream.lost:
                 stream.lost, is_live = False, False
-            if resumed and is_first and isinstance(update, TaskSnapshot):
-                is_live = True
+            if isinstance(update, TaskSnapshot):
+                is_live = is_live or is_first
                 await self._compare(update.task)
             elif is_live and update is not None:
                 await self._store(update)
@@ -335,7 +340,7 @@ class WatchedTask:
     async def _look(self) -> None:
         """Ask for the task, and store it if its webhooks do not know it."""
         loop = asyncio.get_running_loop()
-        self._looked_at = loop.time()
+        self._looked_at, self._is_asking = loop.time(), True
         try:
             task, _ = await self._watcher.upstream.task(
                 self._place, self._row.task_id, self._credentials()
@@ -355,11 +360,14 @@ class WatchedTask:
         else:
             self._unseen_since = None
             await self._compare(task)
+        finally:
+            self._is_asking = False
 
     async def _compare(self, task: Task) -> None:
         view = TaskView.of(task)
         if view.digest() == self._known:
             self._view = view
+            self._context_id = task.context_id
             self._whole = task
             self.is_over = task.status.state.terminal
         else:
@@ -367,6 +375,10 @@ class WatchedTask:
 
     async def _store(self, update: TaskUpdate) -> None:
         """Store an update for all who want it, and note that they were told."""
+        if not isinstance(update, TaskSnapshot | MessageUpdate) and update.context_id is None:
+            # Some agents say it with the task alone; receivers expect it everywhere.
+            update = replace(update, context_id=self._context_id)
+        self._context_id = update.context_id or self._context_id
         self._view.apply(update)
         self._keep(update)
         view = self._view.digest()
