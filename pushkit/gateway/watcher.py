@@ -224,7 +224,6 @@ class WatchedTask:
         self._told = row.told
         self._stream: EventStream | None = None  # that is read
         self._next = stream  # from its beginning, which nobody has read
-        self._is_asking = False
         self._news = asyncio.Event()
         self._whole: Task | None = None  # for clients of 0.3
         self._context_id: str | None = None
@@ -235,13 +234,10 @@ class WatchedTask:
         self.running = asyncio.create_task(self._run(), name="pushkit-gateway-task")
 
     def attach(self, stream: EventStream | None) -> bool:
-        """Read a further stream of the task after the one that ends; return whether it is read.
-
-        While the task is asked for, nobody knows which of the stream's events it holds already.
-        """
+        """Read a further stream of the task after the one that ends; return whether it is read."""
         self._news.set()
         ends = self._stream is None or self._stream.settled.done()
-        if stream is None or not ends or self._is_asking or self._next is not None:
+        if stream is None or not ends or self._next is not None:
             return False
         self._next = stream
         return True
@@ -340,7 +336,7 @@ class WatchedTask:
     async def _look(self) -> None:
         """Ask for the task, and store it if its webhooks do not know it."""
         loop = asyncio.get_running_loop()
-        self._looked_at, self._is_asking = loop.time(), True
+        self._looked_at = loop.time()
         try:
             task, _ = await self._watcher.upstream.task(
                 self._place, self._row.task_id, self._credentials()
@@ -359,9 +355,8 @@ class WatchedTask:
             self._watcher.faults.log(("task", str(exc)), logging.WARNING, "%s", exc)
         else:
             self._unseen_since = None
-            await self._compare(task)
-        finally:
-            self._is_asking = False
+            if self._next is None:  # or else a stream has begun, which may be older than this
+                await self._compare(task)
 
     async def _compare(self, task: Task) -> None:
         view = TaskView.of(task)

@@ -203,7 +203,10 @@ async def test_a_config_for_a_task_under_way_is_told_from_then_on(front: Front) 
     assert states(await front.told(task_id, 1)) == ["COMPLETED"]
 
 
-async def test_a_task_that_waited_for_its_client_goes_on(front: Front) -> None:
+async def test_a_task_that_waited_for_its_client_goes_on(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_PAUSE_OF_CLIENT", 30.0)  # nothing is seen by asking
     task = await front.send()
     front.agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
     await front.told(task["id"], 2)
