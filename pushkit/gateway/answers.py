@@ -50,8 +50,8 @@ class Asked(NamedTuple):
 
 
 def decoded(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """Return header fields as text, byte for byte (RFC 9110 §5.5)."""
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in raw]
+    """Return header fields as text, as aiohttp writes it again, byte for byte."""
+    return [(name.decode("ascii"), value.decode("utf-8", "surrogateescape")) for name, value in raw]
 
 
 def not_compressed(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from pushkit import PushSender
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service
 from pushkit.keys.ring import KeyRing
+from pushkit.secrets.sealing import SecretKeys
 from tests.pushkit.gateway.agent import ScriptedAgent
 
 HOOK = "https://client.example.com/a2a"
@@ -91,10 +92,17 @@ async def agent() -> AsyncIterator[ScriptedAgent]:
 
 @asynccontextmanager
 async def gateway(
-    agent: ScriptedAgent, database: str | Path, ring: KeyRing, options: GatewayOptions = SHARED
+    agent: ScriptedAgent,
+    database: str | Path,
+    ring: KeyRing,
+    options: GatewayOptions = SHARED,
+    *,
+    secrets: SecretKeys | None = None,
 ) -> AsyncIterator[Front]:
     """Serve a gateway, whose deliveries stay in the outbox."""
-    sender = PushSender(issuer="https://agent.example.com", keys=ring, database=database)
+    sender = PushSender(
+        issuer="https://agent.example.com", keys=ring, database=database, secrets=secrets
+    )
     service = Service(
         agent.origin,
         sender=sender,
