@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Block", "blocks", "of", "pages_with"]
+__all__ = ["ROOT", "SESSIONS", "Block", "blocks", "of", "pages_with"]
 
 ROOT = Path(__file__).resolve().parents[2]
+# Pages of programs that a reader saves, starts, and compares with what is shown.
+SESSIONS = ("README.md",)
 
 _MARK = re.compile(r"<!-- not run: (.+) -->")
 

@@ -1,4 +1,7 @@
-"""The Python of README.md and docs/ runs: of each page one block after another."""
+"""The Python of docs/ runs: of each page one block after another.
+
+That of `SESSIONS` is run by `test_shell_blocks.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.docs.bench import bench
-from tests.docs.blocks import Block, of, pages_with
+from tests.docs.blocks import SESSIONS, Block, of, pages_with
 from tests.docs.conftest import World
 from tests.eventually import DEADLINE
 
 
-@pytest.mark.parametrize("page", pages_with("python"))
+@pytest.mark.parametrize("page", [page for page in pages_with("python") if page not in SESSIONS])
 async def test_the_python_of_a_page_runs(page: str, world: World) -> None:
     blocks = of(page, "python", "toml")
     write_what_is_a_file(blocks)

@@ -1,7 +1,9 @@
 """The commands of README.md and docs/ run as they stand, a page's one after another in one shell.
 
 They are typed into a folder with the files that pages presume. What serves until it is ended is
-started beside the others, and ended with the page; it must then end well.
+started beside the others, and ended with the page, or where the page says `# Ctrl-C: COMMAND`; it
+must then end well. Of the pages in `SESSIONS` the Python is programs that the commands start, and
+what is shown of their output is what they print.
 """
 
 from __future__ import annotations
@@ -28,15 +30,17 @@ from pushkit import PushSender
 from pushkit.keys.files import load_key_ring
 from tests.cli.test_inbox_cli import fill
 from tests.docs.bench import ISSUER, completed
-from tests.docs.blocks import ROOT, Block, of, pages_with
+from tests.docs.blocks import ROOT, SESSIONS, Block, blocks, of, pages_with
 from tests.docs.conftest import World
 from tests.forked import forked
 from tests.ports import free_port
 
 # What listens where nothing else is said.
 TOGETHER = 120.0  # seconds for all commands of a page
-PORTS = ("9000", "8090", "8091", "9702")
+PORTS = ("8001", "9000", "8090", "8091", "9702")
 SERVES = re.compile(r"(pushkit (listen|dashboard|worker)|receiver (serve|dashboard)) ?.*")
+OF_ITS_OWN = "in a terminal of its own"  # as a comment: what runs there serves, too
+ENDED = re.compile(r"# Ctrl-C: (\S+) (\S+)")
 # A status of 1 is an answer: there is something to do.
 ASKS = re.compile(r"(pushkit|receiver) migrate --check.*")
 
@@ -48,7 +52,7 @@ end() {
         process=$(cat "$file")
         rm "$file"
         kill "$process"
-        wait "$process"
+        wait "$process" || [ "$? ${file%%-*}" = "143 python" ]  # Python ends by the signal itself
     done
 }
 serve() {
@@ -56,7 +60,7 @@ serve() {
     : >"$1-$2.log"  # what the former one said is not said by this one
     "$@" >"$1-$2.log" 2>&1 &
     echo $! >"$1-$2.pid"
-    until grep -q -e "listening on" -e "dashboard on" -e "delivers for" "$1-$2.log"; do
+    until grep -qiE "listening on|dashboard on|delivers for|running on" "$1-$2.log"; do
         kill -0 $! || { cat "$1-$2.log"; exit 1; }
         sleep 0.1
     done
@@ -71,7 +75,13 @@ extras = tomllib.load(open("{root}/pyproject.toml", "rb"))["project"]["optional-
 asked = re.search(r"\\[(.*)\\]", sys.argv[-1])
 assert set(asked[1].split(",") if asked else ()) <= set(extras), sys.argv' "$@"
 """
-PYTHON = '#!/bin/sh\nexec {python} "$@"\n'
+PYTHON = """\
+#!/bin/sh
+case $1 in
+*.py) exec {world} "$@" ;;
+*) exec {python} "$@" ;;
+esac
+"""
 MAKE = '#!/bin/sh\nexec {make} -n -C {root} "$@"\n'
 
 
@@ -86,7 +96,7 @@ async def test_the_commands_of_a_page_run(
     write_programs(world.folder / "bin")
     for block in of(page, "toml", "python"):
         if found := re.match(r"# ([\w-]+\.\w+)\n", block.text):
-            Path(found[1]).write_text(block.text)
+            Path(found[1]).write_text(placed(block.text, world.ports if page in SESSIONS else {}))
     ids = await SCENES.get(page, nothing_more)(world)
     script = (
         PROLOGUE + "".join(typed(block, ids, world.ports) for block in of(page, "sh")) + "end '*'\n"
@@ -108,7 +118,37 @@ async def test_the_commands_of_a_page_run(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
         await shell.wait()
-    assert status == 0, Path("said.log").read_text()[-3000:]
+    said = "".join(path.read_text() for path in world.folder.glob("*.log"))
+    assert status == 0, said[-3000:]
+    if page in SESSIONS:
+        texts = [
+            block.text for block in blocks() if block.page == page and block.exempt == "output"
+        ]
+        shown = [line for line in placed("".join(texts), world.ports).splitlines() if line]
+        assert [line for line in shown if not printed(line, said)] == [], said[-3000:]
+
+
+@pytest.mark.parametrize("page", SESSIONS)
+def test_the_python_of_a_session_is_in_programs_that_it_starts(page: str) -> None:
+    started = "".join(block.text for block in of(page, "sh"))
+    for block in of(page, "python"):
+        named = re.match(r"# (\w+\.py)\n", block.text)
+        assert named, f"{page}:{block.line}"
+        assert f"python {named[1]}" in started
+
+
+def placed(text: str, ports: dict[str, int]) -> str:
+    """Return a text with other ports on this machine."""
+    for port in ports.keys() & set(PORTS):
+        text = re.sub(rf"(127\.0\.0\.1:|port=){port}\b", rf"\g<1>{ports[port]}", text)
+    return text
+
+
+def printed(line: str, said: str) -> bool:
+    """Return whether a line was printed; `…` stands for anything, and a time for any."""
+    pattern = re.escape(line.strip()).replace("…", ".*")
+    pattern = re.sub(r"\d\d:\d\d:\d\d", r"\\d\\d:\\d\\d:\\d\\d", pattern)
+    return re.search(rf"^\s*{pattern}\s*$", said, re.MULTILINE) is not None
 
 
 def environment(world: World) -> dict[str, str]:
@@ -143,12 +183,13 @@ def typed(block: Block, ids: dict[str, str], ports: dict[str, int]) -> str:
     text = block.text.replace("\\\n", " ")
     for shown, real in ids.items():
         text = text.replace(shown, real)
-    for port in PORTS:
-        text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{ports[port]}")
+    text = placed(text, ports)
     script = []
     for line in text.splitlines():
         command = line.split(" #")[0].strip()
-        if SERVES.fullmatch(command):
+        if ended := ENDED.match(line):
+            command = f"end {ended[1]}-{ended[2]}"
+        elif SERVES.fullmatch(command) or line.endswith(OF_ITS_OWN):
             command = f"serve {command}"
         elif ASKS.fullmatch(command):
             command += " || [ $? = 1 ]"
@@ -245,7 +286,14 @@ async def a_pinned_card(_world: World) -> dict[str, str]:
     return {}
 
 
+async def no_keys(_world: World) -> dict[str, str]:
+    for name in ("keys.json", "jwks.json", "agent-card.json"):
+        Path(name).unlink()
+    return {}
+
+
 SCENES: dict[str, Callable[[World], Awaitable[dict[str, str]]]] = {
+    **dict.fromkeys(SESSIONS, no_keys),
     "docs/dashboard.md": both,
     "docs/keys.md": a_key_of_ones_own,
     "docs/migrations.md": both,

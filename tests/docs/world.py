@@ -1,6 +1,7 @@
 """What the pages speak of, on loopback: hosts with their names, and certificates that hold.
 
-`python world.py COMMAND ARGUMENT…` runs one of our commands among them, as a process of its own.
+`python world.py COMMAND ARGUMENT…` runs one of our commands among them, or a program by its file,
+as a process of its own.
 """
 
 from __future__ import annotations
@@ -68,5 +69,7 @@ if __name__ == "__main__":
     sys.modules["uvloop"] = None  # type: ignore[assignment]  # its sockets would leave this world
     lead(json.loads(os.environ["WORLD"]))
     del sys.argv[0]
-    module = {"pushkit": "pushkit.cli.main", "receiver": "receiver.cli"}[sys.argv[0]]
-    runpy.run_module(module, run_name="__main__", alter_sys=False)
+    if module := {"pushkit": "pushkit.cli.main", "receiver": "receiver.cli"}.get(sys.argv[0]):
+        runpy.run_module(module, run_name="__main__", alter_sys=False)
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")
