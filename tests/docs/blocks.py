@@ -11,7 +11,7 @@ __all__ = ["ROOT", "SESSIONS", "Block", "blocks", "of", "pages_with"]
 
 ROOT = Path(__file__).resolve().parents[2]
 # Pages of programs that a reader saves, starts, and compares with what is shown.
-SESSIONS = ("README.md",)
+SESSIONS = ("README.md", "docs/tutorial.md")
 
 _MARK = re.compile(r"<!-- not run: (.+) -->")
 

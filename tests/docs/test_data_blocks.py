@@ -41,7 +41,7 @@ def test_its_reader_takes_the_toml(
     for secret in ("partner.key", "billing-secrets.txt"):
         Path(secret).write_text("whsec_c2VjcmV0LXRoYXQtaXMtbG9uZy1lbm91Z2g=\n")
         Path(secret).chmod(0o600)
-    Path("handlers.py").write_text("def completed(notification): ...\n")
+    Path("handlers.py").write_text("def completed(notification): ...\n\n\nupdated = completed\n")
     file = world.folder / "block.toml"
     file.write_text(block.text)
     if block.page == "docs/cards.md":
