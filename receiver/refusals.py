@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from pushkit.clock import utc_now
+from pushkit.code_pages import CodeTable, page_of
 from pushkit.errors import InboundError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationRefused
@@ -407,8 +408,9 @@ class Refusals:
         log.write(
             unsaid,
             row.level,
-            "refused %d %s%s peer=%s%s: %s",
+            "refused %d %s%s peer=%s%s: %s%s",
             *(verdict.status, code, f" step={step}" if step else "", one_word(peer), about, reason),
+            page_said(code),
             exc_info=error or False,
             extra={
                 "status": verdict.status,
@@ -424,6 +426,11 @@ class Refusals:
 def refusal_of(code: str) -> Refusal:
     """Return the row of a code."""
     return REFUSALS.get(code) or _UNLISTED
+
+
+def page_said(code: str) -> str:
+    """Return where a code is explained, as the end of a message; empty for one without a row."""
+    return f"; see {page_of(CodeTable.REFUSAL, code)}" if code in REFUSALS else ""
 
 
 def steps_said(code: str) -> str:

@@ -32,6 +32,7 @@ SENDER_ROWS = [
         "bounded_json",
         "caching",
         "clock",
+        "code_pages",
         "files",
         "lazy",
         "lifetimes",

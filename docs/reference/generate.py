@@ -24,6 +24,7 @@ from typing import Any, get_args, get_origin
 
 import click
 
+from pushkit.code_pages import CodeTable, anchor_of
 from pushkit.options import REQUIRED, Option, options_of, sentences_of
 from pushkit.terminal.tables import Table
 
@@ -373,7 +374,7 @@ def codes() -> Iterator[str]:
     """Describe every code: of answers, failed deliveries, deliveries left unchanged, and errors."""
     import pushkit  # noqa: F401  # so that every error class is defined
     import receiver  # noqa: F401
-    from pushkit.delivery.error_codes import ERROR_CODES, remedy
+    from pushkit.delivery.error_codes import ERROR_CODES, explained_codes, meaning, remedy
     from pushkit.errors import PushkitError
     from pushkit.outbox.changes import WhyNot
     from receiver.refusals import REFUSALS
@@ -386,7 +387,7 @@ def codes() -> Iterator[str]:
     yield "answer has only the code; the receiver's log says what was found and expected.\n"
     rows = [
         (
-            f"`{code}`",
+            _anchored(CodeTable.REFUSAL, code),
             str(row.status),
             ", ".join(f"`{step.word}`" for step in row.steps),
             _wait(row.retry_after),
@@ -398,7 +399,10 @@ def codes() -> Iterator[str]:
     yield from _table(("code", "status", "step", "Retry-After", "meaning", "what to do"), rows)
     yield "\n## Why a delivery failed\n"
     yield "The `last_error` of a delivery, and the `error` of an attempt.\n"
-    failed = [(f"`{code}`", means, remedy(code)) for code, means in ERROR_CODES.items()]
+    failed = [
+        (_anchored(CodeTable.DELIVERY, code), ERROR_CODES.get(code) or meaning(code), remedy(code))
+        for code in explained_codes()
+    ]
     yield from _table(("code", "meaning", "what to do"), failed)
     yield "\n## Why nothing was sent again\n"
     yield "Why `redrive`, `resend` or `retry-now` left a delivery unchanged: its own state, or that"
@@ -406,14 +410,19 @@ def codes() -> Iterator[str]:
     yield from _table(("reason",), [(f"`{why.value}`",) for why in WhyNot])
     yield "\n## Errors\n"
     yield "The `code` of each error; all are subclasses of `pushkit.errors.PushkitError`.\n"
-    errors = [
-        (f"`{each.code}`", f"`{each.__name__}`", _summary(each), _mend(each))
-        for each in sorted(
-            set(_below(PushkitError)), key=attrgetter("code", "__module__", "__name__")
-        )
-        if not each.__name__.startswith("_")
-    ]
+    errors, before = [], ""
+    for each in sorted(set(_below(PushkitError)), key=attrgetter("code", "__module__", "__name__")):
+        if each.__name__.startswith("_"):
+            continue
+        code = f"`{each.code}`" if each.code == before else _anchored(CodeTable.ERROR, each.code)
+        errors.append((code, f"`{each.__name__}`", _summary(each), _mend(each)))
+        before = each.code
     yield from _table(("code", "error", "meaning", "what to do"), errors)
+
+
+def _anchored(table: CodeTable, code: str) -> str:
+    """Return a code as the first cell of its row, to which messages can lead."""
+    return f'<a id="{anchor_of(table, code)}"></a>`{code}`'
 
 
 def steps_of_a_receiver() -> Iterator[str]:

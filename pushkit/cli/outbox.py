@@ -15,7 +15,7 @@ from pushkit.cli.databases import Outbox, outbox_option
 from pushkit.cli.options import filter_options
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import report_document, shown_answer, why_document
-from pushkit.delivery.error_codes import ERROR_CODES
+from pushkit.delivery.error_codes import ERROR_CODES, page_of_code
 from pushkit.errors import ConfigError
 from pushkit.outbox.changes import Redriven, WhyNot
 from pushkit.outbox.inspection import DeliveryFilter
@@ -146,7 +146,8 @@ def show(
         return
     click.echo(lines_of(document(report.delivery)))
     if why := why_document(report):
-        click.echo(f"\n{why['code']}: {why['means']}\n{why['remedy']}")
+        page = page_of_code(str(why["code"]))
+        click.echo(f"\n{why['code']}: {why['means']}\n{why['remedy']}\nSee {page}")
         if why["answer"] and not with_answers:
             click.echo(f"The webhook's answer began with:\n{harmless(str(why['answer']).encode())}")
     click.echo(f"\n{table_of(_OF_ATTEMPTS, report.attempts)}")

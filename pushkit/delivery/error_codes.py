@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from pushkit.code_pages import CodeTable, page_of
 from pushkit.errors import PushkitError
 
 ERROR_CODES: Final = {
@@ -57,11 +58,12 @@ _STATUS = re.compile(r"status_[1-5][0-9]{2}")
 
 def is_error_code(code: str) -> bool:
     """Return whether a delivery may have this code."""
-    return (
-        code in ERROR_CODES
-        or _STATUS.fullmatch(code) is not None
-        or any(code == error.code for error in _below(PushkitError))
-    )
+    return code in ERROR_CODES or _STATUS.fullmatch(code) is not None or code in codes_of_errors()
+
+
+def codes_of_errors() -> set[str]:
+    """Return the codes of all error classes that are loaded."""
+    return {error.code for error in _below(PushkitError)}
 
 
 def _below(error: type[PushkitError]) -> Iterator[type[PushkitError]]:
@@ -86,6 +88,20 @@ def remedy(code: str) -> str:
     return _REMEDIES.get(
         code, "Look at the attempts below and at the webhook's log; redrive once it works again."
     )
+
+
+def explained_codes() -> list[str]:
+    """Return the codes of deliveries that have a row of their own in the reference."""
+    return [*ERROR_CODES, *(code for code in _REMEDIES if code not in ERROR_CODES)]
+
+
+def page_of_code(code: str) -> str:
+    """Return where the reference explains the error code of a delivery."""
+    if code in explained_codes():
+        return page_of(CodeTable.DELIVERY, code)
+    if _STATUS.fullmatch(code):
+        return page_of(CodeTable.DELIVERY, "status_500")
+    return page_of(CodeTable.ERROR, code)
 
 
 _NOT_ACCEPTED = (

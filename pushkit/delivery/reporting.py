@@ -9,6 +9,8 @@ from datetime import datetime
 from typing import Final
 
 from pushkit.a2a import AnyUpdate
+from pushkit.code_pages import CodeTable, page_of
+from pushkit.delivery.error_codes import codes_of_errors
 from pushkit.events.listeners import Listeners, facts_of
 from pushkit.events.sender import (
     Enqueued,
@@ -117,13 +119,14 @@ class Reports:
         self._repeated.log(
             ("push config", event.code, event.owner),
             logging.WARNING,
-            "a push config was refused (%s): %s [owner=%s host=%s task=%s]%s",
+            "a push config was refused (%s): %s [owner=%s host=%s task=%s]%s%s",
             event.code,
             printable(event.reason, 500),
             one_word(event.owner),
             one_word(event.host),
             one_word(event.task_id),
             advice,
+            _page_said(event.code),
             extra=facts_of(event),
         )
         if self._events.wants(PushConfigRefused.usual_level):
@@ -160,13 +163,14 @@ class Reports:
             self._repeated.log(
                 (each.code, each.owner),
                 logging.WARNING,
-                "task %r: %s not stored for config %r of owner %r (%s): %s",
+                "task %r: %s not stored for config %r of owner %r (%s): %s%s",
                 task_id,
                 update.kind.value,
                 each.config_id,
                 each.owner,
                 each.code,
                 each.message,
+                _page_said(each.code),
                 extra={"code": each.code, "owner": each.owner, "task": task_id},
             )
             if self._events.wants(RecipientRefused.usual_level):
@@ -181,6 +185,11 @@ class Reports:
                         error=each.code,
                     )
                 )
+
+
+def _page_said(code: str) -> str:
+    """Return where an error's code is explained, as the end of a message; empty for others."""
+    return f"; see {page_of(CodeTable.ERROR, code)}" if code in codes_of_errors() else ""
 
 
 def report_changed(

@@ -40,6 +40,7 @@ from receiver.limits import ConnectionLimits
 from receiver.listening.edge import Arrival, ListeningEdge
 from receiver.listening.trusting import KeySource, Trusting
 from receiver.receiver import Receiver
+from receiver.refusals import page_said
 from receiver.serving.server import HttpServer
 
 _SHOWN_TEXT = 200
@@ -222,6 +223,7 @@ def _lines_of(arrival: Arrival, *, brief: bool) -> Iterator[str]:
     says = f"{arrival.status} {arrival.code}"
     if all(one.result.holds is not False for one in arrival.steps) and arrival.reason:
         says = f"{says}: {in_a_line(arrival.reason)}"
+    says += page_said(arrival.code)
     yield f"  {painted(says, colour, bold=True)}{_facts(arrival)}"
 
 

@@ -432,7 +432,7 @@ async def test_the_log_says_which_path_or_method_was_wrong(
         pass
 
     refusals = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
-    assert refusals == [said]
+    assert [each.partition("; see ")[0] for each in refusals] == [said]
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ async def test_the_log_says_some_of_many_paths(
 
     assert (await world.get("/other")).status == 404
 
-    assert caplog.messages[-1].endswith(f"expected {said}")
+    assert f"expected {said};" in caplog.messages[-1]
 
 
 async def test_a_receiver_mounted_under_a_prefix_knows_its_paths(
