@@ -200,10 +200,12 @@ def completed(task_id: str) -> StatusUpdate:
 
 
 SCENES: dict[str, Callable[[World], AbstractAsyncContextManager[Names]]] = {
+    "docs/how-to/a2a-sdk-client.md": a_client,
+    "docs/how-to/fastapi.md": a_client,
+    "docs/how-to/flask-and-django.md": a_client,
     "docs/push-config-api.md": a_request_for_an_agent,
     "docs/receiver-storage.md": a_client,
     "docs/receiver-trust.md": a_notification,
-    "docs/receiver.md": a_client,
     "docs/receiving.md": a_client,
     "docs/sending.md": an_sdk_agent,
     "docs/vectors/README.md": vectors,

@@ -134,7 +134,8 @@ def examples(tmp_path: Path) -> Copy:
 
 
 def test_the_commands_stand_in_the_documentation() -> None:
-    docs = "".join((ROOT / "docs" / page).read_text() for page in ("sending.md", "receiving.md"))
+    pages = ("sending.md", "receiving.md", "how-to/local-development.md")
+    docs = "".join((ROOT / "docs" / page).read_text() for page in pages)
     for command in (
         "python -m examples.quickstart.receiving",
         "python -m examples.quickstart.sending",
@@ -142,7 +143,7 @@ def test_the_commands_stand_in_the_documentation() -> None:
         "receiver serve --config examples/receiver_service/receiver.toml",
     ):
         assert command in docs
-    assert "`examples/fastapi_receiver/app.py`" in (ROOT / "docs/receiver.md").read_text()
+    assert "`examples/fastapi_receiver/app.py`" in (ROOT / "docs/how-to/fastapi.md").read_text()
     assert "examples/demo/demo.py" in (ROOT / "Makefile").read_text()
 
 

@@ -1,4 +1,4 @@
-"""examples/verify: what docs/wire.md shows, and what they are held against."""
+"""examples/verify: what a how-to shows, and what they are held against."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def said(**changed: bool) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("language", FILES)
 def test_the_page_shows_what_is_in_the_file(language: str) -> None:
-    page = (ROOT / "docs" / "wire.md").read_text("utf-8")
+    page = (ROOT / "docs/how-to/verify-in-another-language.md").read_text("utf-8")
     [snippet] = re.findall(rf"```{language}\n(.*?)\n```", page, re.DOTALL)
     assert snippet in (ROOT / "examples" / "verify" / FILES[language]).read_text("utf-8")
 

@@ -37,5 +37,5 @@ compares every row.
 
 Read `scenario` and `workload` first (what a seed decides), then `play`, then `promises`. The
 programs are in `programs`, faults in the middle of a request in `triggers`, former failures
-in `regressions`. `docs/testing.md` says how to investigate a seed that fails.
+in `regressions`. `docs/how-to/simulation.md` says how to investigate a seed that fails.
 """

@@ -54,7 +54,7 @@ def test_regression_scenarios_keep_every_promise() -> None:
 
 
 def test_a_handwritten_scenario_is_played(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "testing.md").read_text()
+    page = (ROOT / "docs/how-to/simulation.md").read_text()
     scenario = tmp_path / "scenario.txt"
     scenario.write_text("Scenario(" + page.partition("```python\nScenario(")[2].partition("```")[0])
 

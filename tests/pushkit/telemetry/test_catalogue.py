@@ -1,4 +1,4 @@
-"""Docs, dashboard and alerts name what the code exports, and nothing else."""
+"""Dashboard and alerts name what the code exports, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,21 +26,6 @@ def queries_of_the_dashboard() -> str:
 def queries_of_the_alerts() -> str:
     lines = (DOCS / "operations" / "alerts.yml").read_text().splitlines()
     return "\n".join(line for line in lines if line.strip().startswith("expr:"))
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_a_metric_stands_in_the_docs_with_its_type_and_labels(metric: Metric) -> None:
-    lines = (DOCS / "operations.md").read_text().splitlines()
-    [line] = [line for line in lines if line.startswith(f"| `{metric.name}`:")]
-    _, _, kind, labels, _, _ = line.split("|")
-    assert kind.strip() == metric.type.value
-    assert tuple(re.findall(r"`(\w+)`", labels)) == metric.labels
-
-
-def test_the_docs_name_no_metric_that_there_is_not() -> None:
-    lines = (DOCS / "operations.md").read_text().splitlines()
-    named = {found[1] for line in lines if (found := re.match(r"\| `(\w+)`:", line))}
-    assert named == {metric.name for metric in METRICS}
 
 
 @pytest.mark.parametrize("queries", [queries_of_the_dashboard, queries_of_the_alerts])
