@@ -15,9 +15,11 @@ from typing import Final, NamedTuple, TypeAlias
 from xml.etree import ElementTree
 
 from pushkit.bounded_json import read_json_object
+from pushkit.code_pages import CodeTable, page_of
 from pushkit.errors import MalformedJsonError
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import document, in_a_line
+from receiver.refusals import REFUSALS
 from receiver.steps import CheckResult, Result
 
 
@@ -83,7 +85,7 @@ def said_of(result: Checked) -> str:
 
 
 def step_lines(results: Sequence[Checked], *, brief: bool = False) -> Iterator[str]:
-    """Yield a line for each step, and one for those that were not reached, or perhaps not.
+    """Yield a line for each step, for those not reached, and for where a code is explained.
 
     Args:
         results: The steps with their results.
@@ -100,6 +102,9 @@ def step_lines(results: Sequence[Checked], *, brief: bool = False) -> Iterator[s
         if names := [one.name for one in results if _is_silent(one) and one.result is result]:
             says = result.value.replace("_", " ")
             yield painted(f"· {says}: {', '.join(names)}", dim=True)
+    codes = [one.code for one in results if isinstance(one, CheckResult) and one.code in REFUSALS]
+    for code in dict.fromkeys(filter(None, codes)):
+        yield painted(f"see {page_of(CodeTable.REFUSAL, code)}", dim=True)
 
 
 def _is_silent(one: Checked) -> bool:

@@ -222,8 +222,7 @@ def _lines_of(arrival: Arrival, *, brief: bool) -> Iterator[str]:
     colour = "green" if arrival.status < 300 else "red"
     says = f"{arrival.status} {arrival.code}"
     if all(one.result.holds is not False for one in arrival.steps) and arrival.reason:
-        says = f"{says}: {in_a_line(arrival.reason)}"
-    says += page_said(arrival.code)
+        says = f"{says}: {in_a_line(arrival.reason)}{page_said(arrival.code)}"
     yield f"  {painted(says, colour, bold=True)}{_facts(arrival)}"
 
 

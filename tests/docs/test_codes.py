@@ -10,7 +10,8 @@ import pytest
 from pushkit.code_pages import CodeTable, page_of
 from pushkit.delivery.error_codes import explained_codes, page_of_code
 from pushkit.errors import PushkitError
-from receiver.refusals import REFUSALS, Refusals
+from receiver.diagnosis.report import step_lines
+from receiver.refusals import REFUSALS, Refusals, results_over_http
 from tests.docs.blocks import ROOT
 
 ANCHORS = re.findall(r'<a id="([^"]+)"></a>', (ROOT / "docs/reference/codes.md").read_text("utf-8"))
@@ -47,6 +48,12 @@ def test_a_refusal_names_its_row(code: str, caplog: pytest.LogCaptureFixture) ->
     page = line.partition("; see ")[2]
     assert page == page_of(CodeTable.REFUSAL, code)
     assert leads_on(page)
+
+
+@pytest.mark.parametrize("code", [code for code, row in REFUSALS.items() if row.steps])
+def test_the_report_of_the_steps_names_the_row(code: str) -> None:
+    page = page_of(CodeTable.REFUSAL, code)
+    assert f"see {page}" in list(step_lines(results_over_http(code)))
 
 
 @pytest.mark.parametrize("code", [*explained_codes(), "status_418", "no_signing_key", "jwks"])
