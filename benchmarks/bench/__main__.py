@@ -2,7 +2,8 @@
 
 python -m benchmarks.bench [--quick] [--only NAME …] [--rounds 5] [--json FILE]
 
-Receivers are compared with a bare handler of aiohttp (`receiving.py`): `--only receiver`.
+Receivers are compared with a bare handler of aiohttp (`receiving.py`): `--only receiver`. The
+gateway is compared with a bare proxy of aiohttp (`proxying.py`): `--only gateway`.
 
 Every scenario has two or more sides. They run in turn, round by round, each in its own process,
 with the webhook in another one; on a machine with two cores, each process has its own core. A
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.bench import pinned
+from benchmarks.bench.proxying import BARE, COMPARED, GATEWAY, Passing, Proxies
 from benchmarks.bench.receiving import COMPARISONS, Arrivals, Comparison
 from benchmarks.bench.sides import Load
 from tests.databases import PostgresServer, fresh
@@ -279,6 +281,14 @@ def received(side: str, arrivals: Arrivals, server: Server) -> Figures:
     return figures
 
 
+def passed_on(side: str, load: Passing) -> Figures:
+    """Run one proxy of a comparison once."""
+    command = python("benchmarks.bench.proxying", side, json.dumps(asdict(load)), core=0)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=HERE, check=True)
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
 def label(side: str, special: Mapping[str, Any]) -> str:
     """Return a side's name in the table."""
     words = [
@@ -346,6 +356,14 @@ RECEIVED = (
     ("wait p50", "wait_p50_ms", ".2f"),
     ("call p50", "call_p50_ms", ".2f"),
 )
+PASSED = (
+    ("per s", "per_second", ".0f"),
+    (RATIO, "per_second", ".2f"),
+    ("CPU µs", "cpu_us", ".1f"),
+    (RATIO, "cpu_us", ".2f"),
+    ("first p50", "wait_p50_ms", ".2f"),
+    ("p99 ms", "wait_p99_ms", ".2f"),
+)
 
 
 def table(name: str, found: Mapping[str, Figures], columns: Columns) -> str:
@@ -378,7 +396,7 @@ def main() -> int:
     results: dict[str, list[dict[str, Any]]] = {}
     server = Server(given.postgres)
 
-    def chosen(each: Scenario | Comparison) -> bool:
+    def chosen(each: Scenario | Comparison | Proxies) -> bool:
         wanted = not given.only or any(word in each.name for word in given.only)
         return wanted and (each.quick or not given.quick)
 
@@ -399,6 +417,11 @@ def main() -> int:
             for side, arrivals in each.sides
         }
         show(each.name, in_turn(receivers, rounds), RECEIVED)
+    for compared in filter(chosen, COMPARED):
+        proxies = {
+            side: functools.partial(passed_on, side, compared.load) for side in (GATEWAY, BARE)
+        }
+        show(compared.name, in_turn(proxies, rounds), PASSED)
     server.remove()
     if given.json:
         given.json.write_text(json.dumps({"machine": machine, "scenarios": results}, indent=1))

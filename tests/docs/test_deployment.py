@@ -12,7 +12,7 @@ from pushkit.cli.main import cli as pushkit
 from receiver.cli import cli as receiver
 from tests.docs.blocks import ROOT
 
-STARTS = re.compile(r'\b(pushkit|receiver)["\s,]+(worker|serve)\b(.*)')
+STARTS = re.compile(r'\b(pushkit|receiver)["\s,]+(worker|serve|gateway)\b(.*)')
 FILES = [
     path
     for path in sorted((ROOT / "docs/deploy").rglob("*"))
