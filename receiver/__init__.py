@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from pushkit.webhook import WebhookRequest as WebhookRequest
     from receiver.expectation import Expectation as Expectation
     from receiver.inbox.inspection import InboxFilter as InboxFilter
+    from receiver.inbox.model import ArtifactNotification as ArtifactNotification
     from receiver.inbox.model import InboxStatus as InboxStatus
     from receiver.inbox.model import Notification as Notification
+    from receiver.inbox.model import StatusNotification as StatusNotification
     from receiver.inbox.retention import InboxRetention as InboxRetention
     from receiver.limits import Limits as Limits
     from receiver.limits import RateLimit as RateLimit
@@ -41,7 +43,9 @@ else:
             "pushkit.webhook": "Headers WebhookRequest",
             "receiver.expectation": "Expectation",
             "receiver.inbox.inspection": "InboxFilter",
-            "receiver.inbox.model": "InboxStatus Notification",
+            "receiver.inbox.model": (
+                "ArtifactNotification InboxStatus Notification StatusNotification"
+            ),
             "receiver.inbox.retention": "InboxRetention",
             "receiver.limits": "Limits RateLimit",
             "receiver.notification": "VerifiedNotification",

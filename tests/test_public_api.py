@@ -104,6 +104,7 @@ PUBLIC = {
     ],
     "receiver": [
         "Answer",  # what `receive` returns
+        "ArtifactNotification",
         "Expectation",
         # For frameworks of one's own: what goes into `receive` and `verify_notification`, and what
         # comes out of the latter.
@@ -118,6 +119,7 @@ PUBLIC = {
         "Receiver",
         "Scheme",
         "SenderProfile",
+        "StatusNotification",
         "TaskPolicy",
         "TaskState",
         "TrustSnapshot",

@@ -7,7 +7,7 @@ the version that it was decoded from (`origin`), and dropped in any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
@@ -181,6 +181,14 @@ class UnknownPart(_PartMembers):
 Part: TypeAlias = TextPart | RawPart | UrlPart | DataPart | UnknownPart
 
 
+def _text_of(parts: Iterable[Part]) -> str:
+    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+def _data_of(parts: Iterable[Part]) -> list[JsonValue]:
+    return [part.data for part in parts if isinstance(part, DataPart)]
+
+
 # --- messages, artifacts, tasks ----------------------------------------------------------------
 
 
@@ -198,6 +206,14 @@ class Message:
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
+    def text(self) -> str:
+        """Return the text of its text parts, joined by line feeds; empty if it has none."""
+        return _text_of(self.parts)
+
+    def data_values(self) -> list[JsonValue]:
+        """Return the values of its data parts, in order."""
+        return _data_of(self.parts)
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Artifact:
@@ -210,6 +226,14 @@ class Artifact:
     extensions: tuple[str, ...] = ()
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the text of its text parts, joined by line feeds; empty if it has none."""
+        return _text_of(self.parts)
+
+    def data_values(self) -> list[JsonValue]:
+        """Return the values of its data parts, in order."""
+        return _data_of(self.parts)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -250,6 +274,24 @@ class _UpdateMembers:
     kind: ClassVar[UpdateKind]
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that it brings.
+
+        Of a status update those of its message, of an artifact update those of the artifact or
+        chunk, of a message its own; of a whole task those of its status's message, then those of
+        its artifacts. The task's history is not among them.
+        """
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """Return the text of these parts, joined by line feeds; empty if there is none."""
+        return _text_of(self.parts)
+
+    def data_values(self) -> list[JsonValue]:
+        """Return the values of the data parts among them, in order."""
+        return _data_of(self.parts)
+
+    @property
     def summary(self) -> str:
         """Its kind and version, and what was left out."""
         left_out = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
@@ -272,6 +314,13 @@ class TaskSnapshot(_UpdateMembers):
 
     kind: ClassVar[UpdateKind] = UpdateKind.TASK
     task: Task
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of its status's message, then those of its artifacts."""
+        message = self.task.status.message
+        of_artifacts = (part for artifact in self.task.artifacts for part in artifact.parts)
+        return (*(message.parts if message else ()), *of_artifacts)
 
     @property
     def task_id(self) -> str:
@@ -305,6 +354,12 @@ class StatusUpdate(_UpdateMembers):
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of its status's message."""
+        message = self.status.message
+        return message.parts if message else ()
+
+    @property
     def state(self) -> TaskState:
         """The state of the task."""
         return self.status.state
@@ -336,6 +391,11 @@ class ArtifactUpdate(_UpdateMembers):
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of its artifact, or chunk."""
+        return self.artifact.parts
+
+    @property
     def is_partial(self) -> bool:
         """Whether the update is a chunk of an artifact that is not marked as the last."""
         return not self.last_chunk
@@ -348,6 +408,11 @@ class MessageUpdate(_UpdateMembers):
     kind: ClassVar[UpdateKind] = UpdateKind.MESSAGE
     state: ClassVar[TaskState | None] = None
     message: Message
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of its message."""
+        return self.message.parts
 
     @property
     def task_id(self) -> str | None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import timedelta
-from typing import Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.arguments import check_duration
 from pushkit.errors import ConfigError
 from pushkit.options import checked
 from pushkit.record import record
-from receiver.inbox.model import Notification
+from receiver.inbox.model import ArtifactNotification, Notification, StatusNotification
 
 CallbackFunction: TypeAlias = "Callable[[Notification], Awaitable[None] | None]"
 
@@ -23,6 +23,11 @@ NO_TIMEOUT: Final = "none"
 Timeout: TypeAlias = 'timedelta | Literal["none"] | None'
 
 F = TypeVar("F", bound=CallbackFunction)
+# What `on_status` and `on_artifact` register gets notifications that always have a task.
+StatusFunction: TypeAlias = "Callable[[StatusNotification], Awaitable[None] | None]"
+ArtifactFunction: TypeAlias = "Callable[[ArtifactNotification], Awaitable[None] | None]"
+S = TypeVar("S", bound=StatusFunction)
+A = TypeVar("A", bound=ArtifactFunction)
 
 KINDS_WITH_STATE = (UpdateKind.STATUS_UPDATE, UpdateKind.TASK)
 """A status update, or a whole task: all that an A2A 0.3 agent ever sends."""
@@ -175,40 +180,47 @@ class CallbackDecorators:
     def on_update(self, **wanted: Unpack[Wanted]) -> Callable[[F], F]: ...
     def on_update(self, *functions: CallbackFunction, **wanted: Unpack[Wanted]) -> object:
         """Register a callback for every update, or for those that the arguments name."""
-
-        def register(function: F) -> F:
-            self.callbacks.add(function, **wanted)
-            return function
-
-        return register(*functions) if functions else register
+        return self._registered(functions, **wanted)
 
     @overload
-    def on_status(self, function: F, /) -> F: ...
+    def on_status(self, function: S, /) -> S: ...
     @overload
     def on_status(
         self, *states: TaskState | str, **calling: Unpack[Calling]
-    ) -> Callable[[F], F]: ...
+    ) -> Callable[[S], S]: ...
     def on_status(
-        self, *states: TaskState | str | CallbackFunction, **calling: Unpack[Calling]
+        self, *states: TaskState | str | StatusFunction, **calling: Unpack[Calling]
     ) -> object:
-        """Register a callback for task states: status updates, and whole tasks (A2A 0.3)."""
+        """Register a callback for task states: status updates, and whole tasks (A2A 0.3).
+
+        It gets a `StatusNotification`, which always has a task and a state.
+        """
         named = [each for each in states if isinstance(each, str)]
         functions = [each for each in states if not isinstance(each, str)]
         if len(functions) > 1 or (functions and named):
             raise ConfigError(f"on_status: found {functions[0]!r} among its states")
-        register = self.on_update(kinds=KINDS_WITH_STATE, states=named, **calling)
-        return register(functions[0]) if functions else register
+        return self._registered(functions, kinds=KINDS_WITH_STATE, states=named, **calling)
 
     @overload
-    def on_artifact(self, function: F, /) -> F: ...
+    def on_artifact(self, function: A, /) -> A: ...
     @overload
-    def on_artifact(self, **calling: Unpack[Calling]) -> Callable[[F], F]: ...
-    def on_artifact(self, *functions: CallbackFunction, **calling: Unpack[Calling]) -> object:
-        """Register a callback for artifact updates.
+    def on_artifact(self, **calling: Unpack[Calling]) -> Callable[[A], A]: ...
+    def on_artifact(self, *functions: ArtifactFunction, **calling: Unpack[Calling]) -> object:
+        """Register a callback for artifact updates: it gets an `ArtifactNotification`.
 
         An A2A 0.3 agent sends whole tasks instead: their artifacts come with `on_status`.
         """
-        register = self.on_update(kinds=[UpdateKind.ARTIFACT_UPDATE], **calling)
+        return self._registered(functions, kinds=[UpdateKind.ARTIFACT_UPDATE], **calling)
+
+    def _registered(
+        self, functions: Sequence[Callable[..., Any]], **wanted: Unpack[Wanted]
+    ) -> object:
+        """Register the one function there is; return it, or a decorator if there is none."""
+
+        def register(function: Callable[..., Any]) -> object:
+            self.callbacks.add(function, **wanted)
+            return function
+
         return register(*functions) if functions else register
 
 

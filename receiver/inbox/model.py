@@ -7,7 +7,17 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from pushkit.a2a import TaskState, TaskUpdate, UpdateKind, decode_update
+from pushkit.a2a import (
+    ArtifactUpdate,
+    Part,
+    StatusUpdate,
+    TaskSnapshot,
+    TaskState,
+    TaskUpdate,
+    UpdateKind,
+    decode_update,
+)
+from pushkit.bounded_json import JsonValue
 from pushkit.record import field, record
 
 if TYPE_CHECKING:
@@ -82,9 +92,57 @@ class Notification(_Accepted):
         """The task's state, if the update has one."""
         return self.update.state
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of its update: of the status's message, of the artifact, or of the message.
+
+        A whole task has those of its status's message, then those of its artifacts.
+        """
+        return self.update.parts
+
+    def text(self) -> str:
+        """Return the text of these parts, joined by line feeds; empty if there is none."""
+        return self.update.text()
+
+    def data_values(self) -> list[JsonValue]:
+        """Return the values of the data parts among them, in order."""
+        return self.update.data_values()
+
     def decode(self) -> Notification:
         """Return the notification itself, as `StoredNotification` has the method, too."""
         return self
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class StatusNotification(Notification):
+    """A notification of a task's state, as `on_status` calls back: it always has task and state.
+
+    Its update is a status update, or a whole task (A2A 0.3).
+    """
+
+    task_id: str
+    update: StatusUpdate | TaskSnapshot = field(repr=False)
+
+    @property
+    def state(self) -> TaskState:
+        """The task's state."""
+        return self.update.state
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class ArtifactNotification(Notification):
+    """A notification of an artifact or a chunk, as `on_artifact` calls back: it has a task."""
+
+    task_id: str
+    update: ArtifactUpdate = field(repr=False)
+
+
+_CLASSES: dict[UpdateKind, type[Notification]] = {
+    UpdateKind.TASK: StatusNotification,
+    UpdateKind.STATUS_UPDATE: StatusNotification,
+    UpdateKind.ARTIFACT_UPDATE: ArtifactNotification,
+    UpdateKind.MESSAGE: Notification,
+}
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -139,8 +197,8 @@ def notification_of(
     issued_at: datetime,
     received_at: datetime,
 ) -> Notification:
-    """Return an accepted notification as callbacks get it."""
-    return Notification(
+    """Return an accepted notification as callbacks get it, in the class of its kind of update."""
+    return _CLASSES[update.kind](
         id=notification_id,
         idempotency_key=f"{accepted.sender}:{accepted.delivery_id}",
         sender=accepted.sender,

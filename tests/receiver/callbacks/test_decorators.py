@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import ConfigError
-from receiver import Notification
+from receiver import ArtifactNotification, Notification, StatusNotification
 from receiver.forwards import CommandForward
 from tests.eventually import eventually
 
@@ -35,6 +35,24 @@ async def test_a_decorator_without_parentheses_registers_its_function(world: Wor
 
     await eventually(lambda: len(called) == 4)
     assert called == ["update:1", "status:1", "update:2", "artifact:2"]
+
+
+async def test_a_callback_for_a_status_or_an_artifact_always_has_the_task(world: World) -> None:
+    tasks: list[str] = []
+
+    @world.receiver.on_status("completed", "working")
+    async def status(notification: StatusNotification) -> None:
+        tasks.append(f"{notification.task_id} is {notification.state.value}")
+
+    @world.receiver.on_artifact
+    async def artifact(notification: ArtifactNotification) -> None:
+        tasks.append(f"{notification.task_id}: {notification.update.artifact.artifact_id}")
+
+    await world.receive(world.draft(1))
+    await world.receive(world.draft(2, kind="artifact"))
+
+    await eventually(lambda: len(tasks) == 2)
+    assert tasks == ["task-1 is working", "task-1: artifact-1"]
 
 
 async def test_a_function_among_states_is_refused(world: World) -> None:
