@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,23 @@ def test_the_reference_is_what_the_code_says() -> None:
         [sys.executable, str(GENERATE), "--check"], capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_a_command_that_cannot_be_loaded_writes_no_page(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise ImportError('No module named jinja2')")
+    metadata = tmp_path / "broken-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[pushkit.commands]\nbroken = broken:cli\n")
+    written = subprocess.run(  # noqa: S603  # our own interpreter
+        [sys.executable, str(GENERATE), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+    )
+    assert written.returncode == 1
+    assert "pushkit broken cannot be loaded: No module named jinja2" in written.stderr
 
 
 def test_every_page_of_the_documentation_is_in_the_sites_navigation() -> None:

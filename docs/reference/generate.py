@@ -26,6 +26,7 @@ import click
 
 from pushkit.code_pages import CodeTable, anchor_of
 from pushkit.options import REQUIRED, Option, options_of, sentences_of
+from pushkit.terminal.command import BrokenCommand
 from pushkit.terminal.tables import Table
 
 HERE = Path(__file__).resolve().parent
@@ -84,7 +85,12 @@ _ERROR_REMEDIES = {
 def main() -> int:
     """Write the pages, or say which are out of date."""
     stale = []
-    for name, text in pages().items():
+    try:
+        written = pages()
+    except click.ClickException as exc:
+        sys.stderr.write(f"error: {exc.message}\n")
+        return 1
+    for name, text in written.items():
         path = HERE / f"{name}.md"
         if path.exists() and path.read_text("utf-8") == text:
             continue
@@ -298,7 +304,10 @@ def _commands(path: str, command: click.Command) -> Iterator[str]:
         context = click.Context(command)
         for name in command.list_commands(context):
             below = command.get_command(context, name)
-            if below is not None and not below.hidden:
+            if below is None or isinstance(below, BrokenCommand):
+                why = "cannot be found" if below is None else below.reason
+                raise click.ClickException(f"{path} {name} {why}: no page was written")
+            if not below.hidden:
                 yield from _commands(f"{path} {name}", below)
         return
     arguments = [each for each in command.params if isinstance(each, click.Argument)]

@@ -67,19 +67,25 @@ def loaded(name: str, load: Callable[[], click.Command]) -> click.Command:
     try:
         return load()
     except (Exception, SystemExit) as exc:  # noqa: BLE001  # a module of somebody else was run
-        reason = f"cannot be loaded: {str(exc) or type(exc).__name__}"
+        return BrokenCommand(name, f"cannot be loaded: {str(exc) or type(exc).__name__}")
 
-    def report(**_: object) -> NoReturn:
-        raise click.ClickException(f"{name} {reason}")
 
-    return click.Command(
-        name,
-        callback=report,
-        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
-        short_help=reason,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True},
-    )
+class BrokenCommand(click.Command):
+    """A command in place of one that cannot be loaded: with any arguments, it reports why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            name,
+            params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+            short_help=reason,
+            add_help_option=False,
+            context_settings={"ignore_unknown_options": True},
+        )
+        self.reason = reason
+
+    def invoke(self, ctx: click.Context) -> NoReturn:
+        """Raise ClickException: why it cannot be loaded."""
+        raise click.ClickException(f"{ctx.info_name} {self.reason}")
 
 
 def run_command(group: click.Group) -> None:
