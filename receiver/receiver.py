@@ -85,7 +85,7 @@ class Receiver(CallbackDecorators):
         )
 
         @receiver.on_status("completed")
-        async def completed(notification: Notification) -> None: ...
+        async def completed(notification: StatusNotification) -> None: ...
 
         web.run_app(receiver.app())
 
@@ -118,6 +118,9 @@ class Receiver(CallbackDecorators):
         tracing: Makes spans (`pushkit.telemetry.tracing.Tracing()`); none without it.
         alerts: Where alerts of dead letters, stuck callbacks, missing keys and database faults are
             sent; nowhere if None.
+
+    Attributes:
+        inbox: The inbox, for operators: find, redrive, purge.
     """
 
     @checked

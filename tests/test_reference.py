@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests.test_public_api import PUBLIC
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATE = ROOT / "docs" / "reference" / "generate.py"
@@ -16,6 +21,18 @@ def test_the_reference_is_what_the_code_says() -> None:
         [sys.executable, str(GENERATE), "--check"], capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_name_has_a_signature(package: str) -> None:
+    pages = [path.read_text("utf-8") for path in (ROOT / "docs/reference/python").glob("*.md")]
+    sections = {
+        match[1]: match[2]
+        for page in pages
+        for match in re.finditer(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    }
+    for name in PUBLIC[package]:
+        assert "```python\n" in sections[name], name
 
 
 def test_a_command_that_cannot_be_loaded_writes_no_page(tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import sys
-import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
@@ -20,12 +18,14 @@ from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import click
+from described import described
+from python_pages import python_pages
 
 from pushkit.code_pages import CodeTable, anchor_of
-from pushkit.options import REQUIRED, Option, options_of, sentences_of
+from pushkit.options import REQUIRED, Option, options_of
 from pushkit.terminal.command import BrokenCommand
 from pushkit.terminal.tables import Table
 
@@ -67,8 +67,10 @@ _ERROR_REMEDIES = {
     " malformed.",
     "no_canonical_form": "Use only values that JSON can carry: integers below 2^53, no lone"
     " surrogates.",
+    "no_task": "Read the agent's answer in `SentMessage.message`: there is nothing to wait for.",
     "outbound": "The message says how far the request came; a later attempt may succeed.",
     "payload_too_large": "Raise `max_body_bytes`, or send artifacts by URL.",
+    "push_config_api": "The client has to correct its request: the message names the member.",
     "refused": "Each refusal has its own code: see above.",
     "schema": "Run `pushkit migrate` or `receiver migrate` if the schema is older; if it is newer,"
     " install the version that wrote it.",
@@ -112,7 +114,7 @@ def pages() -> dict[str, str]:
         "metrics": metrics(),
         "events": events(),
         "codes": codes(),
-        "python": python(),
+        **dict(python_pages()),
     }
     written = {name: _HEAD + "\n".join(parts).rstrip() + "\n" for name, parts in found.items()}
     wire = (HERE.parent / "wire.md").read_text("utf-8")
@@ -192,7 +194,7 @@ def receiver_settings() -> Iterator[str]:
 
 
 def _options(kind: type, said: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
-    docs = _members(kind)
+    docs = described(kind)
     rows = [
         (f"`{name}`", said.get(name) or _default(option), docs[name])
         for name, option in options_of(kind).items()
@@ -202,7 +204,7 @@ def _options(kind: type, said: Mapping[str, str] = MappingProxyType({})) -> Iter
 
 
 def _settings(title: str, table: type[Table], *like: Any) -> Iterator[str]:
-    docs = dict(chain.from_iterable(_members(kind).items() for kind in (*like, *table.__mro__)))
+    docs = dict(chain.from_iterable(described(kind).items() for kind in (*like, *table.__mro__)))
     defaults, rows = table.defaults(), []
     for name, field in table.model_fields.items():
         in_file = field.alias or name
@@ -212,31 +214,6 @@ def _settings(title: str, table: type[Table], *like: Any) -> Iterator[str]:
         rows.append((f"`{in_file}`", default, said))
     yield f"\n## {title}\n"
     yield from _table(("setting", "default", ""), rows)
-
-
-def _members(kind: Any) -> dict[str, str]:
-    """Return the description of each member, from comments and the docstring."""
-    return {**_comments(kind), **sentences_of(kind)}
-
-
-def _comments(kind: Any) -> dict[str, str]:
-    """Return the comment behind each member, or above it."""
-    found: dict[str, str] = {}
-    above: list[str] = []
-    try:
-        source = inspect.getsource(kind)
-    except (OSError, TypeError):  # a class that is made of options
-        return {}
-    for line in source.splitlines():
-        code, _, behind = line.partition("  # ")
-        if line.startswith("    # "):
-            above.append(line.removeprefix("    # "))
-            continue
-        said = " ".join(above) or behind
-        if said and (match := re.match(r"    (\w+): ", code)):
-            found[match[1]] = f"{said[0].upper()}{said[1:].removesuffix('.')}."
-        above = []
-    return found
 
 
 def _default(option: Option) -> str:
@@ -372,7 +349,7 @@ def events() -> Iterator[str]:
         if "kind" not in vars(kind):
             continue
         docs = {
-            key: value for base in reversed(kind.__mro__) for key, value in _members(base).items()
+            key: value for base in reversed(kind.__mro__) for key, value in described(base).items()
         }
         names = [field.name for field in dataclasses.fields(kind)]
         yield f"\n## {kind.__name__} · `{kind.kind.value}`\n\n{_summary(kind)}\n"  # type: ignore[attr-defined]
@@ -381,8 +358,8 @@ def events() -> Iterator[str]:
 
 def codes() -> Iterator[str]:
     """Describe every code: of answers, failed deliveries, deliveries left unchanged, and errors."""
-    import pushkit  # noqa: F401  # so that every error class is defined
-    import receiver  # noqa: F401
+    # So that every error class is defined, whatever else this run has imported.
+    import receiver.integrations.a2a_sdk  # noqa: F401
     from pushkit.delivery.error_codes import ERROR_CODES, explained_codes, meaning, remedy
     from pushkit.errors import PushkitError
     from pushkit.outbox.changes import WhyNot
@@ -472,38 +449,6 @@ def _mend(error: type[Any]) -> str:
 
 def _wait(value: timedelta | None) -> str:
     return "" if value is None else _span(value)
-
-
-# --- the Python API ------------------------------------------------------------------------------
-
-
-def python() -> Iterator[str]:
-    """List the names that the packages export, one line each."""
-    import pushkit
-    import pushkit.a2a
-    import pushkit.cards
-    import receiver
-
-    yield "# Python\n"
-    yield "The names that the packages export. `help()` describes arguments, units and errors."
-    for module in (pushkit, pushkit.a2a, pushkit.cards, receiver):
-        rows = []
-        for name in sorted(module.__all__):
-            value = getattr(module, name)
-            if inspect.isclass(value) or inspect.isroutine(value):
-                rows.append((f"`{name}`", _summary(value)))
-            elif not name.startswith("__"):
-                rows.append((f"`{name}`", _alias(value)))
-        yield f"\n## `{module.__name__}`\n"
-        yield from _table(("name", ""), rows)
-
-
-def _alias(value: object) -> str:
-    if get_origin(value) is not None or isinstance(value, types.UnionType):
-        return "one of " + ", ".join(
-            f"`{getattr(each, '__name__', each)}`" for each in get_args(value)
-        )
-    return "a constant"
 
 
 # --- Markdown ------------------------------------------------------------------------------------

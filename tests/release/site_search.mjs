@@ -1,36 +1,8 @@
-// `make docs`: questions, as a reader types them, to the built site's own search. The first hit has to answer.
+// `make docs`: names and questions, as a reader types them, to the built site's own search: `site_questions.json`.
+// The first hit has to be, for a name, the page with its section, and for a question one of the pages that answer it.
 import fs from 'node:fs'
 import path from 'node:path'
 import vm from 'node:vm'
-
-// Half of them about options, codes and deployment. Any of the pages is an answer.
-const QUESTIONS = [
-  ['How long does the sender retry, and when does it give up?', 'retry schedule', ['reference/sender-options/', 'sending/']],
-  ['Which option sets the timeout of an attempt?', 'attempt timeout', ['reference/sender-options/']],
-  ['What is the largest body that the receiver accepts?', 'max body', ['reference/receiver-settings/', 'receiver/', 'receiver-trust/']],
-  ['How do commands know the database?', 'PUSHKIT_DATABASE', ['outbox/', 'reference/command-line/']],
-  ['What does this code mean, and what mends it?', 'wrong_audience', ['reference/codes/']],
-  ['What is a full backlog?', 'backlog_full', ['reference/codes/']],
-  ['How does the receiver read its senders again without a restart?', 'reload senders', ['receiver-trust/', 'receiver/']],
-  ['How do I put the receiver behind nginx?', 'nginx', ['deploy/']],
-  ['How does systemd run a worker?', 'systemd', ['deploy/']],
-  ['What does Kubernetes probe?', 'readiness probe', ['deploy/', 'operations/']],
-  ['How do I upgrade?', 'upgrade', ['upgrading/']],
-  ['How do I run several workers?', 'worker processes', ['sending/', 'reference/command-line/']],
-  ['How do I rotate a signing key?', 'rotate key', ['keys/']],
-  ['How does Prometheus get the metrics?', 'prometheus', ['operations/']],
-  ['How do I allow webhooks on an intranet?', 'private network', ['destinations/']],
-  ['How do I send dead letters again?', 'redrive dead letters', ['sending/', 'receiver-storage/', 'outbox/']],
-  ['How do I verify a signed agent card?', 'verify card', ['cards/']],
-  ['How do I receive in FastAPI?', 'fastapi', ['receiver/', 'receiving/']],
-  ['How do I encrypt tokens in the database?', 'encrypt tokens', ['secrets/']],
-  ['What keeps a webhook out of my network?', 'ssrf', ['destinations/']],
-  ['How do I find out what my receiver does wrong?', 'doctor', ['terminal/']],
-  ['Where does the receiver remember ids?', 'redis replay', ['receiver-storage/']],
-  ['What happens to a failing destination?', 'circuit breaker', ['reference/sender-options/', 'destinations/', 'sending/']],
-  ['How do I go back to the version before?', 'downgrade', ['migrations/', 'upgrading/']],
-  ['How do I protect the dashboard?', 'dashboard token', ['dashboard/']],
-]
 
 const site = process.argv[2] ?? 'site'
 const workers = path.join(site, 'assets/javascripts/workers')
@@ -53,14 +25,24 @@ function ask(type, data) {
 
 const index = JSON.parse(fs.readFileSync(path.join(site, 'search/search_index.json'), 'utf8'))
 await ask(0, { ...index, options: { suggest: false } })
+const { names, questions } = JSON.parse(fs.readFileSync(new URL('site_questions.json', import.meta.url), 'utf8'))
 let failed = 0
-for (const [question, typed, pages] of QUESTIONS) {
+
+async function check(typed, isRight, expected) {
   const { data } = await ask(2, typed)
-  const hits = (data.items ?? []).map((page) => page[0].location)
-  if (!pages.some((page) => hits[0]?.split('#')[0] === page)) {
-    failed += 1
-    console.log(`${question} (${typed}): expected ${pages.join(' or ')}, found ${hits.slice(0, 3).join(', ')}`)
-  }
+  const hits = (data.items ?? []).map((page) => page.map((section) => section.location))
+  if (hits.length && isRight(hits[0])) return
+  failed += 1
+  console.log(`${typed}: expected ${expected}, found ${hits.slice(0, 3).map((page) => page[0]).join(', ') || 'nothing'}`)
 }
-console.log(`${QUESTIONS.length - failed} of ${QUESTIONS.length} questions are answered by the first hit`)
+
+// The first page is shown with its best sections.
+for (const [name, sections] of names) {
+  await check(name, (page) => page.slice(0, 3).some((each) => sections.some((section) => each.startsWith(section))), sections.join(' or '))
+}
+for (const [, typed, pages] of questions) {
+  await check(typed, ([hit]) => pages.includes(hit.split('#')[0]), pages.join(' or '))
+}
+const asked = names.length + questions.length
+console.log(`${asked - failed} of ${names.length} names and ${questions.length} questions are answered by the first hit`)
 process.exit(failed ? 1 : 0)
