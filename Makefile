@@ -9,7 +9,7 @@ DEMO_READY := $(VENV)/.installed-demo
 # The tests start hundreds of processes, which start faster with cached byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo help test test-fast test-long simulate dist dist-check deploy-check docs bench interop check format clean
+.PHONY: demo help test test-fast test-long simulate dist dist-check deploy-check docs pictures accessibility release bench interop check format clean
 
 demo: $(DEMO_READY)  ## A real agent, the receiver and a client; then five attacks. TRACE=1 prints the task's trace, PROMETHEUS=1 scrapes both sides.
 	$(BIN)/python examples/demo/demo.py $(if $(TRACE),--trace) $(if $(PROMETHEUS),--prometheus)
@@ -44,6 +44,16 @@ docs: $(READY)  ## The reference, from the code, and the site, in site/; with no
 	$(BIN)/python docs/reference/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	if command -v node >/dev/null; then node tests/release/site_search.mjs site; fi
+
+pictures: $(READY)  ## Draw the diagrams and the demo, and photograph the dashboards; needs chromium.
+	$(BIN)/python docs/reference/generate.py
+	$(BIN)/python -m tests.release.pictures
+
+AXE := .accessibility
+
+accessibility: docs  ## axe-core, from npm, over the site and both dashboards; needs chromium and npm.
+	npm install --prefix $(AXE) --no-save --no-audit --no-fund axe-core@4
+	$(BIN)/python -m tests.release.accessibility $(AXE)/node_modules/axe-core/axe.min.js
 
 interop: $(READY)  ## Real SDKs from their registries, in both directions; writes docs/interop.md.
 	$(BIN)/python -m tests.interop.matrix --write docs/interop.md
@@ -83,7 +93,7 @@ format: $(READY)  ## Format, and apply the fixes of the linter.
 	$(BIN)/ruff check --fix .
 
 clean:  ## Remove the files of all other targets.
-	rm -rf $(VENV) dist .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis site
+	rm -rf $(VENV) dist $(AXE) .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
 define new_venv
 @$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'

@@ -1,6 +1,7 @@
 """Writes the reference from the code: every option, setting, command, metric, event and code.
 
-It also writes the table of the receiver's steps into docs/wire.md, between two marks.
+It also writes the table of the receiver's steps into docs/wire.md, between two marks, and draws
+them and a delivery's life into docs/images/.
 
 python docs/reference/generate.py            # writes the pages into docs/reference/
 python docs/reference/generate.py --check    # only says whether these pages are up to date
@@ -22,6 +23,7 @@ from typing import Any
 
 import click
 from described import described
+from drawings import life_drawing, receiver_steps, steps_drawing
 from python_pages import python_pages
 
 from pushkit.code_pages import CodeTable, anchor_of
@@ -93,7 +95,7 @@ def main() -> int:
         sys.stderr.write(f"error: {exc.message}\n")
         return 1
     for name, text in written.items():
-        path = HERE / f"{name}.md"
+        path = HERE / name
         if path.exists() and path.read_text("utf-8") == text:
             continue
         stale.append(name)
@@ -106,7 +108,7 @@ def main() -> int:
 
 
 def pages() -> dict[str, str]:
-    """Return every page by its name."""
+    """Return every page and every drawing, by its file."""
     found = {
         "sender-options": sender_options(),
         "receiver-settings": receiver_settings(),
@@ -116,12 +118,15 @@ def pages() -> dict[str, str]:
         "codes": codes(),
         **dict(python_pages()),
     }
-    written = {name: _HEAD + "\n".join(parts).rstrip() + "\n" for name, parts in found.items()}
+    written = {
+        f"{name}.md": _HEAD + "\n".join(parts).rstrip() + "\n" for name, parts in found.items()
+    }
+    written |= {"../images/steps.svg": steps_drawing(), "../images/delivery.svg": life_drawing()}
     wire = (HERE.parent / "wire.md").read_text("utf-8")
     begin, end = f"<!-- steps: {_WRITTEN_BY} -->\n", "<!-- /steps -->\n"
     before, _, rest = wire.partition(begin)
     table = "\n".join(steps_of_a_receiver())
-    return {**written, "../wire": f"{before}{begin}{table}\n{end}{rest.partition(end)[2]}"}
+    return {**written, "../wire.md": f"{before}{begin}{table}\n{end}{rest.partition(end)[2]}"}
 
 
 # --- options and settings ------------------------------------------------------------------------
@@ -413,27 +418,19 @@ def _anchored(table: CodeTable, code: str) -> str:
 
 def steps_of_a_receiver() -> Iterator[str]:
     """List the numbered steps of the verification, with what each can refuse a request with."""
-    from receiver.refusals import REFUSALS
-    from receiver.steps import Step
-
-    rows = []
-    for number in sorted({step.number for step in Step}):
-        steps = [step for step in Step if step.number == number]
-        refused: dict[int, list[str]] = {}
-        for code, row in REFUSALS.items():
-            if set(steps).intersection(row.steps):
-                refused.setdefault(row.status, []).append(f"`{code}`")
-        rows.append(
-            (
-                str(number),
-                _code_words(step.word for step in steps),
-                "; ".join(step.checks for step in steps),
-                "; ".join(f"{status} {', '.join(codes)}" for status, codes in refused.items()),
-            )
+    rows = [
+        (
+            str(step.number),
+            _code_words(step.words),
+            "; ".join(step.checks),
+            "; ".join(
+                f"{status} {', '.join(f'`{code}`' for code in codes)}"
+                for status, codes in step.refusals.items()
+            ),
         )
-    rows.append(
-        ("10", "", "callbacks, from the inbox: per task in order, retried, dead letters kept", "")
-    )
+        for step in receiver_steps()
+    ]
+    yield "![The steps of a receiver, and what each refuses](images/steps.svg)\n"
     yield from _table(("step", "named", "check", "refusal"), rows)
 
 

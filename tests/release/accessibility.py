@@ -2,8 +2,9 @@
 
     python -m tests.release.accessibility node_modules/axe-core/axe.min.js [--site site]
 
-Each page is looked at as wide as a desk's screen and as a phone's, dashboards also in the dark. A finding of
-axe that is serious or critical, or a page that is wider than the screen, makes the exit status 1.
+Each page is looked at as wide as a desk's screen and as a phone's, and dashboards in the dark, too.
+A finding of axe that is serious or critical, or a page that is wider than the screen, makes the
+exit status 1.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,20 +82,13 @@ async def _dashboard(tab: Tab, axe: str, base: str, known: Sequence[str]) -> lis
     await tab.press("Enter", 13)
     await tab.sees("Actions are allowed")
     ones: dict[str, None] = {}
-    async for page, found in _each(tab, axe, base, known):
-        findings += found
+    for page in known:
+        findings += await _looked_at(tab, axe, f"{base}/{page}", page or "overview")
         links = await tab.run(FIRST_LINKS)
         ones |= dict.fromkeys(path for path in links[:1] if path.strip("/") not in known)
-    async for _, found in _each(tab, axe, base, [path.lstrip("/") for path in ones]):
-        findings += found
+    for path in ones:
+        findings += await _looked_at(tab, axe, f"{base}{path}", path)
     return findings
-
-
-async def _each(
-    tab: Tab, axe: str, base: str, pages: Sequence[str]
-) -> AsyncIterator[tuple[str, list[str]]]:
-    for page in pages:
-        yield page, await _looked_at(tab, axe, f"{base}/{page}", page or "overview")
 
 
 async def _looked_at(
