@@ -61,7 +61,7 @@ interop: $(READY)  ## Real SDKs from their registries, in both directions; write
 	$(BIN)/python -m tests.interop.resolving
 
 # The time of the commit is in both files, so that the same commit gives the same bytes.
-dist dist-check: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null)
+dist dist-check release: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null)
 
 dist: $(READY)  ## An sdist and a wheel in dist/.
 	rm -rf dist
@@ -69,6 +69,11 @@ dist: $(READY)  ## An sdist and a wheel in dist/.
 
 dist-check: dist  ## Build twice and compare; test the wheel on every Python found, with the lowest and newest dependencies.
 	$(BIN)/python -m tests.release.check $(if $(ONLY),--only $(ONLY))
+
+release: $(READY)  ## All of a release, into dist/release/, from a clean checkout of its tag; uploads nothing.
+	$(BIN)/python -m tests.release.prepare --check
+	$(MAKE) docs dist-check
+	$(BIN)/python -m tests.release.prepare
 
 UNITS := docs/deploy/systemd
 

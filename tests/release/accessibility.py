@@ -100,25 +100,32 @@ async def _looked_at(
     await tab.run(f"{axe}; true")
     for dark, phone in looks:
         await tab.show(dark=dark, phone=phone)
-        await asyncio.sleep(0.2)  # colours fade
-        width = PHONE if phone else DESK
-        look = f"{name} ({'dark, ' if dark else ''}{width} px)"
-        wide = int(await tab.run("document.documentElement.scrollWidth"))
-        if wide > width:
-            findings.append(f"{look}: the page is {wide} px wide")
-        found = await tab.run(
-            "axe.run(document, {resultTypes: ['violations']})"
-            ".then(({violations}) => violations.map(({id, impact, help, nodes}) =>"
-            " ({id, impact, help, where: nodes.slice(0, 3).map((each) => each.html)})))"
-        )
-        findings += [f"{look}: {_said(each)}" for each in found if each["impact"] in SERIOUS]
+        look = f"{name} ({'dark, ' if dark else ''}{PHONE if phone else DESK} px)"
+        for pause in (0.2, 1.0):  # what fades or moves in is looked at once more
+            await asyncio.sleep(pause)
+            found = await _findings(tab, PHONE if phone else DESK)
+            if not found:
+                break
+        findings += [f"{look}: {each}" for each in found]
     for finding in findings:
         print(finding, flush=True)
     return findings
 
 
+async def _findings(tab: Tab, width: int) -> list[str]:
+    """Return what is wrong with the page as it is shown."""
+    wide = int(await tab.run("document.documentElement.scrollWidth"))
+    found = await tab.run(
+        "axe.run(document, {resultTypes: ['violations']})"
+        ".then(({violations}) => violations.map(({id, impact, help, nodes}) =>"
+        " ({id, impact, help, where: nodes.slice(0, 3).map((each) => each.html)})))"
+    )
+    too_wide = [f"the page is {wide} px wide"] if wide > width else []
+    return [*too_wide, *(_said(each) for each in found if each["impact"] in SERIOUS)]
+
+
 def _said(finding: dict[str, Any]) -> str:
-    where = "; ".join(html[:160] for html in finding["where"])
+    where = "; ".join(" ".join(html.split())[:160] for html in finding["where"])
     return f"{finding['impact']} {finding['id']}: {finding['help']}: {where}"
 
 
