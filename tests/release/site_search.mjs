@@ -44,5 +44,5 @@ for (const [, typed, pages] of questions) {
   await check(typed, ([hit]) => pages.includes(hit.split('#')[0]), pages.join(' or '))
 }
 const asked = names.length + questions.length
-console.log(`${asked - failed} of ${names.length} names and ${questions.length} questions are answered by the first hit`)
+console.log(`${names.length} names and ${questions.length} questions: ${asked - failed} of ${asked} are answered by the first hit`)
 process.exit(failed ? 1 : 0)
