@@ -15,6 +15,7 @@ from receiver.inbox.queues import INBOX, new_queue, queue_id_of
 from receiver.inbox.store import (
     Change,
     Sequences,
+    Standing,
     accepted_before,
     jobs_of,
     note_death,
@@ -37,7 +38,7 @@ def store(
     until: datetime | None = None,  # of that lease
 ) -> Script[int | None]:
     """Store one notification, and return its id; None if the inbox has the delivery already."""
-    sequences, missing, late = Sequences(), 0, False
+    sequences, standing = Sequences(), Standing()
     delivery_id = delivery_id or f"{task_id}#{seq}"
     if (yield from accepted_before([(sender, delivery_id)])):
         return None
@@ -45,7 +46,7 @@ def store(
     if task_id is not None and seq is not None:
         key = (sender, task_id, config_id or "")
         yield from sequences.read([key])
-        missing, late = sequences.compare(key, seq)
+        standing = sequences.compare(key, seq, None)
     moment = to_micros(now)
     queues = yield from INBOX.lock([queue_id])
     write = INBOX.write if queues else INBOX.add
@@ -64,8 +65,10 @@ def store(
         task_id=task_id,
         config_id=config_id,
         seq=seq,
-        missing=missing,
-        late=int(late),
+        missing=standing.missing,
+        late=int(standing.late),
+        version="1.0",
+        generation_before=standing.generation_before,
         kid=kid,
         issued_at=moment,
         received_at=moment,
