@@ -31,7 +31,9 @@ from pushkit.errors import InvalidUpdateError, SnapshotRequiredError, Unrecognis
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 AGENTVAULT = WireVersion.AGENTVAULT_0_2
-NEWER = {"messageUpdate": {"taskId": "t", "contextId": "c", "message": {"role": "ROLE_AGENT"}}}
+NEWER: dict[str, Any] = {
+    "messageUpdate": {"taskId": "t", "contextId": "c", "message": {"role": "ROLE_AGENT"}}
+}
 STATUS = TaskStatus(state=TaskState.WORKING)
 
 
