@@ -12,7 +12,15 @@ import pytest
 from pushkit.a2a import TaskSnapshot, UnknownUpdate, WireVersion
 from pushkit.events.model import Event
 from pushkit.events.receiver import GenerationGap
-from receiver import InboxFilter, InboxStatus, Notification, UpdateKind, verify_notification
+from receiver import (
+    InboxFilter,
+    InboxStatus,
+    Notification,
+    UpdateKind,
+    inbox_commands,
+    verify_notification,
+)
+from receiver.forwards import _facts_of
 from receiver.trust import load_trust
 from tests.emitted import emitted
 from tests.eventually import eventually
@@ -282,3 +290,23 @@ async def test_gaps_are_found_across_a_restart_and_by_seq(world: World) -> None:
     await world.receive(saying(world, 5, changed(5)))
     await eventually(lambda: len(gaps) == 2)
     assert [(each.missing, each.generation_before) for each in gaps] == [(0, 1), (1, None)]
+
+
+async def test_the_inbox_lists_versions_and_gaps(world: World) -> None:
+    for number, generation in ((1, 1), (2, 3), (5, 9), (4, 8)):
+        await world.receive(saying(world, number, changed(generation)))
+    found = await world.receiver.inbox.find(InboxFilter())
+    assert {each.version for each in found} == {WireVersion.V1_0}
+    assert [each.generation_before for each in found] == [None, 1, 3, None]
+    assert [inbox_commands._gap(each) for each in found] == ["-", "generation", "-2", "late"]
+
+
+async def test_forwards_state_generations(world: World) -> None:
+    called: list[Notification] = []
+    world.receiver.on_update(called.append)
+    for number, generation in ((1, 1), (2, 3)):
+        await world.receive(saying(world, number, changed(generation)))
+    await done(world, 2)
+    facts = [_facts_of(each) for each in called]
+    assert [each["generation"] for each in facts] == ["1", "3"]
+    assert [each.get("generation-before") for each in facts] == [None, "1"]
