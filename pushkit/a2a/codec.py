@@ -304,7 +304,9 @@ SHAPES: tuple[tuple[WireVersion, Callable[[Mapping[str, JsonValue]], bool]], ...
 
 def _version_by_shape(document: Mapping[str, JsonValue]) -> WireVersion:
     for name in _V1_0_SPELLINGS.intersection(document) if "kind" in document else ():
-        if isinstance(document[name], dict):
+        # A later kind may have a task or a message; the other names are of 1.0 alone.
+        is_mixed = document["kind"] in KNOWN_KINDS or name not in ("task", "message")
+        if is_mixed and isinstance(document[name], dict):
             raise UnrecognisedBodyError(
                 f"kind is a member of A2A 0.3, {name} of A2A 1.0: expected one of the two"
             )

@@ -53,6 +53,13 @@ def body(document: object) -> bytes:
         pytest.param(NEWER | {"task": None}, "messageUpdate", "t", V1_0, id="null beside it"),
         pytest.param({"kind": "event", "id": "t", "status": {}}, "event", None, V0_3, id="kind"),
         pytest.param({"kind": "e", "taskId": "t", "x": {}}, "e", "t", V0_3, id="kind of a task"),
+        pytest.param(
+            {"kind": "message-update", "taskId": "t", "message": {"role": "agent"}},
+            "message-update",
+            "t",
+            V0_3,
+            id="kind with a message",
+        ),
         pytest.param({"kind": "unknown"}, "unknown", None, V0_3, id="kind called unknown"),
     ],
 )
@@ -82,6 +89,8 @@ def test_a_kind_that_no_version_has_is_kept_whole(
         pytest.param({"kind": "x", "taskId": 5}, id="task id of a wrong type beside a kind"),
         pytest.param({"kind": ""}, id="empty kind"),
         pytest.param({"kind": "x", "statusUpdate": {"taskId": "t"}}, id="kind beside an update"),
+        pytest.param({"kind": "message", "message": {"taskId": "t"}}, id="known kind beside one"),
+        pytest.param({"kind": [], "message": {"taskId": "t"}}, id="kind of a wrong type"),
         pytest.param({"statusUpdate": {"taskId": "t"}, "message": {}}, id="two known updates"),
         pytest.param({"statusUpdate": {"taskId": "t"}, "id": "t"}, id="known update with an id"),
         pytest.param([NEWER], id="array"),
