@@ -28,6 +28,7 @@ def store(
     task_id: str | None,
     seq: int | None = 1,
     *,
+    generation: int | None = None,
     body: bytes,
     now: datetime,
     sender: str = "agent",
@@ -43,10 +44,10 @@ def store(
     if (yield from accepted_before([(sender, delivery_id)])):
         return None
     queue_id = queue_id_of(sender, task_id, delivery_id)
-    if task_id is not None and seq is not None:
+    if task_id is not None and (seq, generation) != (None, None):
         key = (sender, task_id, config_id or "")
         yield from sequences.read([key])
-        standing = sequences.compare(key, seq, None)
+        standing = sequences.compare(key, seq, generation)
     moment = to_micros(now)
     queues = yield from INBOX.lock([queue_id])
     write = INBOX.write if queues else INBOX.add
