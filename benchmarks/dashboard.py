@@ -140,7 +140,7 @@ def _batch(first: int, rows: int) -> Script[None]:
                     config_id="1",
                     seq=queue.last_seq,
                     origin=subscription.origin,
-                    content_type="application/a2a+json",
+                    version=WireVersion.V1_0,
                     body=BODY,
                     notified_at=now,
                     not_before=now,

@@ -304,9 +304,9 @@ def fill(name: str, shape: str, rows: int) -> Script[None]:
     now = to_micros(NOW)
     yield Statement(
         "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id, config_id,"
-        " seq, origin, content_type, body_bytes, notified_at, not_before, scheduled_at)"
+        " seq, origin, version, body_bytes, notified_at, not_before, scheduled_at)"
         f" {numbers} SELECT 'dlv_' || n, 'sub_' || {queue}, '', '', 'task-' || {queue}, 'config',"
-        f" {place}, 'https://host-' || {host}, 'application/json', {len(_BODY)}, {now} + n,"
+        f" {place}, 'https://host-' || {host}, '1.0', {len(_BODY)}, {now} + n,"
         f" {now} + n, {now} + n FROM s"
     )
     yield Statement(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Self
+from typing import Final, Self
 
 from pushkit.errors import MalformedRequestError
 from pushkit.record import field, record
+
+A2A_VERSION: Final = "A2A-Version"
+"""The field that names the A2A version of a notification's body."""
 
 
 class Headers:

@@ -7,7 +7,6 @@ or continues the lease of this process, if the dispatcher has room: no claim is 
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import uuid
@@ -26,7 +25,7 @@ from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import Capacity
 from receiver.inbox.model import Job, NewNotification, notification_of
 from receiver.inbox.queues import INBOX, new_queue, queue_id_of
-from receiver.inbox.store import Sequences, accepted_before
+from receiver.inbox.store import Sequences, Standing, accepted_before
 from receiver.inbox.store import store as store_rows
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
@@ -75,8 +74,9 @@ class Candidate:
         self.id: str = notification.delivery_id or f"none_{uuid.uuid4().hex}"
         self.key: tuple[str, str] = (sender.name, self.id)  # unique
         self.queue_id = queue_id_of(sender.name, task_id, self.id)
-        self.sequence: tuple[str, str, str] | None = None  # what its `seq` is compared with
-        if task_id is not None and seq is not None:
+        # What its `seq` and its generation are compared with.
+        self.sequence: tuple[str, str, str] | None = None
+        if task_id is not None and (seq, notification.update.generation) != (None, None):
             self.sequence = sender.name, task_id, notification.config_id or ""
         self.stored: NewNotification | None = None  # its row, once it has one
         self.stored_at: datetime  # when it got that
@@ -112,7 +112,7 @@ class Acceptance:
         )
         self._announce = announce
         self._tracing = tracing
-        self._left_out = RepeatedLog(_log, interval=timedelta(hours=1))
+        self._said = RepeatedLog(_log, interval=timedelta(hours=1))
         # `store`, as one object: a group commit collects the calls of the same function.
         self._group = self.store
 
@@ -130,30 +130,34 @@ class Acceptance:
             InboundError: It is refused.
             StorageError: It could not be stored.
         """
-        sender, _, said, _ = verified
+        said = verified.notification
         if self._tracing is None:
-            number = await self._stored(Candidate(verified, trail, traceparent))
-            return Accepted(sender, said.delivery_id, said.remembered(), number)
+            return await self._accepted(verified, Candidate(verified, trail, traceparent))
         with self._tracing.accepting(
-            traceparent, sender=sender.name, task=said.task_id, delivery_id=said.delivery_id
+            traceparent, sender=said.sender, task=said.task_id, delivery_id=said.delivery_id
         ) as span:
+            candidate = Candidate(verified, trail, span.traceparent)
             try:
-                number = await self._stored(Candidate(verified, trail, span.traceparent))
+                accepted = await self._accepted(verified, candidate)
             except InboundError as exc:
                 span.note(code=exc.code)
                 refusal = exc
             else:
-                accepted = Accepted(sender, said.delivery_id, said.remembered(), number)
                 span.note(code=accepted.code)
                 return accepted
         raise refusal  # outside of the span: a refusal is no failure of ours
 
-    def _stored(self, candidate: Candidate) -> asyncio.Future[int | None]:
-        return self._database.write_together(
+    async def _accepted(self, verified: Verified, candidate: Candidate) -> Accepted:
+        said, gap = verified.notification, None
+        number = await self._database.write_together(
             together,
             GroupItem(self._group, candidate),
             functools.partial(self._end, candidate),
         )
+        stored, generation = candidate.stored, said.update.generation
+        if stored is not None and stored.generation_before is not None and generation is not None:
+            gap = stored.generation_before, generation
+        return Accepted(verified.sender, said.delivery_id, said.remembered(), number, gap)
 
     def _end(self, candidate: Candidate, result: int | BaseException | None) -> None:
         if isinstance(result, int):
@@ -163,8 +167,8 @@ class Acceptance:
         """Hand a stored notification to the dispatcher, after the commit."""
         new, said, handed = candidate.stored, candidate.notification, candidate.handed
         assert new is not None  # noqa: S101  # it has an id
-        if said.update.left_out:
-            self._log_left_out(said)
+        if said.update.left_out or said.update.misstated is not None:
+            self._log_reading(said)
         if handed is None:
             self._dispatcher.runner.wake_for(candidate.sender)
         else:
@@ -188,24 +192,27 @@ class Acceptance:
         if said.task_id is not None:
             self._announce(said.sender, said.task_id)
 
-    def _log_left_out(self, said: VerifiedNotification) -> None:
-        """Log which members could not be read: once for each sender and each set of members."""
-        left_out = said.update.left_out
-        self._left_out.log(
-            (said.sender, left_out),
-            logging.WARNING,
-            "left out of sender=%s task=%s id=%s: %s",
-            said.sender,
-            printable(said.task_id),
-            printable(said.delivery_id),
-            "; ".join(left_out),
-            extra={
-                "code": "left_out",
-                "sender": said.sender,
-                "task": said.task_id,
-                "delivery_id": said.delivery_id,
-            },
-        )
+    def _log_reading(self, said: VerifiedNotification) -> None:
+        """Log what was not read as it was meant: once for each sender and cause."""
+        update, facts = said.update, {"sender": said.sender, "task": said.task_id}
+        stated = f"A2A-Version {printable(update.misstated)}, and a body of {update.origin}"
+        other = None if update.misstated is None else update.origin
+        for code, cause, what, text in (
+            ("left_out", update.left_out, "left out of", "; ".join(update.left_out)),
+            ("other_version", other, "two versions:", stated),
+        ):
+            if cause:
+                self._said.log(
+                    (said.sender, code, cause),
+                    logging.WARNING,
+                    "%s sender=%s task=%s id=%s: %s",
+                    what,
+                    said.sender,
+                    printable(said.task_id),
+                    printable(said.delivery_id),
+                    text,
+                    extra={"code": code, **facts, "delivery_id": said.delivery_id},
+                )
 
     # --- the transaction ---------------------------------------------------------------------
 
@@ -282,9 +289,9 @@ class Acceptance:
             probation_from=1,
         )
         queues[each.queue_id] = queue
-        missing, late = 0, False
-        if each.sequence is not None and said.seq is not None:
-            missing, late = sequences.compare(each.sequence, said.seq)
+        standing = Standing()
+        if each.sequence is not None:
+            standing = sequences.compare(each.sequence, said.seq, said.update.generation)
         each.stored_at = now
         each.stored = NewNotification(
             queue_id=each.queue_id,
@@ -294,8 +301,10 @@ class Acceptance:
             task_id=said.task_id,
             config_id=said.config_id,
             seq=said.seq,
-            missing=missing,
-            late=int(late),
+            missing=standing.missing,
+            late=int(standing.late),
+            version=str(said.update.origin),
+            generation_before=standing.generation_before,
             kid=said.kid or "",
             issued_at=to_micros(said.issued_at or now),
             received_at=received,

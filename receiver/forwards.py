@@ -276,6 +276,8 @@ def _facts_of(notification: Notification) -> dict[str, str]:
         "seq": notification.seq,
         "missing": notification.missing,
         "late": str(notification.late).lower(),
+        "generation": notification.generation,
+        "generation-before": notification.generation_before,
         "issued-at": _moment(notification.issued_at),
         "received-at": _moment(notification.received_at),
     }

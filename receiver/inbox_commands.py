@@ -61,7 +61,10 @@ _FILTER = {
 
 
 def _gap(summary: NotificationSummary) -> str:
-    return "late" if summary.late else f"-{summary.missing}" if summary.missing else "-"
+    if summary.late:
+        return "late"
+    gap = "generation" if summary.generation_before is not None else "-"
+    return f"-{summary.missing}" if summary.missing else gap
 
 
 def _error(summary: NotificationSummary) -> str | None:

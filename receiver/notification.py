@@ -10,6 +10,7 @@ from pushkit.a2a import TaskUpdate, decode_update
 from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import MalformedRequestError
 from pushkit.record import record
+from pushkit.webhook import A2A_VERSION, Headers
 from receiver.senders import TrustedSender
 from receiver.signatures import SignedClaims, bounded_id, check_ids
 from receiver.steps import Step, Trail
@@ -65,7 +66,13 @@ class VerifiedNotification:
 
 
 def read_notification(
-    claims: SignedClaims, delivery_id: str | None, body: bytes, body_sha256: str, trail: Trail
+    claims: SignedClaims,
+    delivery_id: str | None,
+    body: bytes,
+    body_sha256: str,
+    trail: Trail,
+    *,
+    headers: Headers,
 ) -> VerifiedNotification:
     """Do the rest of step 6: parse the body, and compare it with what is signed.
 
@@ -73,10 +80,10 @@ def read_notification(
         MalformedBodyError: No JSON within the limits.
         UnrecognisedBodyError: JSON of no A2A version.
         MalformedRequestError: The body names another task than the signature, or an id that cannot
-            be stored.
+            be stored; or two versions are stated.
     """
     trail.begun.append(Step.CONTENT)
-    update, jwt = decode_update(body), claims.jwt
+    update, jwt = decode_update(body, headers.one(A2A_VERSION)), claims.jwt
     task_id = config_id = seq = kid = issued_at = None
     if jwt is not None:
         task_id, config_id, seq = jwt.task_id, jwt.config_id, jwt.seq
@@ -140,6 +147,8 @@ class Accepted(NamedTuple):
     delivery_id: str | None
     said: Remembered
     id: int | None  # in the inbox; None for one that was accepted before
+    # The generation that was accepted before and its own, if it does not follow on that.
+    gap: tuple[int, int] | None = None
 
     @property
     def code(self) -> str:

@@ -213,8 +213,8 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             (Step.CONTENT,),
             422,
             "the body is JSON, but not a notification of a known version",
-            "The agent uses a version of A2A that this receiver does not know, or posts something "
-            "else.",
+            "The agent posts something else than notifications, or leaves out what all versions "
+            "need; what is newer than this receiver is accepted.",
         ),
         "id_conflict": Refusal(
             (Step.REPLAY,),

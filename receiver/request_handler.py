@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
-from pushkit.events.receiver import NotificationAccepted, NotificationRepeated
-from pushkit.logs import printable
+from pushkit.events.receiver import GenerationGap, NotificationAccepted, NotificationRepeated
+from pushkit.logs import RepeatedLog, printable
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from pushkit.webhook import Headers
 from receiver.accepting import Acceptance
@@ -74,6 +74,7 @@ class RequestHandler:
         self._validation_echo = validation_echo
         self._clock = clock
         self._events = events
+        self._gaps = RepeatedLog(_log, interval=timedelta(hours=1))
         self._state = ServiceState(limits, clock, ids_kept=ids_kept)
         self._acceptance = acceptance
         self._verification = Verification(self._state, acceptance.handed_out, clock)
@@ -164,6 +165,8 @@ class RequestHandler:
                     trace_id=trace_id,
                 )
             )
+        if accepted.gap is not None:
+            self._report_gap(accepted, *accepted.gap, trace_id)
         if not _log.isEnabledFor(logging.INFO):
             return
         profile = sender.profile.value
@@ -187,6 +190,39 @@ class RequestHandler:
                 "seq": said.seq,
                 "kind": said.kind,
                 **({"trace_id": trace_id} if trace_id else {}),
+            },
+        )
+
+    def _report_gap(
+        self, accepted: Accepted, before: int, generation: int, trace_id: str | None
+    ) -> None:
+        """Report a generation that does not follow on the one before it."""
+        sender, said = accepted.sender, accepted.said
+        event = GenerationGap(
+            at=self._clock(),
+            sender=sender.name,
+            task_id=said.task_id,
+            delivery_id=accepted.delivery_id,
+            trace_id=trace_id,
+            before=before,
+            generation=generation,
+        )
+        self._events.emit(event)
+        self._gaps.log(
+            (sender.name, event.restarts),
+            logging.WARNING,
+            "sender=%s task=%s id=%s: found generation %d after %d: %s; GetTask returns it",
+            sender.name,
+            printable(said.task_id),
+            printable(accepted.delivery_id),
+            generation,
+            before,
+            "the agent counts anew" if event.restarts else "changes between them did not arrive",
+            extra={
+                "code": event.kind.value,
+                "sender": sender.name,
+                "task": said.task_id,
+                "delivery_id": accepted.delivery_id,
             },
         )
 

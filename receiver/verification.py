@@ -101,7 +101,7 @@ class Verification:
             keys = await fetch_keys(stated)
         held = select_sender(endpoint, stated, keys)  # 2
         sender = held.sender
-        audiences = sender.audiences or (endpoint.url,)
+        headers, audiences = request.headers, sender.audiences or (endpoint.url,)
         claims = verify_signatures(held, stated, request, audiences)  # 3
         delivery_id = check_claims(claims, request, audiences, now)  # 4
         secrets = read_secrets(claims, request)  # 5
@@ -114,7 +114,9 @@ class Verification:
         if before is not None:
             trail.begun.append(Step.REPLAY)  # 7, without a query
             return Accepted(sender, delivery_id, before, None)
-        notification = read_notification(claims, delivery_id, body, sha256, trail)  # 6
+        notification = read_notification(  # 6
+            claims, delivery_id, body, sha256, trail, headers=headers
+        )
         return Verified(sender, secret, notification, body)
 
     async def _registered(self, sender: TrustedSender, secrets: Presented) -> Sequence[HandedOut]:
@@ -207,7 +209,8 @@ def verify_notification(
     registered = [HandedOut(token=hash_token(token)) for token in tokens]
     check_secrets(claims, secrets, registered, trail)  # 5
     sha256 = prove_body(claims, request.body, trail)  # 3
-    return read_notification(claims, delivery_id, request.body, sha256, trail)  # 6
+    headers, body = request.headers, request.body
+    return read_notification(claims, delivery_id, body, sha256, trail, headers=headers)  # 6
 
 
 def check_request(request: WebhookRequest) -> None:

@@ -346,9 +346,9 @@ def _fill(path: str, backlog: int) -> None:
         database.execute(
             "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)"
             " INSERT INTO pushkit_inbox (queue_id, place, sender, delivery_id, task_id, missing,"
-            " late, kid, issued_at, received_at, not_before, scheduled_at, body, body_bytes,"
-            " body_sha256) SELECT ?, n, 'agent', 'waiting-' || n, 'waits', 0, 0, 'k', 0, 0, ?, 0,"
-            " '{}', 2, '' FROM n",
+            " late, version, kid, issued_at, received_at, not_before, scheduled_at, body,"
+            " body_bytes, body_sha256) SELECT ?, n, 'agent', 'waiting-' || n, 'waits', 0, 0, '1.0',"
+            " 'k', 0, 0, ?, 0, '{}', 2, '' FROM n",
             (backlog, queue := queue_id_of("agent", "waits", ""), later),
         )
         database.execute(

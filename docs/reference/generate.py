@@ -39,7 +39,6 @@ _HEAD = f"<!-- {_WRITTEN_BY.capitalize()}: change the code, and run that. -->\n\
 _ERROR_REMEDIES = {
     "lease_lost": "Nothing: another gateway watches the task. Often: the database was out of"
     " reach for longer than a lease.",
-    "push_config_api": "The message tells the client what was expected.",
     "task_refused": "The caller may not see the task, or the agent has forgotten it: its log says"
     " which.",
     "upstream": "Look whether the agent runs, and whether --upstream names it.",

@@ -99,8 +99,8 @@ GROUPS = (
             "pushkit": "StatusUpdate ArtifactUpdate MessageUpdate TaskSnapshot TaskUpdate"
             " UpdateKind Task TaskStatus TaskState Message Role Artifact TextPart DataPart RawPart"
             " UrlPart decode_update encode_update WireVersion",
-            "pushkit.a2a": "UnknownPart Part AnyUpdate NativeUpdate parse_update push_body"
-            " SNAPSHOT_VERSIONS",
+            "pushkit.a2a": "UnknownPart UnknownUpdate Part AnyUpdate NativeUpdate parse_update"
+            " push_body SNAPSHOT_VERSIONS",
         },
     ),
     Group(

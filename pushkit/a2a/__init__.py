@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         TaskUpdate as TaskUpdate,
         TextPart as TextPart,
         UnknownPart as UnknownPart,
+        UnknownUpdate as UnknownUpdate,
         UpdateKind as UpdateKind,
         UrlPart as UrlPart,
         WireVersion as WireVersion,
@@ -58,7 +59,7 @@ else:
             "pushkit.a2a.updates": (
                 "AnyUpdate Artifact ArtifactUpdate DataPart Message MessageUpdate NativeUpdate Part"
                 " RawPart Role StatusUpdate Task TaskSnapshot TaskState TaskStatus TaskUpdate"
-                " TextPart UnknownPart UpdateKind UrlPart WireVersion"
+                " TextPart UnknownPart UnknownUpdate UpdateKind UrlPart WireVersion"
             ),
         },
     )

@@ -25,6 +25,7 @@ from pushkit.a2a.kinds import (
     parts,
     read_base64,
 )
+from pushkit.a2a.notifications import write_unknown
 from pushkit.a2a.table import Dialect, Fixed, Lost, Member, Need, Reading, Table, Writing, lost
 from pushkit.a2a.updates import (
     Artifact,
@@ -182,7 +183,7 @@ STATUS_UPDATE = Table(  # the profile's event has the members of the neutral for
     Member("state", "state", _STATE, Need.WRITER, strict=True),
     Member("timestamp", "timestamp", TIME),
     Member("message", "message", TEXT),
-    *lost("context_id", "metadata", "final"),
+    *lost("context_id", "metadata", "generation", "final"),
     build=_status_update,
     values=lambda update: (
         update.task_id,
@@ -218,7 +219,7 @@ ARTIFACT_UPDATE = Table(
     ArtifactUpdate,
     Member("task_id", "taskId", TEXT, Need.BOTH),
     Member("artifact", "artifact", one(ARTIFACT), Need.BOTH),
-    *lost("context_id", "append", "last_chunk", "metadata"),
+    *lost("context_id", "append", "last_chunk", "metadata", "generation"),
     extra="envelope_extra",
     origin=_ORIGIN,
 )
@@ -246,5 +247,6 @@ AGENTVAULT = Dialect(
         UpdateKind.MESSAGE: MESSAGE_UPDATE.write,
         UpdateKind.STATUS_UPDATE: STATUS_UPDATE.write,
         UpdateKind.ARTIFACT_UPDATE: ARTIFACT_UPDATE.write,
+        UpdateKind.UNKNOWN: write_unknown,
     },
 )

@@ -1,11 +1,13 @@
 """The codec: decodes a notification's bytes, and encodes an update for a version.
 
-A notification does not name its version, and its content type is not reliable (the Python SDK sends
-1.0 as `application/json`), so the shape of the body determines the version.
+Few senders name the version of a notification, and its content type is not reliable (the Python SDK
+sends 1.0 as `application/json`), so the shape of the body determines the version, unless the body
+can be read in the version that its sender states.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -15,9 +17,10 @@ from datetime import datetime
 from pushkit.a2a.agentvault import AGENTVAULT
 from pushkit.a2a.kinds import format_timestamp
 from pushkit.a2a.members import MESSAGE
-from pushkit.a2a.notifications import V0_1, V0_3, V1_0
+from pushkit.a2a.notifications import V0_1, V0_3, V1_0, unknown_member
 from pushkit.a2a.table import Dialect, MismatchError, Reading, Writing, json_copy, reading
 from pushkit.a2a.updates import (
+    KNOWN_KINDS,
     AnyUpdate,
     ArtifactUpdate,
     Message,
@@ -28,6 +31,7 @@ from pushkit.a2a.updates import (
     TaskSnapshot,
     TaskStatus,
     TaskUpdate,
+    UnknownUpdate,
     UpdateKind,
     WireVersion,
 )
@@ -39,6 +43,7 @@ from pushkit.errors import (
     MalformedJsonError,
     SnapshotRequiredError,
     UnrecognisedBodyError,
+    UnsupportedVersionError,
 )
 
 DIALECTS: dict[WireVersion, Dialect] = {
@@ -50,17 +55,23 @@ DIALECTS: dict[WireVersion, Dialect] = {
 _WITHOUT_IDS = (WireVersion.V0_1, WireVersion.AGENTVAULT_0_2)
 
 
-def decode_update(body: bytes) -> TaskUpdate:
+def decode_update(body: bytes, stated: str | None = None) -> TaskUpdate:
     """Decode the body of a notification of any version; the caller bounds its length.
 
     Optional members of a wrong type are left out, and named in the update's `left_out`, except
-    those that change the meaning.
+    those that change the meaning. A kind that no version has is read as `UnknownUpdate`.
+
+    Args:
+        body: The body.
+        stated: The version that its sender states (`A2A-Version`), if any. It is preferred; if the
+            body is not of it, the shape determines the version, and `misstated` says so.
 
     Raises:
         MalformedBodyError: Not JSON within the limits.
         UnrecognisedBodyError: JSON, but not a notification of a known version.
     """
     check_type("body", body, bytes)
+    check_type("stated", stated, str | None)
     try:
         document = read_json(body)
     except MalformedJsonError as exc:
@@ -68,9 +79,25 @@ def decode_update(body: bytes) -> TaskUpdate:
     if not isinstance(document, dict):
         raise UnrecognisedBodyError(f"expected a JSON object; {_KNOWN_SHAPES}")
     try:
-        return _read(document, _version_by_shape(document))
+        if stated is None:
+            return _read(document, _version_by_shape(document))
+        return _read_as_stated(document, stated)
     except MismatchError as exc:
         raise UnrecognisedBodyError(str(exc)) from exc
+
+
+def _read_as_stated(document: JsonObject, stated: str) -> TaskUpdate:
+    """Read a notification in the version that is stated, or else in the one of its shape."""
+    version = None
+    with contextlib.suppress(UnsupportedVersionError):
+        version = WireVersion.parse(stated)
+    # What has a `kind`, or is a StreamResponse, names its version itself.
+    names_itself = "kind" in document or _is_v1_0(document)
+    if version not in (None, WireVersion.V1_0) and not names_itself:
+        with contextlib.suppress(MismatchError):
+            return _read(document, version)
+    update = _read(document, _version_by_shape(document))
+    return update if update.origin is version else replace(update, misstated=stated)
 
 
 def parse_update(
@@ -125,6 +152,7 @@ SNAPSHOT_VERSIONS: dict[UpdateKind, frozenset[WireVersion]] = {
     UpdateKind.STATUS_UPDATE: frozenset({WireVersion.V0_3}),
     UpdateKind.ARTIFACT_UPDATE: frozenset({WireVersion.V0_1, WireVersion.V0_3}),
     UpdateKind.MESSAGE: frozenset({WireVersion.V0_1, WireVersion.V0_3}),
+    UpdateKind.UNKNOWN: frozenset({WireVersion.V0_1, WireVersion.V0_3}),
 }
 
 
@@ -193,6 +221,8 @@ def _with_ids(update: TaskUpdate) -> TaskUpdate:
             return replace(update, context_id=update.context_id or update.task_id)
         case MessageUpdate():
             return replace(update, message=_identified(update.message))
+        case UnknownUpdate():
+            return update
 
 
 def _with_identified(status: TaskStatus) -> TaskStatus:
@@ -217,9 +247,10 @@ _NOT_V1_0_MEMBERS = {"kind", "id", "taskId"}
 
 _KNOWN_SHAPES = (
     f"known are A2A 1.0 (exactly one of {', '.join(_V1_0_MEMBERS)}),"
-    f" A2A 0.3 (a kind of {', '.join(UpdateKind)}; or a task with id, contextId and status),"
+    f" A2A 0.3 (a kind, such as {', '.join(KNOWN_KINDS)}; or a task with id, contextId and status),"
     " A2A 0.1 (id or taskId, and status or artifact),"
-    " and AgentVault (taskId, and state, message or artifact)"
+    " AgentVault (taskId, and state, message or artifact),"
+    " and kinds that no version has (in one object with a taskId)"
 )
 
 
@@ -233,7 +264,7 @@ def _is_v1_0(document: Mapping[str, JsonValue]) -> bool:
 
 def _is_v0_3(document: Mapping[str, JsonValue]) -> bool:
     if "kind" in document:
-        return document["kind"] in list(UpdateKind)
+        return isinstance(document["kind"], str) and document["kind"] != ""
     # A task may lack `kind`. 0.1 calls the context a session, and its status has both ids.
     task = "id" in document and "status" in document and not any(map(document.get, _OF_V0_1))
     return task and ("contextId" in document or "context_id" in document)
@@ -273,11 +304,15 @@ SHAPES: tuple[tuple[WireVersion, Callable[[Mapping[str, JsonValue]], bool]], ...
 
 def _version_by_shape(document: Mapping[str, JsonValue]) -> WireVersion:
     for name in _V1_0_SPELLINGS.intersection(document) if "kind" in document else ():
-        if isinstance(document[name], dict):
+        # A later kind may have a task or a message; the other names are of 1.0 alone.
+        is_mixed = document["kind"] in KNOWN_KINDS or name not in ("task", "message")
+        if is_mixed and isinstance(document[name], dict):
             raise UnrecognisedBodyError(
                 f"kind is a member of A2A 0.3, {name} of A2A 1.0: expected one of the two"
             )
     for version, has_shape in SHAPES:
         if has_shape(document):
             return version
+    if unknown_member(document) and not any(map(document.get, _V1_0_SPELLINGS)):
+        return WireVersion.V1_0
     raise UnrecognisedBodyError(f"no notification; {_KNOWN_SHAPES}")

@@ -17,7 +17,7 @@ from pushkit.bounded_json import JsonValue
 Name = TypeVar("Name", bound=StrEnum)
 
 
-# --- text and flags ----------------------------------------------------------------------------
+# --- text, flags and counts --------------------------------------------------------------------
 
 
 def _text(value: object, _: object = None) -> str:
@@ -51,6 +51,16 @@ def is_index(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
+def _read_count(value: object, _: object) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+        value = int(value)  # ProtoJSON writes 64 bits as text
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise MismatchError("expected a whole number of at most 63 bits")
+    return value or None
+
+
+COUNT = Kind(read=_read_count, write=_read_count)
+"""A number that is counted from 1: 0 counts as absent, as in ProtoJSON."""
 INDEX = Kind(
     read=_read_index,
     write=lambda value, _: int(value) if is_index(value) else 0,

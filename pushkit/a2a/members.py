@@ -7,7 +7,7 @@ Parts are in `parts.py`, push configs in `push_config.py`, AgentVault in `agentv
 from __future__ import annotations
 
 from pushkit.a2a.columns import ReadOnly, columns, many_of, one_of, row
-from pushkit.a2a.kinds import EXACT_FLAG, FLAG, INDEX, METADATA, TEXT, TEXTS, TIME, names
+from pushkit.a2a.kinds import COUNT, EXACT_FLAG, FLAG, INDEX, METADATA, TEXT, TEXTS, TIME, names
 from pushkit.a2a.parts import PART_LIST
 from pushkit.a2a.table import Need
 from pushkit.a2a.updates import (
@@ -99,6 +99,7 @@ TASK = columns(  # 0.1 §6.1, 0.3 §6.1, 1.0 §4.1.1
     row("artifacts",  many_of(ARTIFACT), "artifacts", "artifacts", "artifacts"),
     row("history",    many_of(MESSAGE),  "history",   "history",   "history"),
     row("metadata",   METADATA,          "metadata",  "metadata",  "metadata"),
+    row("generation", COUNT,             None,        None,        "generation"),  # 1.1's draft
     kind="task",
 )
 _TASK_ID = ("id", "taskId")  # §7.2.2 and §9.4 of 0.1
@@ -109,6 +110,7 @@ STATUS_UPDATE = columns(  # 0.1 §7.2.2, 0.3 §7.2.2, 1.0 §4.2.1
     row("status",     one_of(STATUS), "status",   "status",    "status", need=BOTH),
     row("final", EXACT_FLAG, "final", "final", ReadOnly("final"), written="is_final", strict=True),
     row("metadata",   METADATA,       "metadata", "metadata",  "metadata"),
+    row("generation", COUNT,          None,       None,        "generation"),
     kind="status-update",
     has_origin=True,
 )
@@ -121,6 +123,7 @@ ARTIFACT_UPDATE = columns(  # 0.1 §7.2.3, 0.3 §7.2.3, 1.0 §4.2.2
     row("append",     FLAG,             None,       "append",    "append", strict=True),
     row("last_chunk", FLAG,             None,       "lastChunk", "lastChunk", strict=True),
     row("metadata",   METADATA,         "metadata", "metadata",  "metadata"),
+    row("generation", COUNT,            None,       None,        "generation"),
     kind="artifact-update",
     has_origin=True,
 )

@@ -4,35 +4,42 @@ In 0.1 (§6, §7.2) its members distinguish a task, a status and an artifact. Th
 "convention-based" (§9.4): the task object of the first samples (`id`, `sessionId`), or a status
 (`taskId`); pushkit writes both names of the task's id. 0.3 (§6, §7.2, §9.5) has a `kind`, and 1.0 a
 `StreamResponse` (§4.3.3) in ProtoJSON around the object.
+
+A kind that no version has (of a later version, or an extension) is not refused: its sender would
+give up. In 0.3's shape it has an unknown `kind`; in 1.0's it is the one object with a `taskId`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from pushkit.a2a.columns import Tables
-from pushkit.a2a.kinds import is_index, one
+from pushkit.a2a.kinds import COUNT, TEXT, is_index, one
 from pushkit.a2a.members import ARTIFACT_UPDATE, MESSAGE, STATUS_UPDATE, TASK
 from pushkit.a2a.table import (
     AmbiguousError,
     Dialect,
     Member,
     MismatchError,
+    Need,
     Reading,
     Table,
     Writer,
     Writing,
 )
 from pushkit.a2a.updates import (
+    KNOWN_KINDS,
     ArtifactUpdate,
     MessageUpdate,
     TaskSnapshot,
     TaskUpdate,
+    UnknownUpdate,
     UpdateKind,
     WireVersion,
 )
-from pushkit.bounded_json import JsonObject
+from pushkit.bounded_json import JsonObject, JsonValue
 
 _TABLES: dict[UpdateKind, Tables] = {
     UpdateKind.TASK: TASK,
@@ -61,7 +68,43 @@ def _writers(version: WireVersion) -> dict[UpdateKind, Writer]:
         UpdateKind.MESSAGE: lambda update, writing: MESSAGE[version].write(update.message, writing),
         UpdateKind.STATUS_UPDATE: STATUS_UPDATE[version].write,
         UpdateKind.ARTIFACT_UPDATE: ARTIFACT_UPDATE[version].write,
+        UpdateKind.UNKNOWN: write_unknown,
     }
+
+
+# --- kinds that no version has -------------------------------------------------------------------
+
+
+def unknown_member(document: Mapping[str, JsonValue]) -> str | None:
+    """Return the name of the one object in a document that has a `taskId`; None if not one has."""
+    named = [
+        name
+        for name, node in document.items()
+        if isinstance(node, dict) and ("taskId" in node or "task_id" in node)
+    ]
+    return named[0] if len(named) == 1 else None
+
+
+def _unknown(need: Need) -> Table:
+    return Table(
+        dict,
+        Member("task_id", "taskId", TEXT, need, strict=True),
+        Member("context_id", "contextId", TEXT),
+        Member("generation", "generation", COUNT),
+        extra="",
+        build=lambda found, _: found,
+    )
+
+
+_UNKNOWN_0_3, _UNKNOWN_1_0 = _unknown(Need.NOBODY), _unknown(Need.BOTH)
+
+
+def write_unknown(update: UnknownUpdate, writing: Writing) -> JsonObject:
+    """Return all of it. Raises MismatchError: it was read in another version."""
+    if not writing.keep:
+        raise MismatchError("no known version has this kind: only the one that it was read in has")
+    writing.foreign = True
+    return dict(update.extra)
 
 
 # --- 0.1 -----------------------------------------------------------------------------------------
@@ -124,6 +167,7 @@ V0_1 = Dialect(
         UpdateKind.MESSAGE: _write_message_0_1,
         UpdateKind.STATUS_UPDATE: STATUS_UPDATE[WireVersion.V0_1].write,
         UpdateKind.ARTIFACT_UPDATE: _write_artifact_0_1,
+        UpdateKind.UNKNOWN: write_unknown,
     },
 )
 
@@ -132,8 +176,11 @@ V0_1 = Dialect(
 
 def _read_0_3(document: JsonObject, reading: Reading) -> TaskUpdate:
     kind = document.get("kind", "task")  # a task may lack it
-    if not isinstance(kind, str) or kind not in _TABLES:
-        raise MismatchError(f"expected one of {', '.join(UpdateKind)}", "kind")
+    if not isinstance(kind, str) or not kind:
+        raise MismatchError(f"expected a name, such as {', '.join(KNOWN_KINDS)}", "kind")
+    if kind not in _TABLES:
+        known: dict[str, Any] = _UNKNOWN_0_3.read(document, reading)
+        return UnknownUpdate(name=kind, extra=document, origin=WireVersion.V0_3, **known)
     found = _TABLES[UpdateKind(kind)][WireVersion.V0_3].read(document, reading)
     return _update(UpdateKind(kind), found, WireVersion.V0_3)
 
@@ -151,6 +198,9 @@ _PLACES = {
 
 
 def _of_response(found: dict[Any, Any], rest: JsonObject) -> TaskUpdate:
+    if not found and (name := unknown_member(rest)) is not None:
+        known: dict[str, Any] = _UNKNOWN_1_0.read(rest[name], Reading())
+        return UnknownUpdate(name=name, extra=rest, origin=WireVersion.V1_0, **known)
     if len(found) != 1:
         raise MismatchError(
             "expected exactly one of task, message, statusUpdate and artifactUpdate"
@@ -189,7 +239,7 @@ def _in_response(place: str, write: Writer) -> Writer:
 V1_0 = Dialect(
     read=STREAM_RESPONSE.read,
     writers={
-        kind: _in_response(_PLACES[kind], write)
+        kind: _in_response(_PLACES[kind], write) if kind in _PLACES else write
         for kind, write in _writers(WireVersion.V1_0).items()
     },
 )

@@ -108,12 +108,18 @@ class Role(_Name):
 
 
 class UpdateKind(_Name):
-    """The four things a notification can carry, under their 0.3 names."""
+    """The four things a notification can carry, under their 0.3 names, and what is newer."""
 
     TASK = "task"
     STATUS_UPDATE = "status-update"
     ARTIFACT_UPDATE = "artifact-update"
     MESSAGE = "message"
+    UNKNOWN = "unknown"
+    """A kind that no known version has: a later version's, or an extension's."""
+
+
+KNOWN_KINDS = tuple(kind for kind in UpdateKind if kind is not UpdateKind.UNKNOWN)
+"""The kinds that the known versions have."""
 
 
 # --- parts -------------------------------------------------------------------------------------
@@ -256,6 +262,7 @@ class Task:
     artifacts: tuple[Artifact, ...] = ()
     history: tuple[Message, ...] = ()
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    generation: int | None = None  # how often it has changed: 1, 2, 3…, if the agent counts
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
@@ -271,6 +278,8 @@ class _UpdateMembers:
     # The optional members that had a wrong type and were left out, by object, with the reason: how
     # it was read, not what it says, so that updates with and without are equal.
     left_out: tuple[str, ...] = field(default=(), compare=False)
+    # The version that its sender stated, if the body is of another, or that one is not known.
+    misstated: str | None = field(default=None, compare=False)
     kind: ClassVar[UpdateKind]
 
     @property
@@ -293,9 +302,15 @@ class _UpdateMembers:
 
     @property
     def summary(self) -> str:
-        """Its kind and version, and what was left out."""
+        """Its kind and version, which other version was stated, and what was left out."""
+        misstated = self.misstated
+        stated = "" if misstated is None else f"; its sender states {misstated[:20]!a}"
         left_out = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
-        return f"{self.kind.value} of A2A {self.origin}{left_out}"
+        return f"{self._name} of A2A {self.origin}{stated}{left_out}"
+
+    @property
+    def _name(self) -> str:
+        return self.kind.value
 
     @property
     def is_partial(self) -> bool:
@@ -337,6 +352,11 @@ class TaskSnapshot(_UpdateMembers):
         """The state of the task."""
         return self.task.status.state
 
+    @property
+    def generation(self) -> int | None:
+        """How often the task has changed, if the agent counts."""
+        return self.task.generation
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class StatusUpdate(_UpdateMembers):
@@ -350,6 +370,7 @@ class StatusUpdate(_UpdateMembers):
     context_id: str | None = None
     status: TaskStatus
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    generation: int | None = None  # of the task after it; see `Task`
     final: bool | None = None
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
@@ -388,6 +409,7 @@ class ArtifactUpdate(_UpdateMembers):
     append: bool = False
     last_chunk: bool = False
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    generation: int | None = None  # of the task after it; see `Task`
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
@@ -407,6 +429,7 @@ class MessageUpdate(_UpdateMembers):
 
     kind: ClassVar[UpdateKind] = UpdateKind.MESSAGE
     state: ClassVar[TaskState | None] = None
+    generation: ClassVar[int | None] = None
     message: Message
 
     @property
@@ -425,7 +448,32 @@ class MessageUpdate(_UpdateMembers):
         return self.message.context_id
 
 
-TaskUpdate: TypeAlias = TaskSnapshot | StatusUpdate | ArtifactUpdate | MessageUpdate
+@record(frozen=True, slots=True, kw_only=True)
+class UnknownUpdate(_UpdateMembers):
+    """An update of a kind that no known version has; all of it is in `extra`, as it was read.
+
+    It is written only in its own version. `parse_update` makes one.
+    """
+
+    kind: ClassVar[UpdateKind] = UpdateKind.UNKNOWN
+    state: ClassVar[TaskState | None] = None
+    name: str  # its kind, as the sender calls it: `messageUpdate`
+    task_id: str | None = None  # the task, if it names one
+    context_id: str | None = None
+    generation: int | None = None  # of the task after it; see `Task`
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """None that pushkit could read: they are in `extra`."""
+        return ()
+
+    @property
+    def _name(self) -> str:
+        return f"unknown kind {self.name[:40]!a}"
+
+
+TaskUpdate: TypeAlias = TaskSnapshot | StatusUpdate | ArtifactUpdate | MessageUpdate | UnknownUpdate
 
 
 # --- updates in an SDK's form --------------------------------------------------------------------

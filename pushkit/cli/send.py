@@ -215,7 +215,7 @@ def _rows_of(one: OneUpdate, *, origin: str, now: datetime) -> tuple[Delivery, S
         config_id=key.config_id,
         seq=one.seq,
         origin=origin,
-        content_type=version.content_type,
+        version=version,
         body=one.body,
         notified_at=now,
         not_before=now,

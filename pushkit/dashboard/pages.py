@@ -38,6 +38,7 @@ from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionState
 from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
+from pushkit.webhook import A2A_VERSION
 from pushkit.webui import api
 from pushkit.webui.asgi import PageRequest, Refused
 from pushkit.webui.overview import (
@@ -263,6 +264,7 @@ class Pages:
         fields = [
             ("Host", url.authority),
             ("Content-Type", delivery.content_type),
+            (A2A_VERSION, delivery.version.value),
             ("User-Agent", USER_AGENT),
             ("Accept-Encoding", "identity"),
             *token_headers(_MASK if subscription.has_token else None),

@@ -452,6 +452,6 @@ def _notified(stored: list[StoredDelivery | NewDelivery]) -> tuple[NotifiedDeliv
 
 
 def _status_mark(update: AnyUpdate) -> StatusMark | None:
-    if update.kind in (UpdateKind.ARTIFACT_UPDATE, UpdateKind.MESSAGE):
+    if update.kind not in (UpdateKind.TASK, UpdateKind.STATUS_UPDATE):
         return None
     return StatusMark.BARE if update.is_bare else StatusMark.FULL

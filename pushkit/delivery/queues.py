@@ -97,7 +97,7 @@ class Queues:
             config_id=recipient.config_id,
             seq=queue.row.last_seq,
             origin=recipient.origin,
-            content_type=recipient.version.content_type,
+            version=recipient.version,
             body=body,
             notified_at=now,
             not_before=from_micros(not_before) if not_before else now,

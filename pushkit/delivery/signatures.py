@@ -29,7 +29,7 @@ from pushkit.signing.standard_webhooks import (
     sign_webhook,
 )
 from pushkit.subscriptions.model import Subscription
-from pushkit.webhook import Headers, WebhookRequest
+from pushkit.webhook import A2A_VERSION, Headers, WebhookRequest
 
 if TYPE_CHECKING:
     from pushkit.delivery.route import Route
@@ -169,7 +169,8 @@ async def signed_headers(
     Raises:
         SigningError: A remote key did not sign.
     """
-    fields = [("Content-Type", delivery.content_type), *route.headers]
+    version = delivery.version
+    fields = [("Content-Type", version.content_type), (A2A_VERSION, version.value), *route.headers]
     if token is not None:
         fields.append((_AUTHORIZATION, f"Bearer {token}"))
     issued_at = int(now.timestamp())

@@ -33,6 +33,7 @@ class EventKind(StrEnum):
     NOTIFICATION_ACCEPTED = "notification_accepted"
     NOTIFICATION_REPEATED = "notification_repeated"
     NOTIFICATION_REFUSED = "notification_refused"
+    GENERATION_GAP = "generation_gap"
     CALLED_BACK = "called_back"
     NOTIFICATION_DEAD = "notification_dead"
 

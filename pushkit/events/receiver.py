@@ -42,6 +42,19 @@ class NotificationRefused(ReceiverEvent, kind=EventKind.NOTIFICATION_REFUSED):
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class GenerationGap(ReceiverEvent, kind=EventKind.GENERATION_GAP):
+    """The generation of an accepted notification does not follow on the one before it."""
+
+    before: int  # the generation of the task that was accepted before
+    generation: int  # its own: lower, if the agent counts anew
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the agent counts anew; otherwise changes are missing."""
+        return self.generation < self.before
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class CalledBack(ReceiverEvent, kind=EventKind.CALLED_BACK):
     """A call of a callback ended."""
 

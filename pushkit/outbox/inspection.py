@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from pushkit.a2a import WireVersion
 from pushkit.errors import SealedSecretError
 from pushkit.outbox import attempts
 from pushkit.outbox.attempts import LoggedAttempt
@@ -66,6 +67,7 @@ class DeliverySummary:
     config_id: str
     seq: int
     origin: str
+    version: WireVersion
     content_type: str
     body_bytes: int
     state: DeliveryState
@@ -148,7 +150,7 @@ _DUE: Final = (
 )
 AGE_FROM: Final = "COALESCE(redriven_at, notified_at) AS age_from"  # as `Delivery.age_from`
 _SUMMARY: Final = (
-    "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
+    "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, version,"
     f" body_bytes, SUBSTR(body, 1, {len(SEALED)}) AS body_head,"
     f" {SHOWN_STATE} AS state, attempts, notified_at, redriven_at, not_before,"
     " finished_at, last_status, last_error, cancelled_by"
@@ -277,4 +279,9 @@ def stats() -> Script[OutboxStats]:
 def summary_of(row: Row) -> DeliverySummary:
     """Return the delivery in a row of `SUMMARIES`."""
     overhead = SEALING_OVERHEAD if is_sealed(row["body_head"]) else 0
-    return read_record(DeliverySummary, row, body_bytes=row["body_bytes"] - overhead)
+    return read_record(
+        DeliverySummary,
+        row,
+        body_bytes=row["body_bytes"] - overhead,
+        content_type=WireVersion(row["version"]).content_type,
+    )

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from pushkit.a2a import WireVersion
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.record import field, record
 from pushkit.storage.script import Row, from_micros, moment_or_none
@@ -38,7 +39,7 @@ class Delivery:
     config_id: str
     seq: int  # 1, 2, 3… per subscription
     origin: str  # the destination when it was enqueued
-    content_type: str  # the media type of the body
+    version: WireVersion  # of the body: what the subscription's was when it was enqueued
     # The bytes to send, frozen; sealed if the sender seals them.
     body: bytes = field(repr=False)
     state: DeliveryState = DeliveryState.PENDING
@@ -62,7 +63,7 @@ class Delivery:
 
 # The columns that `delivery_of` reads, in its order, but for the expression of the state.
 DELIVERY = (
-    "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
+    "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, version,"
     " (SELECT b.body FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id) AS body,"
     " (SELECT b.traceparent FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id)"
     " AS traceparent,"
@@ -70,6 +71,7 @@ DELIVERY = (
     " last_error, redriven_at"
 )
 _STATES = {state.value: state for state in DeliveryState}
+_VERSIONS = {version.value: version for version in WireVersion}
 
 
 def delivery_of(row: Row) -> Delivery:
@@ -77,7 +79,7 @@ def delivery_of(row: Row) -> Delivery:
     *names, body, trace, state, redrives, faults, attempts, notified, due, status, error, again = (
         row
     )
-    delivery_id, subscription_id, tenant, owner, task_id, config_id, seq, origin, kind = names
+    delivery_id, subscription_id, tenant, owner, task_id, config_id, seq, origin, version = names
     return Delivery(
         id=delivery_id,
         subscription_id=subscription_id,
@@ -87,7 +89,7 @@ def delivery_of(row: Row) -> Delivery:
         config_id=config_id,
         seq=seq,
         origin=origin,
-        content_type=kind,
+        version=_VERSIONS[version],
         body=bytes(body),
         state=_STATES[state],
         redrives=redrives,

@@ -60,7 +60,7 @@ CREATE TABLE pushkit_deliveries (  -- the columns that attempts change: narrow r
     config_id TEXT NOT NULL,
     seq BIGINT NOT NULL,
     origin TEXT NOT NULL,
-    content_type TEXT NOT NULL,
+    version TEXT NOT NULL,               -- of A2A, of the body
     body_bytes INTEGER NOT NULL,
     idempotency_key TEXT,
     status TEXT,                         -- StatusMark: whether a newer status may supersede it

@@ -37,7 +37,7 @@ def add(deliveries: Sequence[NewDelivery]) -> Script[None]:
     """Store deliveries of subscriptions whose rows are held."""
     yield from insert_rows(
         "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
-        " config_id, seq, origin, content_type, body_bytes, notified_at, not_before,"
+        " config_id, seq, origin, version, body_bytes, notified_at, not_before,"
         " scheduled_at, status, idempotency_key, update_sha256, waits) VALUES $rows",
         slices(list(map(_row_of, deliveries))),
     )
@@ -206,7 +206,7 @@ def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
         new.config_id,
         new.seq,
         new.origin,
-        new.content_type,
+        str(new.version),
         len(new.body),
         to_micros(new.notified_at),
         to_micros(new.not_before),

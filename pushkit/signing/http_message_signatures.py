@@ -1,8 +1,8 @@
 """HTTP Message Signatures (RFC 9421) over push notifications (wire profile §3).
 
-A signature covers method, URL, content type, Content-Digest (RFC 9530), `webhook-id` and every
-token header that is sent. Its tag, `a2a-push`, distinguishes it from signatures that others put on
-the request. A valid signature that covers less is refused.
+A signature covers method, URL, content type, Content-Digest (RFC 9530), `webhook-id`, and the
+`A2A-Version` and every token header that are sent. Its tag, `a2a-push`, distinguishes it from
+signatures that others put on the request. A valid signature that covers less is refused.
 
 As with the JWT, the receiver must know the sender before it can look for a key:
 
@@ -38,7 +38,7 @@ from pushkit.signing.jose import Sign, sign
 from pushkit.signing.signature_base import signature_base
 from pushkit.signing.times import read_moment
 from pushkit.signing.token import TOKEN_HEADERS
-from pushkit.webhook import Headers, WebhookRequest
+from pushkit.webhook import A2A_VERSION, Headers, WebhookRequest
 
 if TYPE_CHECKING:
     import http_sf
@@ -90,12 +90,12 @@ class VerifiedHttpSignature:
 
 
 def required_components(headers: Headers) -> tuple[str, ...]:
-    """Return the components that a signature must cover, with the token headers that are present.
+    """Return the components that a signature must cover, of the version and tokens those present.
 
-    Otherwise a token could be added to a signed request, or removed from it.
+    Otherwise they could be added to a signed request, or removed from it.
     """
-    tokens = [name.lower() for name in TOKEN_HEADERS if headers.all(name)]
-    return (*_COVERED, *tokens)
+    present = [name.lower() for name in (A2A_VERSION, *TOKEN_HEADERS) if headers.all(name)]
+    return (*_COVERED, *present)
 
 
 # --- signing ------------------------------------------------------------------------------------

@@ -112,6 +112,12 @@ RECEIVER_METRICS: Final = (
         "Refused requests; id_conflict: the id was accepted with another body",
         ("sender", "code", "step"),
     ),
+    Metric(
+        "receiver_generation_gaps",
+        _C,
+        "Generations of tasks that do not follow on the one before: gap, or restart",
+        ("sender", "kind"),
+    ),
     Metric("receiver_callback_seconds", _H, "How long callbacks took", ("callback",), _QUICK),
     Metric("receiver_callback_failures", _C, "Callbacks that failed", ("callback", "error")),
     Metric("receiver_dead_letters", _C, "Notifications that were given up", ("sender",)),

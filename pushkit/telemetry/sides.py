@@ -8,6 +8,7 @@ from datetime import datetime
 from pushkit.events.model import Event
 from pushkit.events.receiver import (
     CalledBack,
+    GenerationGap,
     NotificationAccepted,
     NotificationDead,
     NotificationRefused,
@@ -116,6 +117,9 @@ class ReceiverMetrics(Metrics):
                 self.count("receiver_notifications", self._name(sender), "duplicate")
             case NotificationRefused(sender=sender, code=code, steps=steps):
                 self.count("receiver_refusals", self._name(sender), code, *steps[-1:] or [""])
+            case GenerationGap(sender=sender, restarts=restarts):
+                kind = "restart" if restarts else "gap"
+                self.count("receiver_generation_gaps", self._name(sender), kind)
             case CalledBack(callback=callback, error=error, took=took):
                 name = self._callback(callback)
                 self.observe("receiver_callback_seconds", took.total_seconds(), name)

@@ -47,6 +47,7 @@ class Wanted(Calling, total=False):
 
     kinds: Iterable[UpdateKind | str]  # kinds of update; all if empty
     states: Iterable[TaskState | str]  # task states; all if empty
+    gaps: bool  # only those before which updates are missing
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class Callback:
     states: frozenset[TaskState] = frozenset()
     senders: frozenset[str] = frozenset()  # names of trusted senders
     tasks: frozenset[str] = frozenset()  # task ids
+    gaps: bool = False  # only those before which updates are missing
     timeout: Timeout = None  # of a call; None for the receiver's, `"none"` for any time
     is_async: bool  # whether it is a coroutine function
 
@@ -70,6 +72,7 @@ class Callback:
             and (not self.states or notification.state in self.states)
             and (not self.senders or notification.sender in self.senders)
             and (not self.tasks or notification.task_id in self.tasks)
+            and (not self.gaps or notification.follows_gap)
         )
 
 
@@ -88,6 +91,7 @@ class CallbackRegistry:
         *,
         kinds: Iterable[UpdateKind | str] = (),
         states: Iterable[TaskState | str] = (),
+        gaps: bool = False,
         senders: Iterable[str] = (),
         tasks: Iterable[str] = (),
         name: str | None = None,
@@ -97,10 +101,11 @@ class CallbackRegistry:
 
         Args:
             function: A plain function (run in a thread) or a coroutine function.
-            kinds: Kinds of updates, of `task`, `status-update`, `artifact-update` and `message`;
-                all if empty.
+            kinds: Kinds of updates, of `task`, `status-update`, `artifact-update`, `message` and
+                `unknown`; all if empty.
             states: Task states; all if empty. If there are any, an update without a state is not
                 wanted.
+            gaps: Only notifications before which updates are missing (`Notification.follows_gap`).
             senders: Names of senders; all if empty.
             tasks: Ids of tasks; all if empty.
             name: What the inbox calls it; `module:function` if None.
@@ -120,6 +125,7 @@ class CallbackRegistry:
             states=frozenset(map(TaskState, states)),
             senders=frozenset(senders),
             tasks=frozenset(tasks),
+            gaps=gaps,
             timeout=timeout,
             is_async=_is(inspect.iscoroutinefunction, function),
         )
@@ -221,6 +227,28 @@ class CallbackDecorators:
             self.callbacks.add(function, **wanted)
             return function
 
+        return register(*functions) if functions else register
+
+    @overload
+    def on_unknown(self, function: F, /) -> F: ...
+    @overload
+    def on_unknown(self, **calling: Unpack[Calling]) -> Callable[[F], F]: ...
+    def on_unknown(self, *functions: CallbackFunction, **calling: Unpack[Calling]) -> object:
+        """Register a callback for kinds of updates that pushkit does not know (`UnknownUpdate`)."""
+        register = self.on_update(kinds=[UpdateKind.UNKNOWN], **calling)
+        return register(*functions) if functions else register
+
+    @overload
+    def on_gap(self, function: F, /) -> F: ...
+    @overload
+    def on_gap(self, **calling: Unpack[Calling]) -> Callable[[F], F]: ...
+    def on_gap(self, *functions: CallbackFunction, **calling: Unpack[Calling]) -> object:
+        """Register a callback for updates before which others are missing, by `seq` or generation.
+
+        It may ask the agent for the whole task (`GetTask`). Register it before the others, and they
+        are called after it.
+        """
+        register = self.on_update(gaps=True, **calling)
         return register(*functions) if functions else register
 
 

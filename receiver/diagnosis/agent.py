@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
@@ -26,7 +27,7 @@ from pushkit.signing.standard_webhooks import (
 from pushkit.signing.token import token_headers
 from pushkit.url import audience_of
 from pushkit.version import USER_AGENT
-from pushkit.webhook import Headers, WebhookRequest
+from pushkit.webhook import A2A_VERSION, Headers, WebhookRequest
 
 _MIN_TOKEN_CHARS = 16
 _JWT_ALONE = frozenset({Scheme.JWT})
@@ -61,7 +62,8 @@ class Draft:
         moment = self.issued_at or utc_now()
         schemes = self.schemes if self.signed else ()
         headers = [
-            ("Content-Type", "application/a2a+json"),
+            ("Content-Type", WireVersion.V1_0.content_type),
+            (A2A_VERSION, WireVersion.V1_0.value),
             ("User-Agent", USER_AGENT),
             *token_headers(self.token),
         ]

@@ -22,7 +22,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.signing.second_opinion import ask_pyjwt
 from pushkit.signing.token import hash_token, read_token
 from pushkit.url import audience_of
-from pushkit.webhook import WebhookRequest
+from pushkit.webhook import A2A_VERSION, WebhookRequest
 from receiver.diagnosis.words import (
     OF_A_SIGNATURE,
     Unproven,
@@ -141,7 +141,8 @@ class _ByScheme:
             Step.SIZE: f"{len(self._request.body)} bytes",
         }
         with contextlib.suppress(InboundError):
-            facts[Step.CONTENT] = decode_update(self._request.body).summary
+            version = self._headers.one(A2A_VERSION)
+            facts[Step.CONTENT] = decode_update(self._request.body, version).summary
         if stated is not None:
             facts |= stated.facts(self._request, expected.now)
         try:
@@ -263,7 +264,9 @@ class _ByScheme:
             found[Step.SIGNATURE] = _refusal(self._check_signature)
             found[Step.BODY] = _refusal(prove_body, claims, body, Trail())
         sha256 = body_sha256(body)
-        found[Step.CONTENT] = _refusal(read_notification, claims, None, body, sha256, Trail())
+        found[Step.CONTENT] = _refusal(
+            read_notification, claims, None, body, sha256, Trail(), headers=self._headers
+        )
         found[Step.TOKEN] = _refusal(self._check_token, claims)
         return found
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from pushkit.a2a import WireVersion
 from pushkit.arguments import read_member
 from pushkit.queue.leases import reschedule
 from pushkit.record import field, record
@@ -70,6 +71,8 @@ class NotificationSummary:
     seq: int | None
     missing: int
     late: bool
+    generation_before: int | None
+    version: WireVersion  # that the body was read in
     kid: str
     body_bytes: int
     status: InboxStatus
@@ -168,8 +171,8 @@ class InboxQueue:
 
 
 _SUMMARY = (
-    "id, sender, delivery_id, task_id, config_id, seq, missing, late, kid, body_bytes,"
-    f" {STATUS} AS status, attempts, issued_at, received_at, redriven_at,"
+    "id, sender, delivery_id, task_id, config_id, seq, missing, late, generation_before, version,"
+    f" kid, body_bytes, {STATUS} AS status, attempts, issued_at, received_at, redriven_at,"
     " not_before, finished_at, last_error, unmatched"
 )
 _SUMMARIES = f"SELECT {_SUMMARY} FROM pushkit_inbox"

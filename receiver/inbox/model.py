@@ -46,6 +46,7 @@ class _Accepted:
     seq: int | None
     missing: int
     late: bool
+    generation_before: int | None = None
     issued_at: datetime
     received_at: datetime
     body: bytes = field(repr=False)
@@ -68,7 +69,11 @@ class Notification(_Accepted):
         config_id: The subscription's config id, if the sender states one.
         seq: 1, 2, 3… per subscription and task, if the sender states one.
         missing: How many updates before this one never arrived (dead, cancelled or superseded).
-        late: Whether an update with a higher `seq` was accepted before this one.
+        late: Whether an update with a higher `seq` was accepted before this one; if there is no
+            `seq`, one with a higher generation.
+        generation_before: The last generation of the task that was accepted before, if this one
+            does not follow on it: changes between them were not pushed, or not accepted; if it is
+            the higher one, the agent counts anew.
         issued_at: When this attempt was signed; when it was accepted, if its sender does not sign.
         received_at: When it was accepted.
         body: The raw bytes that were signed.
@@ -107,6 +112,16 @@ class Notification(_Accepted):
     def data_values(self) -> list[JsonValue]:
         """Return the values of the data parts among them, in order."""
         return self.update.data_values()
+
+    @property
+    def generation(self) -> int | None:
+        """How often the task has changed, if the agent counts: 1, 2, 3…."""
+        return self.update.generation
+
+    @property
+    def follows_gap(self) -> bool:
+        """Whether updates before it are missing, by `seq` or by generation."""
+        return self.missing > 0 or self.generation_before is not None
 
     def decode(self) -> Notification:
         """Return the notification itself, as `StoredNotification` has the method, too."""
@@ -150,6 +165,7 @@ class StoredNotification(_Accepted):
     """A notification as the inbox stores it, its body not decoded."""
 
     id: int
+    version: str  # what the body was read as
 
     def decode(self) -> Notification:
         """Decode the body. Call it outside of the thread that writes: a body may be large.
@@ -160,7 +176,7 @@ class StoredNotification(_Accepted):
         return notification_of(
             self,
             self.id,
-            decode_update(self.body),
+            decode_update(self.body, self.version),
             issued_at=self.issued_at,
             received_at=self.received_at,
         )
@@ -178,6 +194,8 @@ class NewNotification(NamedTuple):
     seq: int | None
     missing: int
     late: int
+    version: str
+    generation_before: int | None
     kid: str
     issued_at: int
     received_at: int
@@ -210,6 +228,7 @@ def notification_of(
         seq=accepted.seq,
         missing=accepted.missing,
         late=bool(accepted.late),
+        generation_before=accepted.generation_before,
         issued_at=issued_at,
         received_at=received_at,
         body=accepted.body,

@@ -58,6 +58,8 @@ CREATE TABLE pushkit_inbox (  -- accepted notifications
     seq BIGINT,
     missing BIGINT NOT NULL,            -- how many numbers before it had not arrived
     late INTEGER NOT NULL,              -- a higher number had arrived before it
+    version TEXT NOT NULL,              -- of A2A: what the body was read as
+    generation_before BIGINT,           -- of the task, if its own does not follow on that
     kid TEXT NOT NULL,
     issued_at BIGINT NOT NULL,
     received_at BIGINT NOT NULL,
@@ -96,11 +98,12 @@ CREATE TABLE pushkit_callbacks (  -- the outcome of each callback that was calle
     PRIMARY KEY (notification_id, callback)
 );
 
-CREATE TABLE pushkit_sequences (  -- the highest number of each subscription
+CREATE TABLE pushkit_sequences (  -- the highest numbers of each subscription
     sender TEXT NOT NULL,
     task_id TEXT NOT NULL,
     config_id TEXT NOT NULL,
-    last_seq BIGINT NOT NULL,
+    last_seq BIGINT NOT NULL,           -- 0 if its sender states none, like the next
+    last_generation BIGINT NOT NULL,
     updated_at BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (sender, task_id, config_id)
 );

@@ -90,43 +90,63 @@ def store(notifications: Sequence[NewNotification]) -> Script[dict[tuple[str, st
     return {(sender, delivery_id): found for found, sender, delivery_id in rows}
 
 
+class Standing(NamedTuple):
+    """How a notification stands to the ones before it; see `Notification`."""
+
+    missing: int = 0
+    late: bool = False
+    generation_before: int | None = None
+
+
 class Sequences:
-    """The last `seq` of each sender, task and config."""
+    """The last `seq` and the last generation of each sender, task and config; 0 for none."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str, str], int] = {}
+        self._last: dict[tuple[str, str, str], tuple[int, int]] = {}
         self._changed: set[tuple[str, str, str]] = set()
 
     def read(self, keys: Iterable[tuple[str, str, str]]) -> Script[None]:
         """Read them."""
         unknown = [key for key in dict.fromkeys(keys) if key not in self._last]
-        self._last.update(dict.fromkeys(unknown, 0))
+        self._last.update(dict.fromkeys(unknown, (0, 0)))
         rows = yield from run_for_rows(
-            "WITH asked (sender, task_id, config_id) AS (VALUES $rows)"
-            " SELECT s.sender, s.task_id, s.config_id, s.last_seq FROM asked"
+            "WITH asked (sender, task_id, config_id) AS (VALUES $rows) SELECT s.sender, s.task_id,"
+            " s.config_id, s.last_seq, s.last_generation FROM asked"
             " CROSS JOIN pushkit_sequences s WHERE s.sender = asked.sender"
             " AND s.task_id = asked.task_id AND s.config_id = asked.config_id",
             unknown,
         )
-        for sender, task_id, config_id, last_seq in rows:
-            self._last[sender, task_id, config_id] = last_seq
+        for sender, task_id, config_id, last_seq, last_generation in rows:
+            self._last[sender, task_id, config_id] = last_seq, last_generation
 
-    def compare(self, key: tuple[str, str, str], seq: int) -> tuple[int, bool]:
-        """Return how many updates are missing before a `seq`, and whether it is late."""
-        last = self._last[key]
-        if seq <= last:
-            return 0, True
-        self._last[key] = seq
+    def compare(
+        self, key: tuple[str, str, str], seq: int | None, generation: int | None
+    ) -> Standing:
+        """Return how a notification stands to the ones before it, and note its numbers."""
+        last_seq, last = self._last[key]
+        missing, before = 0, None
+        if seq is not None:
+            if seq <= last_seq:
+                return Standing(late=True)
+            missing, last_seq = seq - last_seq - 1, seq
+        if generation is not None:
+            if seq is None and 1 < generation < last:  # or it counts anew: that cannot be told
+                return Standing(late=True)
+            # Several updates may tell of one change.
+            before = last if last and generation - last not in (0, 1) else None
+            last = generation
+        self._last[key] = last_seq, last
         self._changed.add(key)
-        return seq - last - 1, False
+        return Standing(missing=missing, generation_before=before)
 
     def write(self, now: datetime) -> Script[None]:
-        """Write the `seq` numbers that grew."""
+        """Write the numbers that changed."""
         yield from insert_rows(
-            "INSERT INTO pushkit_sequences (sender, task_id, config_id, last_seq, updated_at)"
-            " VALUES $rows ON CONFLICT (sender, task_id, config_id)"
-            " DO UPDATE SET last_seq = excluded.last_seq, updated_at = excluded.updated_at",
-            slices([(*key, self._last[key], to_micros(now)) for key in sorted(self._changed)]),
+            "INSERT INTO pushkit_sequences (sender, task_id, config_id, last_seq, last_generation,"
+            " updated_at) VALUES $rows ON CONFLICT (sender, task_id, config_id)"
+            " DO UPDATE SET last_seq = excluded.last_seq,"
+            " last_generation = excluded.last_generation, updated_at = excluded.updated_at",
+            slices([(*key, *self._last[key], to_micros(now)) for key in sorted(self._changed)]),
         )
 
 
@@ -285,6 +305,8 @@ def stored_notification(row: Row) -> StoredNotification:
         seq=row["seq"],
         missing=row["missing"],
         late=bool(row["late"]),
+        version=row["version"],
+        generation_before=row["generation_before"],
         issued_at=from_micros(row["issued_at"]),
         received_at=from_micros(row["received_at"]),
         body=bytes(row["body"]),

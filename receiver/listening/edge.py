@@ -13,7 +13,7 @@ from pushkit.a2a import TaskUpdate, decode_update
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.signing.scheme import Scheme
-from pushkit.webhook import WebhookRequest
+from pushkit.webhook import A2A_VERSION, WebhookRequest
 from receiver.diagnosis.words import Unproven, in_words, unproven_by, unstated
 from receiver.listening.trusting import KeySource, Trusting
 from receiver.peers import rate_key
@@ -152,7 +152,7 @@ def _proven(request: WebhookRequest, trail: Trail) -> Proven | None:
     if Step.RATE not in trail.begun:  # the first step behind the proof of the body
         return None
     try:
-        update = decode_update(request.body)
+        update = decode_update(request.body, request.headers.one(A2A_VERSION))
     except InboundError:
         return None
     stated = unproven_by(Scheme.JWT, request.headers)

@@ -16,12 +16,12 @@ from receiver.steps import Step
 from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Captured, Ran, Run, Webhook
 
 
-def sent(run: Run, webhook: Webhook, *options: str) -> Captured:
+def sent(run: Run, webhook: Webhook, *options: str, update: bytes = UPDATE) -> Captured:
     """Send a genuine request; `jwks.json` holds its sender's keys."""
     assert run("keys", "new").status == 0
     assert run("keys", "export", "--out", "jwks.json").status == 0
     to = ["--to", webhook.url, "--issuer", ISSUER, "--allow", "127.0.0.1:*", "--token", TOKEN]
-    assert run("send", "-", *to, *options, stdin=UPDATE).status == 0
+    assert run("send", "-", *to, *options, stdin=update).status == 0
     [request] = webhook.requests
     return request
 
@@ -334,6 +334,22 @@ def test_a_line_end_that_an_editor_added_is_another_body(verify: Run, captured: 
 def tampered(captured: Captured, name: str, value: str) -> bytes:
     headers = [(k, value if k.lower() == name.lower() else v) for k, v in captured.headers]
     return as_http(replace(captured, headers=headers))
+
+
+def test_a_version_that_the_body_is_not_of_is_said(verify: Run, captured: Captured) -> None:
+    ran = verify(tampered(captured, "A2A-Version", "0.3"))
+    assert ran.status == 0  # no signature of this scheme covers it
+    assert "status-update of A2A 1.0; its sender states '0.3'" in ran.out
+
+
+def test_a_kind_that_no_version_has_is_verified(
+    pushkit_command: Run, webhook: Webhook, verify: Run
+) -> None:
+    later = b'{"messageUpdate": {"taskId": "task-1", "generation": 7}}'
+    ran = verify(as_http(sent(pushkit_command, webhook, update=later)))
+    assert ran.status == 0
+    assert "unknown kind 'messageUpdate' of A2A 1.0" in ran.out
+    assert "task             task-1" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from pushkit.a2a import parse_inline_config
 from pushkit.bounded_json import JsonValue
 from pushkit.clock import utc_now
 from pushkit.integrations.push_config_api import PushConfigApi
-from receiver import Receiver, TaskPolicy, TrustedSender
+from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.integrations.a2a_sdk import PushClient
 from receiver.testing import SigningAgent
 from tests.asgi_server import serving
@@ -50,6 +50,7 @@ IMPORTED: Names = {
     for each in (
         FastAPI,
         Mapping,
+        Notification,
         Path,
         Protocol,
         PushClient,
@@ -63,6 +64,7 @@ IMPORTED: Names = {
 } | {
     "DefaultRequestHandler": DefaultRequestHandler,
     "JsonValue": JsonValue,
+    "json": json,
     "logging": logging,
 }
 

@@ -79,7 +79,7 @@ def append_delivery(
         config_id=subscription.key.config_id,
         seq=queue.last_seq,
         origin=queue.origin,
-        content_type="application/json",
+        version=WireVersion.V0_3,
         body=body,
         notified_at=now,
         not_before=now,

@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from pushkit.a2a import WireVersion
 from pushkit.delivery import gathering
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
@@ -143,7 +144,7 @@ class Sql:
         execute("DELETE FROM pushkit_bodies")
         self.connection.executemany(
             f"INSERT INTO pushkit_deliveries ({', '.join(_JOB)}, id, subscription_id, tenant,"
-            " owner, task_id, config_id, origin, content_type, body_bytes, notified_at)"
+            " owner, task_id, config_id, origin, version, body_bytes, notified_at)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, 'q', '', 'o', 't', 'c', 'https://a', 'j', 1, 0)",
             [(*job[:-1], f"d{job.seq}") for job in database.jobs],
         )
@@ -206,7 +207,7 @@ def _store(worker: str | None, is_chunk: bool = False) -> Script[Handed | None]:
     )
     yield Statement(
         "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id, config_id,"
-        " seq, origin, content_type, body_bytes, notified_at, not_before, scheduled_at, waits)"
+        " seq, origin, version, body_bytes, notified_at, not_before, scheduled_at, waits)"
         " VALUES ($1, 'q', '', 'o', 't', 'c', $2, 'https://a', 'j', 1, 0, $3, 0, $4)",
         (f"d{queue.last_seq}", queue.last_seq, to.not_before,
          int(to.may_be_joined and handed is None)),
@@ -284,7 +285,7 @@ def _settle(ask: Ask) -> Script[Reply | None]:
 def _delivery(job: Job) -> Delivery:
     return Delivery(
         id=f"d{job.seq}", subscription_id=QUEUE, tenant="", owner="o", task_id="t", config_id="c",
-        seq=job.seq, origin="https://a", content_type="j", body=b"", redrives=job.redrives,
+        seq=job.seq, origin="https://a", version=WireVersion.V1_0, body=b"", redrives=job.redrives,
         notified_at=NOW, not_before=NOW, attempts=1,
     )  # fmt: skip
 

@@ -148,8 +148,9 @@ class Sql:
             )
         many(
             f"INSERT INTO pushkit_inbox ({', '.join(Note._fields)}, queue_id, sender, delivery_id,"
-            " task_id, missing, late, kid, issued_at, received_at, body, body_bytes, body_sha256)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '', ?, ?, x'6a', 1, 'x')",
+            " task_id, missing, late, version, kid, issued_at, received_at, body, body_bytes,"
+            " body_sha256) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '1.0', '', ?, ?,"
+            " x'6a', 1, 'x')",
             [
                 (*note._replace(not_before=note.not_before + THEN,
                                 scheduled_at=note.scheduled_at + THEN),
@@ -297,6 +298,7 @@ class Transactions:
         said = SimpleNamespace(
             sender=SENDER, delivery_id=f"n{number}", body_sha256="x", task_id=TASK, config_id=None,
             seq=None, kid=None, issued_at=None,
+            update=SimpleNamespace(generation=None, origin="1.0"),
         )  # fmt: skip
         sender = SimpleNamespace(name=SENDER, tasks=TaskPolicy.ANY)
         verified = Verified(cast("Any", sender), None, cast("Any", said), b"j")

@@ -264,6 +264,7 @@ class World:
         )
         draft.headers = [
             ("Content-Type", "application/a2a+json"),
+            ("A2A-Version", "1.0"),
             ("X-A2A-Token", token),
             ("X-A2A-Notification-Token", token),
             ("webhook-id", draft.delivery_id),
@@ -400,9 +401,9 @@ async def decoded_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         rounds[-1] += 1
         loop.call_soon(count)
 
-    def decode(body: bytes) -> TaskUpdate:
+    def decode(body: bytes, stated: str | None = None) -> TaskUpdate:
         rounds.insert(-1, rounds[-1])
-        return decode_update(body)
+        return decode_update(body, stated)
 
     count()
     for module in ("receiver.notification", "receiver.inbox.model"):

@@ -15,6 +15,7 @@ from receiver.inbox.queues import INBOX, new_queue, queue_id_of
 from receiver.inbox.store import (
     Change,
     Sequences,
+    Standing,
     accepted_before,
     jobs_of,
     note_death,
@@ -27,6 +28,7 @@ def store(
     task_id: str | None,
     seq: int | None = 1,
     *,
+    generation: int | None = None,
     body: bytes,
     now: datetime,
     sender: str = "agent",
@@ -37,15 +39,15 @@ def store(
     until: datetime | None = None,  # of that lease
 ) -> Script[int | None]:
     """Store one notification, and return its id; None if the inbox has the delivery already."""
-    sequences, missing, late = Sequences(), 0, False
+    sequences, standing = Sequences(), Standing()
     delivery_id = delivery_id or f"{task_id}#{seq}"
     if (yield from accepted_before([(sender, delivery_id)])):
         return None
     queue_id = queue_id_of(sender, task_id, delivery_id)
-    if task_id is not None and seq is not None:
+    if task_id is not None and (seq, generation) != (None, None):
         key = (sender, task_id, config_id or "")
         yield from sequences.read([key])
-        missing, late = sequences.compare(key, seq)
+        standing = sequences.compare(key, seq, generation)
     moment = to_micros(now)
     queues = yield from INBOX.lock([queue_id])
     write = INBOX.write if queues else INBOX.add
@@ -64,8 +66,10 @@ def store(
         task_id=task_id,
         config_id=config_id,
         seq=seq,
-        missing=missing,
-        late=int(late),
+        missing=standing.missing,
+        late=int(standing.late),
+        version="1.0",
+        generation_before=standing.generation_before,
         kid=kid,
         issued_at=moment,
         received_at=moment,

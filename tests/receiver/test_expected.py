@@ -428,7 +428,7 @@ async def speak_with(
     name, value = header
     draft.jwt_header = "X-A2A-Signature"
     draft.headers.append((changes.pop("name", name), changes.pop("value", value)))
-    if not draft.headers[1][1]:
+    if not dict(draft.headers)["X-A2A-Token"]:
         draft.replace_header("X-A2A-Token")
         draft.replace_header("X-A2A-Notification-Token")
     return await world.receive(draft)

@@ -219,6 +219,9 @@ OF_EVERYBODY: Table = {
     ("Content-Type", "changed"): (
         changed("Content-Type", "text/plain"), "request", "unsupported_media_type",
     ),
+    ("A2A-Version", "missing"): (missing("A2A-Version"), *ACCEPTED),
+    ("A2A-Version", "repeated"): (repeated("A2A-Version"), "content", "malformed_request"),
+    ("A2A-Version", "changed"): (changed("A2A-Version", "0.3"), *ACCEPTED),  # the shape decides
     ("X-A2A-Token", "missing"): (missing("X-A2A-Token"), *ACCEPTED),  # the other spelling is there
     ("X-A2A-Token", "repeated"): (repeated("X-A2A-Token"), *ACCEPTED),  # the same value
     ("X-A2A-Token", "changed"): (changed("X-A2A-Token", OTHER_TOKEN), "token", "invalid_token"),
@@ -249,7 +252,7 @@ HEADERS: dict[str, Table] = {
         # All that is signed: without it, or with another one, the signature is of another request.
         **{
             (name, how): (change(name), "signature", "invalid_signature")
-            for name in ("X-A2A-Token", "X-A2A-Notification-Token")
+            for name in ("A2A-Version", "X-A2A-Token", "X-A2A-Notification-Token")
             for how, change in (
                 ("missing", missing),
                 ("repeated", repeated),

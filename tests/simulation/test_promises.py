@@ -74,7 +74,7 @@ class Case:
             "config_id": "config",
             "seq": 1,
             "origin": "https://hook0.example.com",
-            "content_type": "",
+            "version": "1.0",
             "body_bytes": 2,
             "state": "pending" if state == "in_flight" else state,
             "waits": int(state == "pending"),
@@ -117,8 +117,9 @@ class Case:
         )
         self.inbox.select(
             "INSERT INTO pushkit_inbox (queue_id, place, sender, delivery_id, task_id, kid,"
-            " missing, late, issued_at, received_at, not_before, scheduled_at, body, body_bytes,"
-            " body_sha256) VALUES ('task', ?, ?, ?, 'task', '', 0, 0, 0, 0, 0, 0, '', 0, '')",
+            " missing, late, version, issued_at, received_at, not_before, scheduled_at, body,"
+            " body_bytes, body_sha256)"
+            " VALUES ('task', ?, ?, ?, 'task', '', 0, 0, '1.0', 0, 0, 0, 0, '', 0, '')",
             place,
             sender,
             name,

@@ -514,6 +514,7 @@ def _candidate(task: str | None, seq: int, delivery_id: str, body: bytes) -> Can
         kid="k",
         issued_at=_START,
         body_sha256=body.hex(),
+        update=SimpleNamespace(generation=seq, origin="1.0"),
     )
     trusted = SimpleNamespace(name="agent", tasks=TaskPolicy.ANY)
     verified = Verified(cast("Any", trusted), None, cast("Any", notification), body)
@@ -531,6 +532,8 @@ def _stored(new: inbox_model.NewNotification, number: int) -> inbox_model.Stored
         seq=new.seq,
         missing=new.missing,
         late=bool(new.late),
+        version=new.version,
+        generation_before=new.generation_before,
         issued_at=_START,
         received_at=_START,
         body=new.body,

@@ -165,10 +165,10 @@ def logging_what_came(claims: Any, request: Any) -> object:
     return read_secrets(claims, request)
 
 
-def breaking_on_what_is_new(body: bytes) -> object:
+def breaking_on_what_is_new(body: bytes, stated: str | None = None) -> object:
     if not body.startswith(b'{"statusUpdate"'):
         raise KeyError("statusUpdate")
-    return decode_update(body)
+    return decode_update(body, stated)
 
 
 HTTP = [party.name for party in parties() if party.name.startswith("http-")]

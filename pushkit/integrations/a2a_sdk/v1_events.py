@@ -3,7 +3,7 @@
 A message has the same members as the neutral class, under the same names and in the order of the
 tables. `_WRITERS` has the members with another type (states as numbers, times and JSON as
 messages). A message that cannot be encoded so is converted to the neutral form, whose error says
-what is wrong.
+what is wrong. An event of a later SDK, which no table describes, is written as protobuf writes it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from a2a.types import a2a_pb2
 from google.protobuf import struct_pb2, timestamp_pb2
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
+from google.protobuf.message import Message
 
 from pushkit.a2a import (
     NativeUpdate,
@@ -55,7 +56,7 @@ def native_update(event: PushEvent) -> NativeUpdate:
     Raises:
         InvalidUpdateError: The object is not an event that is pushed.
     """
-    known = _KINDS.get(type(event))
+    known = _KINDS.get(type(event)) or _later_kind(event)
     if known is None:
         expected = " or ".join(kind.__name__ for kind in _KINDS)
         raise InvalidUpdateError(f"event: found a {type(event).__name__}, expected a {expected}")
@@ -65,7 +66,7 @@ def native_update(event: PushEvent) -> NativeUpdate:
     state, is_partial, is_bare = None, False, False
     if isinstance(own, a2a_pb2.TaskArtifactUpdateEvent):
         is_partial = not own.last_chunk
-    else:
+    elif kind is not UpdateKind.UNKNOWN:
         status = own.status  # a new object at each access
         state = _STATES.get(status.state, TaskState.UNKNOWN)
         if state is TaskState.WORKING and kind is UpdateKind.STATUS_UPDATE:
@@ -73,7 +74,7 @@ def native_update(event: PushEvent) -> NativeUpdate:
     return _Copied(
         kind=kind,
         task_id=own.id if isinstance(own, a2a_pb2.Task) else own.task_id,
-        context_id=own.context_id,
+        context_id=getattr(own, "context_id", None),
         state=state,
         is_partial=is_partial,
         is_bare=is_bare,
@@ -112,6 +113,16 @@ class _Copied(NativeUpdate):
 # --- the tables of 1.0, over protobuf messages ---------------------------------------------------
 
 _Writer: TypeAlias = Callable[[Any], JsonValue]
+
+
+def _later_kind(event: Any) -> tuple[UpdateKind, str, _Writer] | None:
+    """Return how a later SDK's event of a task is written; None if it is no event."""
+    if not isinstance(event, Message) or isinstance(event, a2a_pb2.Message):
+        return None
+    for field in a2a_pb2.StreamResponse.DESCRIPTOR.fields:
+        if field.message_type == event.DESCRIPTOR and hasattr(event, "task_id"):
+            return UpdateKind.UNKNOWN, field.json_name, MessageToDict
+    return None
 
 
 def _over_messages(table: Table) -> _Writer:

@@ -174,6 +174,23 @@ def _jwts() -> Iterator[Vector]:
         "signed as it is",
         jwt_request(body=json.dumps(json.loads(BODIES["1.0-status"][2]), indent=2) + "\n"),
     )
+    for name, stated in (("stated", "1.0"), ("misstated", "0.3"), ("later", "9.9")):
+        yield accepted(
+            f"jwt-version-{name}",
+            f"A2A-Version is {stated}, the body is of 1.0",
+            jwt_request(headers=[("A2A-Version", stated)]),
+        )
+    for name, body in (
+        ("as-in-1.0", '{"messageUpdate":{"taskId":"task-1","message":{"text":"hi"}}}'),
+        ("as-in-0.3", '{"kind":"progress","taskId":"task-1","percent":40}'),
+    ):
+        yield accepted(
+            f"jwt-later-kind-{name}",
+            "a kind that no version has: its sender would give up if it were refused",
+            jwt_request(body=body),
+            a2a=name.removeprefix("as-in-"),
+            level="may",
+        )
     yield accepted("jwt-without-webhook-id", "the header is not needed", jwt_request(webhook_id=""))
     yield accepted(
         "jwt-token-x-a2a-token",
@@ -190,6 +207,14 @@ def _http_signatures() -> Iterator[Vector]:
         ("rs256", "rsa-v1_5-sha256"),
     ):
         yield accepted(f"http-{kid}", alg, http_signature_request(kid=kid, alg=alg))
+    covered = "@method @target-uri content-type content-digest webhook-id a2a-version"
+    yield accepted(
+        "http-version-covered",
+        "A2A-Version, which is covered",
+        http_signature_request(
+            covers=f"{covered} x-a2a-notification-token", extra=[("A2A-Version", "1.0")]
+        ),
+    )
 
 
 def _standard_webhooks() -> Iterator[Vector]:

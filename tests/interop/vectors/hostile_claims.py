@@ -211,6 +211,11 @@ def _beyond_the_jwt() -> Iterator[Vector]:
         ("of-no-version", '{"hello":"world"}', "unrecognised_body"),
         ("array", "[]", "unrecognised_body"),
         (
+            "of-two-later-kinds",
+            '{"x":{"taskId":"task-1"},"y":{"taskId":"task-1"}}',
+            "unrecognised_body",
+        ),
+        (
             "two-updates",
             '{"task":{"id":"task-1"},"message":{"messageId":"m"}}',
             "unrecognised_body",

@@ -76,6 +76,11 @@ def _http_signatures() -> Iterator[Vector]:
         "a second token header, which is not covered",
         make(extra=[("X-A2A-Token", TOKEN)]),
     )
+    yield refused(
+        "http-version-added",
+        "A2A-Version, which is not covered",
+        make(extra=[("A2A-Version", "0.3")]),
+    )
 
 
 def _standard_webhooks() -> Iterator[Vector]:

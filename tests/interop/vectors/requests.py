@@ -233,6 +233,7 @@ def http_signature_request(
         "content-digest": f"sha-256=:{base64.b64encode(digest).decode()}:",
         "webhook-id": DELIVERY,
         "x-a2a-notification-token": TOKEN,
+        "a2a-version": "1.0",
         "@method": "POST",
         "@target-uri": uri,
     }

@@ -33,6 +33,7 @@ from pushkit.a2a import (
     encode_update,
     format_push_config,
     parse_push_config,
+    parse_update,
 )
 from pushkit.errors import InvalidUpdateError
 
@@ -166,6 +167,10 @@ PROBES: dict[str, Probe] = {
     "metadata of an artifact": produced(lambda artifact: artifact.metadata, metadata=META),
     "metadata of a status or artifact update": Probe(
         update=status(metadata=META), find=lambda found: found.metadata
+    ),
+    "generation of a task": Probe(update=status(generation=7), find=lambda found: found.generation),
+    "an update of an unknown kind, read in 1.0": Probe(
+        update=parse_update({"messageUpdate": {"taskId": "t"}}), find=lambda found: found.name
     ),
     "metadata of an artifact's part": part("metadata", TextPart(text="x", metadata=META)),
     "`append` and `last_chunk`": Probe(

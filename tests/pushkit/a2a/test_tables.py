@@ -26,7 +26,7 @@ TABLES: dict[str, Mapping[WireVersion, Table]] = {
     "artifact": ARTIFACT | {AGENTVAULT: agentvault.ARTIFACT},
     "config": CONFIGS,
 }
-NOT_ON_THE_WIRE = {"extra", "envelope_extra", "left_out", "origin"}
+NOT_ON_THE_WIRE = {"extra", "envelope_extra", "left_out", "misstated", "origin"}
 # What a version says in another object than the neutral form, or not in a member of its own.
 ELSEWHERE = {
     ("task", "id", AGENTVAULT): "`taskId`",

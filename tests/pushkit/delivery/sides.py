@@ -24,7 +24,7 @@ SIDES: Final = ("one by one", "together")
 
 _DELIVERIES = (
     "SELECT task_id, owner, seq, state, waits, status, attempts, last_status, last_error,"
-    " idempotency_key, content_type, origin,"
+    " idempotency_key, version, origin,"
     " (SELECT b.body FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id),"
     " finished_at IS NULL"
     " FROM pushkit_deliveries WHERE owner LIKE $1 ORDER BY task_id, owner, seq"

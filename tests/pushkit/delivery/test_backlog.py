@@ -16,8 +16,10 @@ from pushkit import (
     StatusUpdate,
     TaskState,
     TaskStatus,
+    TaskUpdate,
     TextPart,
 )
+from pushkit.a2a import parse_update
 from pushkit.outbox.model import Delivery
 from tests.clock import Clock
 from tests.eventually import eventually
@@ -140,6 +142,7 @@ async def test_nothing_is_dropped_without_coalesce(senders: Senders) -> None:
     "kept",
     [
         pytest.param(artifact, id="an artifact"),
+        pytest.param(lambda: parse_update({"later": {"taskId": "task-1"}}), id="a later kind"),
         pytest.param(said, id="a working that says something"),
         pytest.param(lambda: said(TaskState.INPUT_REQUIRED), id="input-required"),
         pytest.param(lambda: said(TaskState.AUTH_REQUIRED), id="auth-required"),
@@ -147,7 +150,7 @@ async def test_nothing_is_dropped_without_coalesce(senders: Senders) -> None:
     ],
 )
 async def test_updates_that_must_not_be_missed_are_never_dropped(
-    senders: Senders, kept: Callable[[], StatusUpdate | ArtifactUpdate]
+    senders: Senders, kept: Callable[[], TaskUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
@@ -160,14 +163,23 @@ async def test_updates_that_must_not_be_missed_are_never_dropped(
     assert refusals(await sender.notify(status("input-required"))) == ["backlog_full"]
 
 
-async def test_an_artifact_does_not_displace_the_newest_working(senders: Senders) -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(artifact, id="an artifact"),
+        pytest.param(lambda: parse_update({"later": {"taskId": "task-1"}}), id="a later kind"),
+    ],
+)
+async def test_what_is_no_status_does_not_displace_the_newest_working(
+    senders: Senders, other: Callable[[], TaskUpdate]
+) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status("working"))
     await sender.notify(status("working"))
-    await sender.notify(artifact())
+    await sender.notify(other())
     assert await pending(sender) == [2, 3]
-    assert refusals(await sender.notify(artifact())) == ["backlog_full"]
+    assert refusals(await sender.notify(other())) == ["backlog_full"]
 
 
 async def test_a_delivery_in_flight_is_never_dropped(senders: Senders) -> None:

@@ -74,6 +74,7 @@ async def test_a_request_has_the_headers_of_the_wire_profile(
     claims = request.claims(senders.public_keys())
 
     assert request.headers.one("Content-Type") == "application/a2a+json"
+    assert request.headers.one("A2A-Version") == "1.0"
     assert request.headers.one("User-Agent") == USER_AGENT
     assert request.headers.one("Accept-Encoding") == "identity"
     assert request.headers.one("X-A2A-Token") == "token"

@@ -366,7 +366,8 @@ async def test_with_a_snapshot_every_version_gets_its_own_body(sender: PushSende
     await sender.subscribe("task-1", HOOK, version="0.3", owner="old")
     await sender.notify(status(), snapshot=task())
     found = {
-        d.owner: (d.content_type, json.loads(d.body)) for d in await sender.deliveries("task-1")
+        d.owner: (d.version.content_type, json.loads(d.body))
+        for d in await sender.deliveries("task-1")
     }
     assert found["new"][0] == "application/a2a+json"
     assert list(found["new"][1]) == ["statusUpdate"]

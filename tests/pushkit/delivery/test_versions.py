@@ -22,6 +22,7 @@ from pushkit import (
     WireVersion,
     decode_update,
 )
+from pushkit.a2a import parse_update
 from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status, task
 
 CONFIGS: dict[WireVersion, Callable[[str], dict[str, Any]]] = {
@@ -55,8 +56,9 @@ async def test_each_version_gets_its_own_body_of_a_status(
     assert found["1.0"].keys() == {"statusUpdate"}
     assert found["agentvault-0.2"].keys() == {"taskId", "state", "timestamp"}
     for each in webhook.received:
-        update = decode_update(each.body)
-        assert update.origin == each.path.removeprefix("/")
+        stated = each.headers.one("A2A-Version")
+        update = decode_update(each.body, stated)
+        assert update.origin == stated == each.path.removeprefix("/")
         assert update.task_id == "task-1"
         assert update.state == "working"
 
@@ -208,3 +210,32 @@ async def test_every_version_gets_a_test_notification_of_its_own(
     assert {each.path for each in webhook.received} == {f"/{version}" for version in CONFIGS}
     for each in webhook.received:
         assert decode_update(each.body).origin == each.path.removeprefix("/")
+
+
+async def test_a_delivery_states_the_version_of_its_body_after_the_subscription_has_another(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    for version in (WireVersion.V0_3, WireVersion.V0_1):
+        config = CONFIGS[version](webhook.url(f"/{version}"))
+        await sender.subscribe("task-1", config, version=version)
+        await sender.notify(status(), snapshot=task())
+    await deliver_due(sender)
+    stated = [each.headers.one("A2A-Version") for each in webhook.received]
+    assert stated == ["0.3", "0.1"]
+    assert [decode_update(each.body).origin for each in webhook.received] == stated
+
+
+async def test_an_update_of_a_later_kind_is_sent_as_it_is_and_the_task_to_earlier_clients(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    await subscribe_all(sender, webhook)
+    document: dict[str, Any] = {"messageUpdate": {"taskId": "task-1", "generation": 7}}
+    result = await sender.notify(parse_update(document), snapshot=task())
+    await deliver_due(sender)
+
+    found = bodies(webhook)
+    assert found["1.0"] == document
+    assert found["0.3"]["kind"] == "task"
+    assert found["0.1"]["id"] == "task-1"
+    [refused] = result.refused  # AgentVault has no notification of a task
+    assert refused.code == "invalid_update"

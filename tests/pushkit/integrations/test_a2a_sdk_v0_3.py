@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from a2a.compat.v0_3 import types as v0_3
 
-from pushkit import Filter, PushSender
+from pushkit import Filter, PushSender, WireVersion
 from pushkit.errors import StorageError
 from pushkit.events.model import Event
 from pushkit.events.sender import PushConfigRefused
@@ -138,7 +138,7 @@ async def test_a_task_is_enqueued_whole(push: PushSender) -> None:
     await PushkitConfigStore(push).set_info("task-1", config())
     await PushkitNotificationSender(push).send_notification(task())
     [delivery] = await push.deliveries("task-1")
-    assert delivery.content_type == "application/json"
+    assert delivery.version is WireVersion.V0_3
     assert v0_3.Task.model_validate_json(delivery.body) == task()
 
 

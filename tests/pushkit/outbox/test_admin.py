@@ -383,7 +383,7 @@ async def test_more_than_a_batch_is_redriven(desk: Desk) -> None:
 def _copied(number: int) -> Script[None]:
     """Store so many copies of the only delivery."""
     columns = (
-        "subscription_id, tenant, owner, task_id, config_id, origin, content_type, body_bytes,"
+        "subscription_id, tenant, owner, task_id, config_id, origin, version, body_bytes,"
         " notified_at, not_before, scheduled_at"
     )
     yield Statement(

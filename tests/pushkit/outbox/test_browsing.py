@@ -40,7 +40,7 @@ def test_a_page_that_is_not_full_says_where_the_next_one_begins(ledger: Ledger) 
 def store_many_more(ledger: Ledger, *, owner: str) -> None:
     """Store copies of the only delivery, as many as a page looks through, delivered."""
     columns = (
-        "subscription_id, tenant, task_id, config_id, origin, content_type, body_bytes,"
+        "subscription_id, tenant, task_id, config_id, origin, version, body_bytes,"
         " notified_at, not_before, scheduled_at"
     )
     ledger.query(

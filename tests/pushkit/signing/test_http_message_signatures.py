@@ -54,6 +54,7 @@ BODY = '{"text":"Grüße"}'.encode()
 URL = "https://client.example.com/a2a/push?x=1"
 FIELDS = [
     ("Content-Type", "application/a2a+json"),
+    ("A2A-Version", "1.0"),
     ("X-A2A-Token", "abc"),
     ("X-A2A-Notification-Token", "abc"),
     ("webhook-id", "dlv_1"),
@@ -71,6 +72,7 @@ COVERED = (
     "content-type",
     "content-digest",
     "webhook-id",
+    "a2a-version",
     "x-a2a-token",
     "x-a2a-notification-token",
 )
@@ -257,7 +259,7 @@ def test_a_request_without_a_required_component_is_not_signed() -> None:
         with pytest.raises(ConfigError, match=name.lower()):
             signed(fields=fields)
     with pytest.raises(ConfigError, match="x-a2a-token"):
-        signed(fields=[*FIELDS[:1], ("X-A2A-Token", "a\nb"), *FIELDS[3:]])
+        signed(fields=[*FIELDS[:1], ("X-A2A-Token", "a\nb"), *FIELDS[4:]])
     with pytest.raises(ConfigError, match="target-uri"):
         signed(url="https://client.example.com/ü")
 

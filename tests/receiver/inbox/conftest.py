@@ -52,10 +52,19 @@ class Shelf:
         *,
         sender: str = "agent",
         config_id: str = "config-1",
+        generation: int | None = None,
         body: bytes = BODY,
     ) -> int | None:
         return self.run(
-            store(task_id, number, body=body, now=self.now, sender=sender, config_id=config_id)
+            store(
+                task_id,
+                number,
+                generation=generation,
+                body=body,
+                now=self.now,
+                sender=sender,
+                config_id=config_id,
+            )
         )
 
     def stored(self, number: int = 1, task_id: str | None = "task-1", *, body: bytes = BODY) -> int:

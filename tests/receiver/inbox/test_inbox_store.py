@@ -108,6 +108,26 @@ def test_gaps_and_late_updates_are_reported(shelf: Shelf) -> None:
     ]
 
 
+def test_generations_that_do_not_follow_are_reported(shelf: Shelf) -> None:
+    large = 2**62
+    for seq, generation in ((1, 1), (2, None), (3, 4), (5, large), (4, 2), (6, 1), (7, 2)):
+        shelf.store(seq, generation=generation)
+
+    rows = shelf.query(
+        "SELECT seq, missing, late, generation_before FROM pushkit_inbox ORDER BY id"
+    )
+
+    assert [tuple(row) for row in rows] == [
+        (1, 0, 0, None),
+        (2, 0, 0, None),
+        (3, 0, 0, 1),
+        (5, 1, 0, 4),
+        (4, 0, 1, None),
+        (6, 0, 0, large),
+        (7, 0, 0, None),
+    ]
+
+
 # --- order ----------------------------------------------------------------------------------------
 
 

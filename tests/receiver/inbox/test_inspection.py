@@ -434,8 +434,8 @@ def test_a_page_of_rare_notifications_is_full_in_a_large_inbox(
 def copies_of(delivery_id: str, *, count: int, named: str) -> str:
     """Return the statement that stores a notification many times more, under other ids."""
     columns = (
-        "queue_id, place, sender, missing, late, kid, issued_at, received_at, body, body_bytes,"
-        " body_sha256, not_before, scheduled_at, state, unmatched"
+        "queue_id, place, sender, missing, late, version, kid, issued_at, received_at, body,"
+        " body_bytes, body_sha256, not_before, scheduled_at, state, unmatched"
     )
     return (
         f"INSERT INTO pushkit_inbox (delivery_id, {columns})"  # noqa: S608  # ours

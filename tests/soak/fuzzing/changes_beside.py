@@ -64,6 +64,9 @@ def another_body_signed(draft: Draft, chance: Random) -> None:
         {"statusUpdate": {"taskId": task, "status": status}, "task": {"id": task}},
         {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "t"}]}},
         {"artifactUpdate": {"taskId": task, "artifact": chance.choice(ODD)}},
+        {"laterUpdate": {"taskId": task, "generation": chance.choice(ODD)}},
+        {"laterUpdate": {"taskId": chance.choice(ODD)}, "x": chance.choice(ODD)},
+        {"kind": "later", "taskId": task, "x": chance.choice(ODD)},
         {chance.choice(["kind", "task", "status"]): chance.choice(ODD)},
         chance.choice(ODD),
     ]
@@ -85,8 +88,19 @@ def another_body_sent(draft: Draft, chance: Random) -> None:
 FIELDS = [
     *(*TOKEN_HEADERS, "Authorization", "X-A2A-Signature", "X-Api-Key", "X-Event-Id"),
     *("webhook-id", "webhook-timestamp", "webhook-signature", "Signature", "Signature-Input"),
-    *("Content-Digest", "Content-Type", "Content-Encoding", "Host", "Forwarded"),
+    *("Content-Digest", "Content-Type", "Content-Encoding", "Host", "Forwarded", "A2A-Version"),
 ]
+
+
+def a_later_kind(draft: Draft, _: Random) -> None:
+    if not (draft.party.id_field or "").startswith("/"):  # else its id is in the body
+        draft.body = draft.body.replace(b'"statusUpdate"', b'"laterUpdate"', 1)
+
+
+def another_version_stated(draft: Draft, chance: Random) -> None:
+    draft.put(
+        "A2A-Version", *chance.choice([[], ["0.1"], ["0.3"], ["1.1"], ["agentvault-0.2"], ["?"]])
+    )
 
 
 def any_field(draft: Draft, chance: Random) -> None:

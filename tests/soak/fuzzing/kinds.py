@@ -84,7 +84,13 @@ _TABLE: Mapping[tuple[str, ...], list[Change]] = {
     (WEBHOOKS,): [before.by_another_secret, before.shifted_boundary],
 }
 _HARMLESS: Mapping[tuple[str, ...], list[Change]] = {
-    (): [beside.one_spelling_of_the_token, beside.harmless_fields, before.with_a_query],
+    (): [
+        beside.one_spelling_of_the_token,
+        beside.harmless_fields,
+        beside.a_later_kind,
+        beside.another_version_stated,
+        before.with_a_query,
+    ],
     ALL_SCHEMES: [before.within_the_window],
     (JWT,): [
         before.more_claims,

@@ -26,6 +26,7 @@ __all__ = [
     "MARK",
     "NOT_JWT",
     "TOKEN_HEADERS",
+    "VERSION",
     "Draft",
     "Evidence",
     "Request",
@@ -38,6 +39,7 @@ Json = dict[str, Any]
 Fields = list[tuple[str, str]]
 
 MARK = "the-body-is-private"
+VERSION = "a2a-version"
 TOKEN_HEADERS = ("x-a2a-token", "x-a2a-notification-token", "a2a-notification-token")
 ALGORITHM_NAMES = {
     Algorithm.ES256: "ecdsa-p256-sha256",
@@ -132,7 +134,7 @@ class Draft:
         self.target, self.url = party.path, party.url
         self.key = party.keys[0] if party.keys else None
         self.secret = party.secret
-        self.fields = [("Content-Type", "application/a2a+json")]
+        self.fields = [("Content-Type", "application/a2a+json"), ("A2A-Version", "1.0")]
         if party.states_ids and party.profile == "standard":
             self.fields.append(("webhook-id", self.number))
             self.fields.append(("webhook-timestamp", str(self.at)))
@@ -313,8 +315,8 @@ def careful_json(data: bytes) -> Any:
 def _sign_http(draft: Draft) -> tuple[Fields, Evidence]:
     assert draft.key is not None
     digest = f"sha-256=:{b64encode(hashlib.sha256(draft.body).digest()).decode()}:"
-    tokens = [name for name in TOKEN_HEADERS if draft.value(name) is not None]
-    names = ["@method", "@target-uri", "content-type", "content-digest", "webhook-id", *tokens]
+    there = [name for name in (VERSION, *TOKEN_HEADERS) if draft.value(name) is not None]
+    names = ["@method", "@target-uri", "content-type", "content-digest", "webhook-id", *there]
     derived = {"@method": draft.method, "@target-uri": draft.url, "content-digest": digest}
     values = {name: derived.get(name) or draft.value(name) for name in names}
     covers = {k: v for k, v in values.items() if v is not None and k not in draft.uncovered}

@@ -16,6 +16,7 @@ from tests.soak.fuzzing.exchange import Exchange, credentials_of, minted_for
 from tests.soak.fuzzing.making import (
     MARK,
     TOKEN_HEADERS,
+    VERSION,
     Evidence,
     careful_json,
     sha256,
@@ -225,7 +226,7 @@ def coverage(seen: Exchange) -> str | None:
 
     def holds(one: Evidence, _: Party) -> bool:
         covers, request = one.covers or {}, seen.request
-        there = [name for name in TOKEN_HEADERS if request.all(name)]
+        there = [name for name in (VERSION, *TOKEN_HEADERS) if request.all(name)]
         must = {"@method", "@target-uri", "content-type", "content-digest", "webhook-id", *there}
         arrived = {name: ", ".join(request.all(name)) for name in covers if name[0] != "@"}
         stands = {name: value for name, value in covers.items() if name[0] != "@"}
@@ -348,7 +349,8 @@ def _key(seen: Exchange) -> tuple[str, str] | None:
 
 
 def _task_of(seen: Exchange) -> str | None:
-    return _member(seen.request.body, "/statusUpdate/taskId")
+    places = ("/statusUpdate/taskId", "/laterUpdate/taskId")
+    return next(filter(None, (_member(seen.request.body, place) for place in places)), None)
 
 
 def _member(data: bytes, pointer: str) -> str | None:
