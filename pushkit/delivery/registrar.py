@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
@@ -185,9 +185,16 @@ class Found(NamedTuple):
 
 
 def change_subscriptions(
-    database: Database, change: SubscriptionChange, chosen: Chosen, *, resend: bool = False
+    database: Database,
+    change: SubscriptionChange,
+    chosen: Chosen,
+    *,
+    resend: bool = False,
+    disabled_by: Collection[DisabledBy] | None = None,
 ) -> Script[Found]:
     """Change the chosen subscriptions; return them as they were before.
+
+    With `disabled_by`, only those that one of these disabled.
 
     - `PAUSED`: what their workers have not begun waits.
     - `RESUMED`: each goes on with the first delivery of its queue.
@@ -196,6 +203,8 @@ def change_subscriptions(
     - `REMOVED`: their unfinished deliveries are cancelled (A2A 1.0 §3.1.10).
     """
     found, now = yield from _lock(database, chosen)
+    if disabled_by is not None:
+        found = [each for each in found if each.disabled_by in disabled_by]
     again: list[str] = []
     for each in found:
         match change:

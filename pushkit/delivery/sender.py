@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -75,7 +75,9 @@ from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.options import checked
+from pushkit.outbox import clients
 from pushkit.outbox import store as outbox
+from pushkit.outbox.clients import DeliveryProgress
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
 from pushkit.scheduling.ending import cancelled, check_may_close
@@ -86,7 +88,14 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly, read_now
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.filters import requested_filter
-from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription
+from pushkit.subscriptions.model import (
+    EVERYTHING,
+    DisabledBy,
+    Filter,
+    Profile,
+    Subscription,
+    SubscriptionKey,
+)
 from pushkit.subscriptions.store import open_subscription
 from pushkit.url import unchecked_host
 
@@ -625,6 +634,7 @@ class PushSender:
         owner: str = "",
         tenant: str = "",
         resend: bool = False,
+        disabled_by: Collection[DisabledBy] | None = None,
     ) -> int:
         """Enable subscriptions that were disabled by `disable`, by a 410 or by constant failure.
 
@@ -634,12 +644,15 @@ class PushSender:
             owner: The client that registered it.
             tenant: The tenant of the task.
             resend: Bring back the deliveries that were cancelled with it; ids and `seq` stay.
+            disabled_by: Only those that one of these disabled; by default all.
 
         Returns:
             How many subscriptions were found, as `pause`.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        return await self._change(SubscriptionChange.ENABLED, choice, resend=resend)
+        return await self._change(
+            SubscriptionChange.ENABLED, choice, resend=resend, disabled_by=disabled_by
+        )
 
     async def send_test(
         self,
@@ -666,10 +679,17 @@ class PushSender:
         return list(sent.deliveries)
 
     async def _change(
-        self, change: SubscriptionChange, choice: Choice, *, resend: bool = False
+        self,
+        change: SubscriptionChange,
+        choice: Choice,
+        *,
+        resend: bool = False,
+        disabled_by: Collection[DisabledBy] | None = None,
     ) -> int:
         found = await self._database.write_patiently(
-            lambda: change_subscriptions(self._database, change, choice, resend=resend)
+            lambda: change_subscriptions(
+                self._database, change, choice, resend=resend, disabled_by=disabled_by
+            )
         )
         self.worker.changed()
         return report_changed(self.events, change, found.subscriptions, self._clock())
@@ -690,6 +710,16 @@ class PushSender:
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
         return await self._database.read(subscriptions.of_owner(**choice._asdict()))
+
+    async def progress(
+        self, task_id: str, config_id: str, *, owner: str = "", tenant: str = ""
+    ) -> DeliveryProgress | None:
+        """Return how far the deliveries of one of an owner's configs are; None if there is none.
+
+        A config that was withdrawn as its task ended counts as long as deliveries of it are kept.
+        """
+        choice = await self._choice(tenant, task_id, owner, config_id)
+        return await self._database.read(clients.progress(SubscriptionKey(*choice[:3], config_id)))
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
         """Return all owners' active subscriptions to a task: for the agent, not for clients."""

@@ -1,0 +1,24 @@
+"""The extensions of push configs: their URIs, and how a card declares them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pushkit.bounded_json import JsonObject
+from pushkit.subscriptions.filters import FILTER_EXTENSION
+
+STATE_EXTENSION: Final = "urn:pushkit:delivery-state:v1"
+"""Clients ask how far the deliveries of a config are, and enable one that failures disabled."""
+
+_DESCRIPTIONS: Final = {
+    FILTER_EXTENSION: "a push config says which updates it wants",
+    STATE_EXTENSION: "how far the notifications of a push config are, and enabling it again",
+}
+
+
+def declarations() -> list[JsonObject]:
+    """Return the extensions as members of a card's `capabilities.extensions`; none is required."""
+    return [
+        {"uri": uri, "description": description, "required": False}
+        for uri, description in _DESCRIPTIONS.items()
+    ]
