@@ -25,7 +25,12 @@ from pushkit.delivery.sender import PushSender
 from pushkit.errors import MalformedJsonError, PushkitError
 from pushkit.integrations.asgi import JwksApp, answer
 from pushkit.integrations.config_errors import config_errors
-from pushkit.integrations.push_config_api import PushConfigApi, PushConfigAsgi, TaskCheck
+from pushkit.integrations.push_config_api import (
+    PushConfigApi,
+    PushConfigAsgi,
+    TaskCheck,
+    TaskOf,
+)
 from pushkit.integrations.push_config_api.asgi import OwnerOfScope
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, json_rpc_error
 from pushkit.logs import RepeatedLog
@@ -103,6 +108,8 @@ class PushMiddleware:
         filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
             of an owner when it sets a config.
         min_interval: At most one post of a stream's chunks in this time; None to post each.
+        snapshot: As for `PushConfigApi`: with it, clients that set a config by its method can ask
+            for the task as it stands. One that comes with a message has no need of it.
     """
 
     def __init__(
@@ -115,13 +122,16 @@ class PushMiddleware:
         max_body_bytes: int = 16 * 1024 * 1024,
         filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
         min_interval: timedelta | None = GATHERED_EVERY,
+        snapshot: TaskOf | None = None,
     ) -> None:
         self._app = app
         self._push = push
         self._owner = owner
         self._max_body_bytes = max_body_bytes
         self._filter_of = filter_chooser(filter, min_interval)
-        api = PushConfigApi(push, task_exists=task_exists, filter=self._filter_of)
+        api = PushConfigApi(
+            push, task_exists=task_exists, filter=self._filter_of, snapshot=snapshot
+        )
         self._configs = PushConfigAsgi(api, owner=owner)
         self._extensions = api.extensions
         self._keys = JwksApp(push)

@@ -15,7 +15,7 @@ from datetime import datetime
 from inspect import isawaitable
 from typing import Final, TypeAlias
 
-from pushkit.a2a import WireVersion, format_push_config, parse_push_config
+from pushkit.a2a import Task, WireVersion, format_push_config, parse_push_config
 from pushkit.a2a.kinds import format_timestamp
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.delivery.error_codes import told_to_client
@@ -23,6 +23,7 @@ from pushkit.delivery.sender import PushSender
 from pushkit.errors import InvalidPushConfigError, PushkitError, UnsupportedVersionError
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
+from pushkit.integrations.push_config_api.extensions import SNAPSHOT_EXTENSION
 from pushkit.logs import RepeatedLog
 from pushkit.outbox.clients import DeliveryProgress
 from pushkit.subscriptions.filters import FILTER_EXTENSION, FilterOf, write_filter
@@ -46,6 +47,7 @@ class Caller:
 
 
 TaskCheck: TypeAlias = Callable[[Caller, str], bool | Awaitable[bool]]
+TaskOf: TypeAlias = Callable[[Caller, str], Awaitable[Task | None]]
 Params: TypeAlias = Mapping[str, JsonValue]
 
 
@@ -60,15 +62,20 @@ class Configs:
     """The methods, over a sender. Their results never contain a secret.
 
     Without a sender, push notifications are not supported. `task_exists` returns whether a task
-    exists that this caller may follow.
+    exists that this caller may follow, `task_of` the task as this caller sees it.
     """
 
     def __init__(
-        self, sender: PushSender | None, task_exists: TaskCheck | None, filter_of: FilterOf
+        self,
+        sender: PushSender | None,
+        task_exists: TaskCheck | None,
+        filter_of: FilterOf,
+        task_of: TaskOf | None,
     ) -> None:
         self._sender = sender
         self._task_exists = task_exists
         self._filter_of = filter_of
+        self._task_of = task_of
         self._faults = RepeatedLog(_log)
 
     async def call(
@@ -101,16 +108,26 @@ class Configs:
             member = "id" if call.version is V0_1 else "taskId"
             raise ApiError(ErrorKind.PARAMS, f"{member}: expected the id of a task")
         caller, sender = call.caller, await self._sender_for(call.caller, config.task_id)
+        task_id, task_of = config.task_id, self._task_of
+        asked = config.extra.get(SNAPSHOT_EXTENSION, False)
+        if not isinstance(asked, bool):
+            raise ApiError(ErrorKind.PARAMS, f"{SNAPSHOT_EXTENSION}: expected true or false")
+
+        async def read(_owner: str) -> Task | None:
+            return None if task_of is None else await task_of(caller, task_id)
+
+        has_snapshot = asked and task_of is not None
         with config_errors(sender, caller.owner, self._faults, _api_error):
             stored = await sender.subscribe(
-                config.task_id,
+                task_id,
                 config,
                 version=call.version,
                 owner=caller.owner,
                 tenant=caller.tenant,
                 filter=self._filter_of(caller.owner),
+                snapshot=read if has_snapshot else None,
             )
-        return _written(stored, call.version)
+        return _written(stored, call.version, has_snapshot=has_snapshot)
 
     async def get_0_1(self, call: _Call) -> JsonValue:
         """Return the config of a task; null if none is set (0.1 §7.6)."""
@@ -265,7 +282,9 @@ def _check_id(name: str, value: str) -> None:
         )
 
 
-def _written(subscription: Subscription, version: WireVersion) -> JsonObject:
+def _written(
+    subscription: Subscription, version: WireVersion, *, has_snapshot: bool = False
+) -> JsonObject:
     """Return the config as a client may read it: without token and credentials, with its filter.
 
     Answers are logged and cached, and the client that registered the secrets has them.
@@ -276,7 +295,8 @@ def _written(subscription: Subscription, version: WireVersion) -> JsonObject:
         id=key.config_id,
         task_id=key.task_id,
         tenant=key.tenant or None,
-        extra={FILTER_EXTENSION: filtered} if filtered else {},
+        extra=({FILTER_EXTENSION: filtered} if filtered else {})
+        | ({SNAPSHOT_EXTENSION: True} if has_snapshot else {}),
         origin=version,
     )
     return format_push_config(config, version)

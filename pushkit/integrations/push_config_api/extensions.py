@@ -9,16 +9,20 @@ from pushkit.subscriptions.filters import FILTER_EXTENSION
 
 STATE_EXTENSION: Final = "urn:pushkit:delivery-state:v1"
 """Clients ask how far the deliveries of a config are, and enable one that failures disabled."""
+SNAPSHOT_EXTENSION: Final = "urn:pushkit:push-snapshot:v1"
+"""A member of a config, `true`: the task as it stands is the first notification."""
 
 _DESCRIPTIONS: Final = {
     FILTER_EXTENSION: "a push config says which updates it wants",
+    SNAPSHOT_EXTENSION: "a push config asks for the task as it stands, ahead of its updates",
     STATE_EXTENSION: "how far the notifications of a push config are, and enabling it again",
 }
 
 
-def declarations() -> list[JsonObject]:
+def declarations(*, has_snapshots: bool) -> list[JsonObject]:
     """Return the extensions as members of a card's `capabilities.extensions`; none is required."""
     return [
         {"uri": uri, "description": description, "required": False}
         for uri, description in _DESCRIPTIONS.items()
+        if has_snapshots or uri != SNAPSHOT_EXTENSION
     ]

@@ -20,6 +20,7 @@ from pushkit.integrations.push_config_api.configs import (
     METHODS,
     Configs,
     TaskCheck,
+    TaskOf,
     check_version,
     number,
     optional_text,
@@ -89,6 +90,9 @@ class PushConfigApi:
             every task id, even to that of another client's present or future task.
         max_body_bytes: The length of the longest request.
         filter: Which updates clients get: a `Filter`, or a function that returns an owner's.
+        snapshot: Returns a task as a caller sees it, given the `Caller` and the task id; None for
+            no such task. A coroutine function. With it, clients can ask for the task as it stands
+            as the first notification (`urn:pushkit:push-snapshot:v1`); see `PushSender.subscribe`.
 
     Raises:
         ConfigError: An argument has a wrong type.
@@ -102,10 +106,12 @@ class PushConfigApi:
         task_exists: TaskCheck | None,
         max_body_bytes: Count = 64 * 1024,
         filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
+        snapshot: TaskOf | None = None,
     ) -> None:
         self.max_body_bytes = max_body_bytes
         self._sender = sender
-        self._configs = Configs(sender, task_exists, filter_chooser(filter))
+        self._has_snapshots = snapshot is not None
+        self._configs = Configs(sender, task_exists, filter_chooser(filter), snapshot)
 
     @staticmethod
     def serves(method: str) -> bool:
@@ -115,7 +121,7 @@ class PushConfigApi:
     @property
     def extensions(self) -> list[JsonObject]:
         """The extensions that are served, as members of a card's `capabilities.extensions`."""
-        return declarations()
+        return declarations(has_snapshots=self._has_snapshots)
 
     async def json_rpc(
         self, body: bytes, *, owner: str, version: str | None = None
