@@ -63,6 +63,8 @@ from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
 from pushkit.events.sender import (
     KeyRingChanged,
+    OutboxChange,
+    OutboxChanged,
     PushConfigRefused,
     SigningKeyNearEnd,
     SubscriptionChange,
@@ -78,7 +80,7 @@ from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.options import checked
 from pushkit.outbox import clients
 from pushkit.outbox import store as outbox
-from pushkit.outbox.clients import DeliveryProgress
+from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, Wanted
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
 from pushkit.scheduling.ending import cancelled, check_may_close
@@ -735,15 +737,40 @@ class PushSender:
         choice = await self._choice(tenant, task_id, owner, config_id)
         return await self._database.read(subscriptions.of_owner(**choice._asdict()))
 
-    async def progress(
-        self, task_id: str, config_id: str, *, owner: str = "", tenant: str = ""
-    ) -> DeliveryProgress | None:
-        """Return how far the deliveries of one of an owner's configs are; None if there is none.
+    async def progress(self, key: SubscriptionKey) -> DeliveryProgress | None:
+        """Return how far the deliveries of a subscription are; None if there is none of this key.
 
-        A config that was withdrawn as its task ended counts as long as deliveries of it are kept.
+        One that was withdrawn as its task ended counts as long as deliveries of it are kept.
         """
-        choice = await self._choice(tenant, task_id, owner, config_id)
-        return await self._database.read(clients.progress(SubscriptionKey(*choice[:3], config_id)))
+        await self._ready()
+        return await self._database.read(clients.progress(key))
+
+    async def recover(
+        self, key: SubscriptionKey, wanted: Wanted = EVERY_DELIVERY
+    ) -> Recovered | None:
+        """Send notifications of a subscription again, for a client that lost them.
+
+        It sends again what the outbox keeps, with the same ids and `seq`, ahead of what is pending:
+        200 at a time, and `SenderOptions.max_recovered_per_owner` in a day. A subscription counts
+        as for `progress`.
+
+        Returns:
+            Which, and where to go on; None if there is no subscription of this key.
+
+        Raises:
+            InvalidPushConfigError: It is disabled, or its owner has used up the day.
+        """
+        await self._ready()
+        most = self.options.max_recovered_per_owner
+        recovered = await self._database.write_patiently(
+            lambda: clients.recover(self._database, key, wanted, most_in_a_day=most)
+        )
+        if recovered is not None and recovered.seqs:
+            self.worker.changed()
+            if self.events.wants(OutboxChanged.usual_level):
+                many, change = len(recovered.seqs), OutboxChange.RESENT
+                self.events.emit(OutboxChanged(at=self._clock(), change=change, count=many))
+        return recovered
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
         """Return all owners' active subscriptions to a task: for the agent, not for clients."""

@@ -16,7 +16,7 @@ from inspect import isawaitable
 from typing import Final, TypeAlias
 
 from pushkit.a2a import Task, WireVersion, format_push_config, parse_push_config
-from pushkit.a2a.kinds import format_timestamp
+from pushkit.a2a.kinds import format_timestamp, read_timestamp
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.delivery.error_codes import told_to_client
 from pushkit.delivery.sender import PushSender
@@ -25,9 +25,9 @@ from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
 from pushkit.integrations.push_config_api.extensions import SNAPSHOT_EXTENSION
 from pushkit.logs import RepeatedLog
-from pushkit.outbox.clients import DeliveryProgress
+from pushkit.outbox.clients import DeliveryProgress, Wanted
 from pushkit.subscriptions.filters import FILTER_EXTENSION, FilterOf, write_filter
-from pushkit.subscriptions.model import DisabledBy, Subscription, SubscriptionKey
+from pushkit.subscriptions.model import DisabledBy, Subscription, SubscriptionKey, SubscriptionState
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 
@@ -173,13 +173,11 @@ class Configs:
             page["nextPageToken"] = _page_token(ids[size - 1])
         return page
 
-    async def progress(self, call: _Call) -> JsonValue:
+    async def progress(self, call: _Call) -> JsonObject:
         """Return how far the deliveries of a config are (`STATE_EXTENSION`)."""
         sender, key = await self._key_of(call)
         with config_errors(sender, key.owner, self._faults, _api_error):
-            found = await sender.progress(
-                key.task_id, key.config_id, owner=key.owner, tenant=key.tenant
-            )
+            found = await sender.progress(key)
         if found is None:
             raise ApiError(ErrorKind.TASK, _NO_CONFIG)
         return _progress(found)
@@ -195,14 +193,22 @@ class Configs:
                 tenant=key.tenant,
                 disabled_by=(DisabledBy.FAILING, DisabledBy.GONE),
             )
-            found = await sender.progress(
-                key.task_id, key.config_id, owner=key.owner, tenant=key.tenant
-            )
+        found = await self.progress(call)
+        if found["state"] == SubscriptionState.DISABLED:
+            raise ApiError(ErrorKind.PARAMS, "the agent's operator disabled it: ask there")
+        return found
+
+    async def recover(self, call: _Call) -> JsonValue:
+        """Send notifications of a config again (`RECOVER_EXTENSION`)."""
+        sender, key = await self._key_of(call)
+        seqs = (number(call.params, "fromSeq"), number(call.params, "toSeq") or None)
+        wanted = Wanted(*seqs, _moment(call.params, "since"), _moment(call.params, "until"))
+        with config_errors(sender, key.owner, self._faults, _api_error):
+            found = await sender.recover(key, wanted)
         if found is None:
             raise ApiError(ErrorKind.TASK, _NO_CONFIG)
-        if not found.subscription.active:
-            raise ApiError(ErrorKind.PARAMS, "the agent's operator disabled it: ask there")
-        return _progress(found)
+        rest: JsonObject = {} if found.next_seq is None else {"nextSeq": found.next_seq}
+        return {"seqs": [*found.seqs], **rest}
 
     async def _key_of(self, call: _Call) -> tuple[PushSender, SubscriptionKey]:
         """Return the sender, and the config that a call of an extension names.
@@ -264,6 +270,7 @@ METHODS: Final[
     "DeleteTaskPushNotificationConfig": (V1_0, Configs.delete),
     "GetPushDeliveryState": (None, Configs.progress),
     "EnablePushNotifications": (None, Configs.enable),
+    "RecoverPushNotifications": (None, Configs.recover),
 }
 _NO_CONFIG: Final = "the task has no such push config of yours"
 # The members that name the task and the config.
@@ -365,6 +372,14 @@ def number(params: Params, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | None):
         raise ApiError(ErrorKind.PARAMS, f"{name}: expected an integer")
     return value or 0
+
+
+def _moment(params: Params, name: str) -> datetime | None:
+    value = optional_text(params, name)
+    moment = None if value is None else read_timestamp(value)
+    if value is not None and moment is None:
+        raise ApiError(ErrorKind.PARAMS, f"{name}: expected a timestamp of RFC 3339")
+    return moment
 
 
 def _member(params: Params, name: str) -> JsonValue:

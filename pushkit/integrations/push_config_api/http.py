@@ -275,6 +275,7 @@ def _check(request: ApiRequest) -> tuple[_Route | None, str]:
 _OF_EXTENSIONS = {
     "deliveryState": {"GET": "GetPushDeliveryState"},
     "enable": {"POST": "EnablePushNotifications"},
+    "recover": {"POST": "RecoverPushNotifications"},
 }
 # By what the path names, and the HTTP method.
 _METHODS = _OF_EXTENSIONS | {

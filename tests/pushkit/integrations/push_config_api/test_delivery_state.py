@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import (
     PushSender,
@@ -30,11 +29,6 @@ NAMED = {"taskId": "task-1", "id": "c"}
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 async def sender(tmp_path: Path, clock: Clock) -> AsyncIterator[PushSender]:
     sender = PushSender(
         issuer="https://agent.example.com",
@@ -50,15 +44,6 @@ async def sender(tmp_path: Path, clock: Clock) -> AsyncIterator[PushSender]:
     await sender.open()
     yield sender
     await sender.close()
-
-
-@pytest.fixture
-async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
-    webhook = Webhook()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", webhook.handle)
-    webhook.base = f"http://127.0.0.1:{(await aiohttp_server(app)).port}"
-    return webhook
 
 
 async def notify(sender: PushSender, *states: str) -> None:
