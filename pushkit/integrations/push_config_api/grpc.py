@@ -109,21 +109,21 @@ class PushConfigServicer(a2a_pb2_grpc.A2AServiceServicer):
     ) -> a2a_pb2.TaskPushNotificationConfig:
         """Register a config, or change the one of the same id."""
         found = await self._calls.answer("CreateTaskPushNotificationConfig", request, context)
-        return ParseDict(found, a2a_pb2.TaskPushNotificationConfig())
+        return _read(found, a2a_pb2.TaskPushNotificationConfig())
 
     async def GetTaskPushNotificationConfig(  # noqa: N802
         self, request: a2a_pb2.GetTaskPushNotificationConfigRequest, context: Context
     ) -> a2a_pb2.TaskPushNotificationConfig:
         """Return a config."""
         found = await self._calls.answer("GetTaskPushNotificationConfig", request, context)
-        return ParseDict(found, a2a_pb2.TaskPushNotificationConfig())
+        return _read(found, a2a_pb2.TaskPushNotificationConfig())
 
     async def ListTaskPushNotificationConfigs(  # noqa: N802
         self, request: a2a_pb2.ListTaskPushNotificationConfigsRequest, context: Context
     ) -> a2a_pb2.ListTaskPushNotificationConfigsResponse:
         """Return a page of the caller's configs of a task."""
         found = await self._calls.answer("ListTaskPushNotificationConfigs", request, context)
-        return ParseDict(found, a2a_pb2.ListTaskPushNotificationConfigsResponse())
+        return _read(found, a2a_pb2.ListTaskPushNotificationConfigsResponse())
 
     async def DeleteTaskPushNotificationConfig(  # noqa: N802
         self, request: a2a_pb2.DeleteTaskPushNotificationConfigRequest, context: Context
@@ -179,9 +179,14 @@ class PushConfigServicerV03(a2a_v0_3_pb2_grpc.A2AServiceServicer):
         return Empty()
 
 
+def _read(document: JsonObject, message: Any) -> Any:
+    """Return a message as a document says, without extensions, for which it has no place."""
+    return ParseDict(document, message, ignore_unknown_fields=True)
+
+
 def _written(config: JsonObject) -> a2a_v0_3_pb2.TaskPushNotificationConfig:
     own: Any = config["pushNotificationConfig"]
     return a2a_v0_3_pb2.TaskPushNotificationConfig(
         name=f"tasks/{config['taskId']}/pushNotificationConfigs/{own['id']}",
-        push_notification_config=ParseDict(own, a2a_v0_3_pb2.PushNotificationConfig()),
+        push_notification_config=_read(own, a2a_v0_3_pb2.PushNotificationConfig()),
     )
