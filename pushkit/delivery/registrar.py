@@ -83,14 +83,7 @@ class Registrar:
     ) -> Script[Registered]:
         """Register or change a subscription; unfinished deliveries move to its new destination.
 
-        Args:
-            key: Its key.
-            config: The config.
-            version: The version of its bodies.
-            origin: The destination.
-            profile: How its notifications are signed.
-            wanted: Which updates it wants.
-            snapshot: The body of its next delivery, which is held (`pushkit.delivery.snapshots`).
+        `snapshot` is the body of its next delivery, which is held (`pushkit.delivery.snapshots`).
 
         Raises:
             InvalidPushConfigError: There is no room for the snapshot.

@@ -149,15 +149,11 @@ def hold(subscription_id: str, body: bytes, vault: Vault, now: datetime) -> Scri
 
 
 def _release(database: Database, vault: Vault, held: Held, body: bytes) -> Script[bool]:
-    """Replace the body of a held delivery, and let it be due; return False if it may have begun.
-
-    One that was cancelled or removed with its subscription needs no body.
-    """
+    """Replace the body of a held delivery, and let it be due; return False if it may have begun."""
     queues = yield from OUTBOX.lock([held.subscription_id])
     now = to_micros((yield from database.now()))
     sealed = vault.seal_body(held.delivery_id, body)
-    if not (yield from outbox.fill(held.delivery_id, sealed, now)):
-        return not (yield from outbox.is_kept(held.delivery_id))
+    is_done = yield from outbox.fill(held.delivery_id, sealed, now)
     yield from reschedule(OUTBOX, [*queues.values()], now)
     yield from database.wake()
-    return True
+    return is_done

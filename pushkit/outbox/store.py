@@ -166,9 +166,11 @@ def hurry(queue: Queue, now: int) -> Script[bool]:
 
 
 def fill(delivery_id: str, body: bytes, now: int) -> Script[bool]:
-    """Replace the body of a delivery that is held, and make it due; return whether it was held.
+    """Replace the body of a delivery that is held, and make it due; the row of its queue is held.
 
-    It is not if its time has come, or if it was ever attempted. The row of its queue is held.
+    Returns:
+        Whether nobody can have begun it: it is not due yet, nor was it ever attempted; or it needs
+        no body, because it was cancelled or deleted.
     """
     rows = yield Statement(
         "UPDATE pushkit_deliveries SET not_before = $2, scheduled_at = $2, body_bytes = $3"
@@ -178,15 +180,9 @@ def fill(delivery_id: str, body: bytes, now: int) -> Script[bool]:
     )
     if rows:
         yield Statement("UPDATE pushkit_bodies SET body = $2 WHERE id = $1", (delivery_id, body))
-    return bool(rows)
-
-
-def is_kept(delivery_id: str) -> Script[bool]:
-    """Return whether a delivery is there, and not cancelled."""
-    rows = yield Statement(
-        "SELECT 1 FROM pushkit_deliveries WHERE id = $1 AND state <> 'cancelled'", (delivery_id,)
-    )
-    return bool(rows)
+        return True
+    there = "SELECT 1 FROM pushkit_deliveries WHERE id = $1 AND state <> 'cancelled'"
+    return not (yield Statement(there, (delivery_id,)))
 
 
 def leased_deliveries(ids: Sequence[str]) -> Script[dict[str, Delivery]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 OwnerOf: TypeAlias = Callable[[Context], str | Awaitable[str | None] | None]
+
+_M = TypeVar("_M", bound="Message")
 
 _TASK = re.compile(r"tasks/([^/]+)")
 _CONFIG = re.compile(r"tasks/([^/]+)/pushNotificationConfigs/(.+)")  # whose id may have slashes
@@ -179,9 +181,10 @@ class PushConfigServicerV03(a2a_v0_3_pb2_grpc.A2AServiceServicer):
         return Empty()
 
 
-def _read(document: JsonObject, message: Any) -> Any:
-    """Return a message as a document says, without extensions, for which it has no place."""
-    return ParseDict(document, message, ignore_unknown_fields=True)
+def _read(document: JsonObject, message: _M) -> _M:
+    """Fill a message from a document, without extensions, for which it has no place."""
+    ParseDict(document, message, ignore_unknown_fields=True)
+    return message
 
 
 def _written(config: JsonObject) -> a2a_v0_3_pb2.TaskPushNotificationConfig:
