@@ -15,7 +15,7 @@ from pushkit.storage.script import EPOCH, Script, Statement, count, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, Subscription, SubscriptionKey
 
-_MOST_COUNTED: Final = 10_000
+_MOST_READ: Final = 10_000  # deliveries, by a call: clients call as often as they like
 _MOST_AT_ONCE: Final = 200  # deliveries that are sent again in one transaction
 _NOT_TAKEN_BACK: Final = (  # but for those that were cancelled with a subscription
     f"COALESCE(cancelled_by, '{CancelledBy.DISABLED}') = '{CancelledBy.DISABLED}'"
@@ -27,10 +27,11 @@ class DeliveryProgress:
     """How far the deliveries of one config are."""
 
     subscription: Subscription
-    delivered_seq: int  # the highest `seq` that was delivered, of those that are kept; 0 if none
     waiting: int  # how many are pending or in flight; 10,000 at most
-    dead: int  # how many were given up, of those that are kept; 10,000 at most
-    # The short code and the status of the newest failure that nothing has made good yet.
+    # Of the newest 10,000, as far as they are kept: the highest `seq` that was delivered (0 if
+    # none was), how many were given up, and code and status of the newest failure not made good.
+    delivered_seq: int
+    dead: int
     last_error: str | None = None
     last_status: int | None = None
 
@@ -43,23 +44,22 @@ def progress(key: SubscriptionKey) -> Script[DeliveryProgress | None]:
     subscription = yield from subscriptions.newest(key)
     if subscription is None:
         return None
+    newest = "pushkit_deliveries WHERE subscription_id = $1 AND seq > $2"
+    of = (subscription.id, subscription.last_seq - _MOST_READ)
     delivered = yield Statement(
-        "SELECT seq FROM pushkit_deliveries WHERE subscription_id = $1 AND state = 'delivered'"
-        " ORDER BY seq DESC LIMIT 1",
-        (subscription.id,),
+        f"SELECT seq FROM {newest} AND state = 'delivered' ORDER BY seq DESC LIMIT 1", of
     )
     failed = yield Statement(
-        "SELECT last_error, last_status FROM pushkit_deliveries WHERE subscription_id = $1"
-        " AND last_error IS NOT NULL AND last_error <> 'superseded' AND state <> 'delivered'"
-        f" AND {_NOT_TAKEN_BACK} ORDER BY seq DESC LIMIT 1",
-        (subscription.id,),
+        f"SELECT last_error, last_status FROM {newest} AND last_error IS NOT NULL"
+        f" AND last_error <> 'superseded' AND state <> 'delivered' AND {_NOT_TAKEN_BACK}"
+        " ORDER BY seq DESC LIMIT 1",
+        of,
     )
-    dead = "pushkit_deliveries WHERE subscription_id = $1 AND state = 'dead'"
     return DeliveryProgress(
         subscription=subscription,
         delivered_seq=delivered[0]["seq"] if delivered else 0,
-        waiting=(yield from outbox.backlog(subscription.id, _MOST_COUNTED)),
-        dead=(yield from count(dead, subscription.id, limit=_MOST_COUNTED)),
+        waiting=(yield from outbox.backlog(subscription.id, _MOST_READ)),
+        dead=(yield from count(f"{newest} AND state = 'dead'", *of)),
         last_error=failed[0]["last_error"] if failed else None,
         last_status=failed[0]["last_status"] if failed else None,
     )
@@ -115,15 +115,17 @@ def recover(
             f"{rows[0]['number']} notifications were sent again today (UTC), expected at most"
             f" {most_in_a_day}: ask again tomorrow"
         )
+    last = min(wanted.to_seq or subscription.last_seq, subscription.last_seq)
+    first = min(max(wanted.from_seq, 1), last + 1)
+    upto = min(last, first + _MOST_READ - 1)
     found = yield Statement(
         "SELECT id, seq FROM pushkit_deliveries WHERE subscription_id = $1"
-        " AND seq BETWEEN CAST($2 AS BIGINT) AND CAST($3 AS BIGINT)"
+        " AND seq BETWEEN $2 AND $3"
         f" AND notified_at >= $4 AND notified_at < $5 AND state <> 'pending' AND {_NOT_TAKEN_BACK}"
         f" ORDER BY seq LIMIT {limit + 1}",
         (
             subscription.id,
-            wanted.from_seq,
-            wanted.to_seq or 2**62,
+            *(first, upto),
             to_micros(wanted.since) if wanted.since else 0,
             to_micros(wanted.until) if wanted.until else 2**62,
         ),
@@ -136,5 +138,5 @@ def recover(
         "UPDATE pushkit_recovered SET number = number + $2 WHERE owner = $1", (key.owner, len(ids))
     )
     yield from database.wake()
-    next_seq = found[limit]["seq"] if len(found) > limit else None
+    next_seq = found[limit]["seq"] if len(found) > limit else upto + 1 if upto < last else None
     return Recovered(tuple(row["seq"] for row in chosen), next_seq)

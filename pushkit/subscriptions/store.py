@@ -187,14 +187,14 @@ def of_owner(
 
 def newest(key: SubscriptionKey) -> Script[Subscription | None]:
     """Return the subscription of a key, or the last that was withdrawn and still has deliveries."""
-    rows = yield Statement(
-        "SELECT * FROM pushkit_subscriptions WHERE id IN"
-        f" (SELECT id FROM pushkit_subscriptions WHERE {_BY_KEY} UNION ALL"
-        " SELECT subscription_id FROM pushkit_deliveries"
-        " WHERE tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4)"
-        " ORDER BY CASE WHEN removed_at IS NULL THEN 0 ELSE 1 END, id DESC LIMIT 1",
-        key,
-    )
+    rows = yield Statement(f"SELECT * FROM pushkit_subscriptions WHERE {_BY_KEY}", key)
+    if not rows:  # reads deliveries of the task
+        rows = yield Statement(
+            "SELECT * FROM pushkit_subscriptions WHERE id IN (SELECT subscription_id"
+            " FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2 AND owner = $3"
+            " AND config_id = $4 LIMIT 10000) ORDER BY id DESC LIMIT 1",
+            key,
+        )
     return read_subscription(rows[0]) if rows else None
 
 

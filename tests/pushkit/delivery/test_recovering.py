@@ -57,3 +57,37 @@ async def test_calls_at_once_share_one_bound(senders: Senders, webhook: Webhook)
     assert sum(len(each.seqs) for each in recovered) == 5
     others = [each for each in found if not isinstance(each, Recovered)]
     assert [type(each) for each in others] == [InvalidPushConfigError]
+
+
+async def test_a_call_reads_only_so_many_deliveries(
+    senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    webhook.replies_with(422)
+    for _ in range(5):
+        await sender.notify(status())
+    await deliver_due(sender)
+    progress = await sender.progress(KEY)
+    assert progress is not None
+    assert (progress.dead, progress.last_error) == (1, "unprocessable")
+
+    monkeypatch.setattr("pushkit.outbox.clients._MOST_READ", 2)
+
+    progress = await sender.progress(KEY)
+    assert progress is not None
+    assert (progress.dead, progress.delivered_seq) == (0, 5)
+    assert await sender.recover(KEY, Wanted(to_seq=3)) == Recovered((1, 2), 3)
+    assert await sender.recover(KEY, Wanted(3, 3)) == Recovered((3,), None)
+
+
+@pytest.mark.parametrize("wanted", [Wanted(10**30), Wanted(-(10**30), -1), Wanted(2, 1)])
+async def test_a_range_without_any_is_no_error(
+    senders: Senders, webhook: Webhook, wanted: Wanted
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    await sender.notify(status())
+    await deliver_due(sender)
+    assert await sender.recover(KEY, wanted) == Recovered((), None)
+    assert await sender.recover(KEY, Wanted(-(10**30), 10**30)) == Recovered((1,), None)
