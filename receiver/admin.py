@@ -22,6 +22,7 @@ from receiver.inbox import inspection
 from receiver.inbox.inspection import (
     Backlog,
     CallbackTrouble,
+    Gap,
     InboxFigures,
     InboxFilter,
     InboxQueue,
@@ -121,6 +122,10 @@ class InboxAdmin:
     async def callback_troubles(self) -> list[CallbackTrouble]:
         """Return failing callbacks by error: of waiting notifications and the newest dead ones."""
         return await self._database.read(inspection.callback_troubles())
+
+    async def gaps(self, sender: str, *, task_id: str | None = None) -> list[Gap]:
+        """Return what the inbox lacks of a sender's updates, to one task or to all."""
+        return await self._database.read(inspection.gaps(sender, task_id))
 
     async def backlog(self) -> Backlog:
         """Return the backlog, for metrics: its time does not grow with finished notifications."""

@@ -13,6 +13,7 @@ import click
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.lazy import from_extra
+from pushkit.net.transport import closing
 from pushkit.terminal.command import json_option
 from pushkit.terminal.databases import OperatedDatabase, check_option, migrate_database
 from pushkit.terminal.options import (
@@ -36,10 +37,12 @@ from pushkit.terminal.output import (
     numbered,
     table_of,
 )
+from pushkit.variables import secret_variable
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.inspection import InboxFilter, NotificationSummary
 from receiver.inbox.model import InboxStatus
 from receiver.options import InboxOptions, inbox_options
+from receiver.recovery import Recovery
 from receiver.settings.tables import LISTEN, VARIABLE
 
 _Chosen: TypeAlias = tuple[int, ...] | InboxFilter
@@ -194,6 +197,38 @@ def redrive(*, inbox: _Inbox, chosen: _Chosen) -> None:
         raise ConfigError(
             f"{redriven.skipped} not called back again: neither dead letters nor unmatched"
         )
+
+
+@inbox.command(
+    epilog=example(
+        "export RECEIVER_RECOVER_TOKEN=…",
+        "receiver inbox recover --sender agent --agent https://agent.example.com/a2a",
+    )
+)
+@_inbox
+@click.option("--sender", required=True, help="What this sender has sent.")
+@click.option("--agent", required=True, help="The URL of its push-config API, for JSON-RPC.")
+@click.option("--task", "task_id", help="Of this task alone.")
+def recover(*, inbox: _Inbox, sender: str, agent: str, task_id: str | None) -> None:
+    """Ask an agent to send again what the inbox lacks.
+
+    These are gaps in `seq`, and everything after the last `seq` of each task that is known, as
+    after a restore from a backup. The client's token at the agent is RECEIVER_RECOVER_TOKEN.
+    """
+    token = secret_variable("RECEIVER_RECOVER_TOKEN")
+
+    async def ask(admin: InboxAdmin) -> int:
+        async with closing(Recovery(agent, token=token)) as recovery:
+            return sum(
+                [
+                    await recovery.ask(
+                        each.task_id, each.config_id, from_seq=each.from_seq, to_seq=each.to_seq
+                    )
+                    for each in await admin.gaps(sender, task_id=task_id)
+                ]
+            )
+
+    click.echo(f"{numbered(inbox.look(ask), 'notification')} sent again")
 
 
 @inbox.command(

@@ -59,7 +59,7 @@ RECEIVER_ROWS = [
     {"receiver"},
     {"runtime"},
     {"dashboard"},
-    {"admin", "alert_webhook", "app", "asgi", "expectation", "forwards"},
+    {"admin", "alert_webhook", "app", "asgi", "expectation", "forwards", "recovery"},
     {"request_handler"},
     {"accepting", "answers", "verification"},
     {"callbacks", "refusals", "service_state"},

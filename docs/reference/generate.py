@@ -53,6 +53,7 @@ _ERROR_REMEDIES = {
     " stored is not stored twice. Before another operation, look whether it was stored.",
     "forward_failed": "The log of the forward's target says why. The forward is repeated"
     " automatically.",
+    "recovery_failed": "The message has the agent's answer. Ask again once that is solved.",
     "idempotency_conflict": "Use a new idempotency key for each update.",
     "invalid_push_config": "The client has to send a config that its A2A version allows: the"
     " message says what is wrong.",

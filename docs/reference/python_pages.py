@@ -76,7 +76,7 @@ GROUPS = (
             " SubscriptionFilter DestinationRules DestinationCredentials ClientCertificate"
             " OAuthClient agentvault_credentials",
             "pushkit.a2a": "parse_push_config parse_inline_config format_push_config",
-            "pushkit.integrations.push_config_api": "PushConfigApi PushConfigAsgi Caller TaskCheck"
+            "pushkit.integrations.push_config_api": "PushConfigApi PushConfigAsgi Caller TaskCheck TaskOf"
             " push_config_app",
         },
     ),

@@ -9,6 +9,22 @@ from typing import Final
 from pushkit.code_pages import CodeTable, page_of
 from pushkit.errors import PushkitError
 
+_OF_THIS_SIDE: Final = {
+    "egress_proxy": "the egress proxy was not reached, wants credentials or fewer requests, or is"
+    " not a proxy",
+    "resources_exhausted": "this process or machine has no socket or memory left to dial with",
+    "oauth": "the authorization server gave no token",
+    "no_signing_key": "no key is active for the algorithm",
+    "key_file": "the key file cannot be used",
+    "signing_failed": "the remote key did not sign, or the `signing` function failed",
+    "sealed_secret": "a sealed token, credential or body cannot be opened",
+    "secret_key_missing": "a secret is sealed with a key that this sender does not have",
+    "invalid_configuration": "a setting is wrong",
+    "storage": "the database refused",
+    "unexpected_error": "an unexpected error: the log has its traceback",
+    "lease_expired": "its worker did not settle it in time",
+    "worker_died": "its worker died",
+}
 ERROR_CODES: Final = {
     # Answers of the webhook.
     "status_500": "the webhook answered 500; likewise any other status that has no code of its own",
@@ -37,22 +53,10 @@ ERROR_CODES: Final = {
     "subscription_missing": "its subscription was removed before it could be attempted",
     "superseded": "cancelled: a newer update replaces it, or has its content, too",
     # Faults of this side; the code of any other pushkit error may occur too.
-    "egress_proxy": "the egress proxy was not reached, wants credentials or fewer requests, or is"
-    " not a proxy",
-    "resources_exhausted": "this process or machine has no socket or memory left to dial with",
-    "oauth": "the authorization server gave no token",
-    "no_signing_key": "no key is active for the algorithm",
-    "key_file": "the key file cannot be used",
-    "signing_failed": "the remote key did not sign, or the `signing` function failed",
-    "sealed_secret": "a sealed token, credential or body cannot be opened",
-    "secret_key_missing": "a secret is sealed with a key that this sender does not have",
-    "invalid_configuration": "a setting is wrong",
-    "storage": "the database refused",
-    "unexpected_error": "an unexpected error: the log has its traceback",
-    "lease_expired": "its worker did not settle it in time",
-    "worker_died": "its worker died",
+    **_OF_THIS_SIDE,
 }
 
+_UNREACHABLE: Final = {"dns_failure", "address_refused"}
 _STATUS = re.compile(r"status_[1-5][0-9]{2}")
 
 
@@ -70,6 +74,18 @@ def _below(error: type[PushkitError]) -> Iterator[type[PushkitError]]:
     for below in error.__subclasses__():
         yield below
         yield from _below(below)
+
+
+def told_to_client(code: str) -> str:
+    """Return an error code as the client whose webhook it is may know it.
+
+    Faults of this side are one code. So are a name that is not known and one that leads to a
+    forbidden address: the difference would tell which internal names there are.
+    """
+    if code in _UNREACHABLE:
+        return "unreachable"
+    is_theirs = code in ERROR_CODES and code not in _OF_THIS_SIDE
+    return code if is_theirs or _STATUS.fullmatch(code) else "sender_fault"
 
 
 def meaning(code: str) -> str:

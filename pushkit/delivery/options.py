@@ -71,6 +71,8 @@ class SenderOptions:
             once a second.
         max_backlog_per_owner: The most unfinished deliveries to one owner, over all tenants;
             counted once a second.
+        max_recovered_per_owner: The most deliveries that one owner may have sent again in a day of
+            UTC, over all tenants, by `PushSender.recover`.
         alerts: Where dead letters, disabled subscriptions, faults of this side and keys near their
             end are sent; None for nowhere.
 
@@ -105,6 +107,7 @@ class SenderOptions:
     rate_per_origin: Annotated[float, Bounds(above=0)] | None = 100.0
     max_subscriptions_per_owner: Count = 100_000
     max_backlog_per_owner: Count = 100_000
+    max_recovered_per_owner: Count = 10_000
     alerts: AlertOptions | None = None
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
@@ -25,6 +25,7 @@ from pushkit.a2a import (
 from pushkit.delivery.gathering import Place, make_way
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
+from pushkit.delivery.snapshots import Registered, hold
 from pushkit.errors import (
     InvalidPushConfigError,
     TooManyConfigsError,
@@ -66,6 +67,8 @@ class Registrar:
         self._quota = Quota(
             options.max_subscriptions_per_owner, subscriptions.count_of_owner_in_all
         )
+        self._max_backlog = options.max_backlog_per_subscription
+        self._backlogs = Quota(options.max_backlog_per_owner, subscriptions.backlog_of_owner)
 
     def put(
         self,
@@ -76,13 +79,14 @@ class Registrar:
         origin: str,
         profile: Profile,
         wanted: Filter,
-    ) -> Script[tuple[Subscription, Subscription | None]]:
+        snapshot: bytes | None = None,
+    ) -> Script[Registered]:
         """Register or change a subscription; unfinished deliveries move to its new destination.
 
-        Returns:
-            The subscription, and the one that it replaced, if any.
+        `snapshot` is the body of its next delivery, which is held (`pushkit.delivery.snapshots`).
 
         Raises:
+            InvalidPushConfigError: There is no room for the snapshot.
             TooManyConfigsError: The owner has `max_configs_per_task` for this task already.
             TooManySubscriptionsError: The owner has used up its quota.
         """
@@ -118,7 +122,23 @@ class Registrar:
                 yield from outbox.hurry(queues[subscription.id], to_micros(now))
             yield from reschedule(OUTBOX, [*queues.values()], to_micros(now))
             yield from self._database.wake()
-        return replace(subscription, replaced=before is not None), before
+        held = None
+        if snapshot is not None:
+            yield from self._check_backlog(subscription, now)
+            held = yield from hold(subscription.id, snapshot, self._vault, now)
+            subscription = replace(subscription, last_seq=held.seq)
+        return replace(subscription, replaced=before is not None), before, held
+
+    def _check_backlog(self, subscription: Subscription, now: datetime) -> Script[None]:
+        """Check that a snapshot may be added, as `notify()` checks it for an update."""
+        owner, most = subscription.key.owner, self._max_backlog
+        backlog = yield from outbox.backlog(subscription.id, most)
+        if backlog >= most or (yield from self._backlogs.left(owner, now)) <= 0:
+            raise InvalidPushConfigError(
+                f"owner {owner!r} has too many unfinished deliveries for a snapshot: register"
+                " without one, or wait until your webhook has taken some"
+            )
+        self._backlogs.add(owner, 1)
 
     def _check_quota(self, key: SubscriptionKey, now: datetime) -> Script[None]:
         """Check that a subscription may be added."""
@@ -185,9 +205,16 @@ class Found(NamedTuple):
 
 
 def change_subscriptions(
-    database: Database, change: SubscriptionChange, chosen: Chosen, *, resend: bool = False
+    database: Database,
+    change: SubscriptionChange,
+    chosen: Chosen,
+    *,
+    resend: bool = False,
+    disabled_by: Collection[DisabledBy] | None = None,
 ) -> Script[Found]:
     """Change the chosen subscriptions; return them as they were before.
+
+    With `disabled_by`, only those that one of these disabled.
 
     - `PAUSED`: what their workers have not begun waits.
     - `RESUMED`: each goes on with the first delivery of its queue.
@@ -196,6 +223,8 @@ def change_subscriptions(
     - `REMOVED`: their unfinished deliveries are cancelled (A2A 1.0 §3.1.10).
     """
     found, now = yield from _lock(database, chosen)
+    if disabled_by is not None:
+        found = [each for each in found if each.disabled_by in disabled_by]
     again: list[str] = []
     for each in found:
         match change:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -48,6 +48,7 @@ from pushkit.delivery.registrar import (
 from pushkit.delivery.reporting import NotifyCounts, NotifyResult, Reports, report_changed
 from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import warn_of_no_audience
+from pushkit.delivery.snapshots import reader, register
 from pushkit.delivery.worker import Worker
 from pushkit.errors import (
     ConfigError,
@@ -62,6 +63,8 @@ from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
 from pushkit.events.sender import (
     KeyRingChanged,
+    OutboxChange,
+    OutboxChanged,
     PushConfigRefused,
     SigningKeyNearEnd,
     SubscriptionChange,
@@ -75,7 +78,9 @@ from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.options import checked
+from pushkit.outbox import clients
 from pushkit.outbox import store as outbox
+from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, Wanted
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
 from pushkit.scheduling.ending import cancelled, check_may_close
@@ -86,7 +91,14 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly, read_now
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.filters import requested_filter
-from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription
+from pushkit.subscriptions.model import (
+    EVERYTHING,
+    DisabledBy,
+    Filter,
+    Profile,
+    Subscription,
+    SubscriptionKey,
+)
 from pushkit.subscriptions.store import open_subscription
 from pushkit.url import unchecked_host
 
@@ -475,6 +487,7 @@ class PushSender:
         tenant: str = "",
         profile: Profile | str = Profile.STANDARD,
         filter: Filter = EVERYTHING,  # noqa: A002  # the usual word
+        snapshot: Task | SnapshotProvider | None = None,
     ) -> Subscription:
         """Register a client's push-notification config for a task.
 
@@ -492,6 +505,12 @@ class PushSender:
             profile: How notifications are signed.
             filter: Which updates the client gets. Other updates consume no `seq`. If the config has
                 the extension `urn:pushkit:push-filter:v1`, it gets what both ask for.
+            snapshot: Send the task as it stands first, whatever the filter: a coroutine function
+                that gets the owner and returns the task as that owner sees it, or None if there is
+                none yet. It is called twice (`pushkit.delivery.snapshots` says why). Nothing is
+                missed if changes are stored where it reads them before `notify()` is called. A
+                `Task` is for a caller who knows that it does not change meanwhile. The result's
+                `last_seq` is the snapshot's `seq`: 1, unless the config was there before.
 
         Raises:
             InvalidPushConfigError: The config is malformed, its URL is refused, or the task or the
@@ -500,6 +519,7 @@ class PushSender:
             TooManySubscriptionsError: This owner has `max_subscriptions_per_owner` already.
             UnsupportedVersionError: A version that pushkit does not speak.
             ConfigError: An argument has a wrong type: SQLite would accept 7 for '7'.
+            StorageError: The database refused, or the snapshot took too long to read.
         """
         check_each(str, task_id=task_id, owner=owner, tenant=tenant)
         check_type("filter", filter, Filter)
@@ -523,7 +543,22 @@ class PushSender:
                 profile=signed_as,
                 wanted=wanted,
             )
-            subscription, before = await self._database.write_patiently(put)
+            if snapshot is None:
+                subscription, before, _ = await self._database.write_patiently(put)
+            else:
+                read = reader(
+                    snapshot,
+                    self._bodies,
+                    task_id=task_id,
+                    owner=owner,
+                    version=wire_version,
+                    clock=self._clock,
+                )
+                subscription, before, held = await register(
+                    self._database, self._vault, lambda body: put(snapshot=body), read
+                )
+                if held is not None:
+                    self.worker.changed()
         except (InvalidPushConfigError, UnsupportedVersionError) as exc:
             self.report_refusal(exc, owner=owner, tenant=tenant, task_id=task_id, host=host)
             if advice := local_advice(exc):  # a note is in tracebacks, not in answers to clients
@@ -640,6 +675,7 @@ class PushSender:
         owner: str = "",
         tenant: str = "",
         resend: bool = False,
+        disabled_by: Collection[DisabledBy] | None = None,
     ) -> int:
         """Enable subscriptions that were disabled by `disable`, by a 410 or by constant failure.
 
@@ -649,12 +685,15 @@ class PushSender:
             owner: The client that registered it.
             tenant: The tenant of the task.
             resend: Bring back the deliveries that were cancelled with it; ids and `seq` stay.
+            disabled_by: Only those that one of these disabled; by default all.
 
         Returns:
             How many subscriptions were found, as `pause`.
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
-        return await self._change(SubscriptionChange.ENABLED, choice, resend=resend)
+        return await self._change(
+            SubscriptionChange.ENABLED, choice, resend=resend, disabled_by=disabled_by
+        )
 
     async def send_test(
         self,
@@ -681,10 +720,17 @@ class PushSender:
         return list(sent.deliveries)
 
     async def _change(
-        self, change: SubscriptionChange, choice: Choice, *, resend: bool = False
+        self,
+        change: SubscriptionChange,
+        choice: Choice,
+        *,
+        resend: bool = False,
+        disabled_by: Collection[DisabledBy] | None = None,
     ) -> int:
         found = await self._database.write_patiently(
-            lambda: change_subscriptions(self._database, change, choice, resend=resend)
+            lambda: change_subscriptions(
+                self._database, change, choice, resend=resend, disabled_by=disabled_by
+            )
         )
         self.worker.changed()
         return report_changed(self.events, change, found.subscriptions, self._clock())
@@ -705,6 +751,41 @@ class PushSender:
         """
         choice = await self._choice(tenant, task_id, owner, config_id)
         return await self._database.read(subscriptions.of_owner(**choice._asdict()))
+
+    async def progress(self, key: SubscriptionKey) -> DeliveryProgress | None:
+        """Return how far the deliveries of a subscription are; None if there is none of this key.
+
+        One that was withdrawn as its task ended counts as long as deliveries of it are kept.
+        """
+        await self._ready()
+        return await self._database.read(clients.progress(key))
+
+    async def recover(
+        self, key: SubscriptionKey, wanted: Wanted = EVERY_DELIVERY
+    ) -> Recovered | None:
+        """Send notifications of a subscription again, for a client that lost them.
+
+        It sends again what the outbox keeps, with the same ids and `seq`, ahead of what is pending:
+        200 at a time, and `SenderOptions.max_recovered_per_owner` in a day. A subscription counts
+        as for `progress`.
+
+        Returns:
+            Which, and where to go on; None if there is no subscription of this key.
+
+        Raises:
+            InvalidPushConfigError: It is disabled, or its owner has used up the day.
+        """
+        await self._ready()
+        most = self.options.max_recovered_per_owner
+        recovered = await self._database.write_patiently(
+            lambda: clients.recover(self._database, key, wanted, most_in_a_day=most)
+        )
+        if recovered is not None and recovered.seqs:
+            self.worker.changed()
+            if self.events.wants(OutboxChanged.usual_level):
+                many, change = len(recovered.seqs), OutboxChange.RESENT
+                self.events.emit(OutboxChanged(at=self._clock(), change=change, count=many))
+        return recovered
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
         """Return all owners' active subscriptions to a task: for the agent, not for clients."""

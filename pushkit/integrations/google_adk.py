@@ -45,6 +45,7 @@ def to_a2a(
     owner_of: Callable[..., str] | None = None,
     filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
     min_interval: timedelta | None = GATHERED_EVERY,
+    snapshot: bool = False,
     **card_options: Any,
 ) -> Starlette:
     """Return an ADK agent as a Starlette application that pushes.
@@ -66,6 +67,7 @@ def to_a2a(
         owner_of: Returns the owner of a call, as for `A2AIntegration`.
         filter: Which updates clients get, as there.
         min_interval: At most one post of a stream's chunks in this time, as there.
+        snapshot: Whether each config gets the task as it stands first, as there.
         card_options: Further arguments of ADK's `AgentCardBuilder`, such as `security_schemes`.
     """
     with from_extra("a2a", "to_a2a needs google-adk[a2a], and"):
@@ -81,6 +83,7 @@ def to_a2a(
         owner_of=owner_of,
         filter=filter,
         min_interval=min_interval,
+        snapshot=snapshot,
     )
     prefix = f"/{rpc_path.strip('/')}" if rpc_path.strip("/") else ""
     make = agent_executor_factory or (lambda own_runner: A2aAgentExecutor(runner=own_runner))

@@ -4,7 +4,7 @@
 
 It answers the push-config methods of A2A at the agent's own JSON-RPC endpoint, keeps the config
 that comes with a message until the task has an id (`register_inline_config`), serves the public
-keys, and says `capabilities.pushNotifications` in the agent's card.
+keys, and says in the agent's card that it pushes, and with which extensions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from pushkit.delivery.sender import PushSender
 from pushkit.errors import MalformedJsonError, PushkitError
 from pushkit.integrations.asgi import JwksApp, answer
 from pushkit.integrations.config_errors import config_errors
-from pushkit.integrations.push_config_api import PushConfigApi, PushConfigAsgi, TaskCheck
+from pushkit.integrations.push_config_api import (
+    PushConfigApi,
+    PushConfigAsgi,
+    TaskCheck,
+    TaskOf,
+)
 from pushkit.integrations.push_config_api.asgi import OwnerOfScope
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, json_rpc_error
 from pushkit.logs import RepeatedLog
@@ -103,6 +108,8 @@ class PushMiddleware:
         filter: Which updates clients get: a `Filter` for all, or a function that returns the filter
             of an owner when it sets a config.
         min_interval: At most one post of a stream's chunks in this time; None to post each.
+        snapshot: As for `PushConfigApi`: with it, clients that set a config by its method can ask
+            for the task as it stands. One that comes with a message has no need of it.
     """
 
     def __init__(
@@ -115,15 +122,18 @@ class PushMiddleware:
         max_body_bytes: int = 16 * 1024 * 1024,
         filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
         min_interval: timedelta | None = GATHERED_EVERY,
+        snapshot: TaskOf | None = None,
     ) -> None:
         self._app = app
         self._push = push
         self._owner = owner
         self._max_body_bytes = max_body_bytes
         self._filter_of = filter_chooser(filter, min_interval)
-        self._configs = PushConfigAsgi(
-            PushConfigApi(push, task_exists=task_exists, filter=self._filter_of), owner=owner
+        api = PushConfigApi(
+            push, task_exists=task_exists, filter=self._filter_of, snapshot=snapshot
         )
+        self._configs = PushConfigAsgi(api, owner=owner)
+        self._extensions = api.extensions
         self._keys = JwksApp(push)
         self._faults = RepeatedLog(_log)
 
@@ -133,7 +143,7 @@ class PushMiddleware:
         if path == _JWKS_PATH:
             await self._keys(scope, receive, send)
         elif path in (CARD_PATH, LEGACY_CARD_PATH) and scope["method"] == "GET":
-            await self._app(scope, receive, _with_push(send))
+            await self._app(scope, receive, _with_push(send, self._extensions))
         elif path is not None and scope["method"] == "POST":
             await self._post(scope, receive, send)
         else:
@@ -220,8 +230,8 @@ def _unless_refused(inline: _Inline, send: Send) -> Send:
     return send_on
 
 
-def _with_push(send: Send) -> Send:
-    """Return what sends a card that says that the agent pushes."""
+def _with_push(send: Send, extensions: list[JsonObject]) -> Send:
+    """Return what sends a card that says that the agent pushes, and with which extensions."""
     start: Message = {}
     body = bytearray()
 
@@ -233,6 +243,10 @@ def _with_push(send: Send) -> Send:
         card = _object_of(bytes(body))
         if isinstance(capabilities := card.get("capabilities"), dict):
             capabilities["pushNotifications"] = True
+            declared = capabilities.get("extensions")
+            known = declared if isinstance(declared, list) else []
+            more = [each for each in extensions if each not in known]
+            capabilities["extensions"] = [*known, *more]
             body[:] = json.dumps(card, ensure_ascii=False).encode()
         await send({**start, "headers": _with_length(start["headers"], body)})
         await send({"type": "http.response.body", "body": bytes(body)})

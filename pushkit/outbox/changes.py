@@ -101,13 +101,15 @@ def redrive(
     Id and `seq` stay, attempts and age begin anew, and they go to the subscription's current
     URL. A delivery in flight continues; pending ones wait behind a lower `seq`.
     """
-    # Two parameters, the last state repeated: one statement for every choice.
-    first, second = (*states, states[-1])[:2]
+    # Three parameters, the last state repeated: one statement for every choice.
+    first, second, third = (*states, *[states[-1]] * 2)[:3]
     redriven = yield from run_for_ids(
-        REDRIVEN.where("subscription_id = $1 AND state IN ($5, $6) AND id IN ($ids) RETURNING id"),
+        REDRIVEN.where(
+            "subscription_id = $1 AND state IN ($5, $6, $7) AND id IN ($ids) RETURNING id"
+        ),
         ids,
         *(queue.id, to_micros(now), queue.origin, int(queue.lease_worker is not None)),
-        *(first.value, second.value),
+        *(first.value, second.value, third.value),
     )
     if redriven:
         yield from reschedule(OUTBOX, [queue], to_micros(now))

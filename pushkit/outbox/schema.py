@@ -51,6 +51,12 @@ CREATE TABLE pushkit_proved_urls (  -- URLs that proved to be their owner's
 );
 CREATE INDEX pushkit_proved_urls_age ON pushkit_proved_urls (proved_at);
 
+CREATE TABLE pushkit_recovered (  -- how many deliveries an owner had sent again on its last day
+    owner TEXT PRIMARY KEY,         -- over all tenants, which are the client's choice
+    day BIGINT NOT NULL,            -- since the epoch, in UTC
+    number BIGINT NOT NULL
+);
+
 CREATE TABLE pushkit_deliveries (  -- the columns that attempts change: narrow rows
     id TEXT PRIMARY KEY,
     subscription_id TEXT NOT NULL,

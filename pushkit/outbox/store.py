@@ -165,6 +165,26 @@ def hurry(queue: Queue, now: int) -> Script[bool]:
     return bool(rows)
 
 
+def fill(delivery_id: str, body: bytes, now: int) -> Script[bool]:
+    """Replace the body of a delivery that is held, and make it due; the row of its queue is held.
+
+    Returns:
+        Whether nobody can have begun it: it is not due yet, nor was it ever attempted; or it needs
+        no body, because it was cancelled or deleted.
+    """
+    rows = yield Statement(
+        "UPDATE pushkit_deliveries SET not_before = $2, scheduled_at = $2, body_bytes = $3"
+        f" WHERE id = $1 AND {UNFINISHED} AND not_before > $2 AND last_error IS NULL"
+        " AND attempts = 0 AND redrives = 0 AND faults = 0 RETURNING id",
+        (delivery_id, now, len(body)),
+    )
+    if rows:
+        yield Statement("UPDATE pushkit_bodies SET body = $2 WHERE id = $1", (delivery_id, body))
+        return True
+    there = "SELECT 1 FROM pushkit_deliveries WHERE id = $1 AND state <> 'cancelled'"
+    return not (yield Statement(there, (delivery_id,)))
+
+
 def leased_deliveries(ids: Sequence[str]) -> Script[dict[str, Delivery]]:
     """Return deliveries with their bodies, by id, which the caller leased."""
     rows = yield from run_for_ids(

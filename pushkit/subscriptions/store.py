@@ -185,6 +185,19 @@ def of_owner(
     return [read_subscription(row) for row in rows]
 
 
+def newest(key: SubscriptionKey) -> Script[Subscription | None]:
+    """Return the subscription of a key, or the last that was withdrawn and still has deliveries."""
+    rows = yield Statement(f"SELECT * FROM pushkit_subscriptions WHERE {_BY_KEY}", key)
+    if not rows:  # reads deliveries of the task
+        rows = yield Statement(
+            "SELECT * FROM pushkit_subscriptions WHERE id IN (SELECT subscription_id"
+            " FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2 AND owner = $3"
+            " AND config_id = $4 LIMIT 10000) ORDER BY id DESC LIMIT 1",
+            key,
+        )
+    return read_subscription(rows[0]) if rows else None
+
+
 def count_of_owner(key: SubscriptionKey, limit: int) -> Script[int]:
     """Return how many subscriptions the owner of a key has to its task, at most `limit`."""
     rows = f"pushkit_subscriptions WHERE {_OF_OWNER}"

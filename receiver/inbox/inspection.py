@@ -117,6 +117,16 @@ class InboxStats:
     senders: tuple[SenderStats, ...]  # by name; a sender whose counts are all zero is left out
 
 
+@record(frozen=True, slots=True)
+class Gap:
+    """Updates of a sender that are not in the inbox."""
+
+    task_id: str
+    config_id: str
+    from_seq: int
+    to_seq: int | None  # None for all after `from_seq`: the sender knows whether there are any
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """Counts of the notifications that are not done."""
@@ -278,6 +288,22 @@ def queues(*, after: str | None, limit: int) -> Script[list[InboxQueue]]:
         )
         for row in rows
     ]
+
+
+def gaps(sender: str, task_id: str | None) -> Script[list[Gap]]:
+    """Return what a sender's inbox lacks, by the numbers that did arrive, of a task or of all."""
+    rows = yield Statement(
+        "SELECT task_id, COALESCE(config_id, '') AS config_id, seq - missing AS first,"
+        " seq - 1 AS last FROM pushkit_inbox i WHERE sender = $1 AND missing > 0"
+        " AND task_id = COALESCE($2, task_id) AND missing > (SELECT COUNT(*) FROM pushkit_inbox o"
+        " WHERE o.task_id = i.task_id AND o.sender = i.sender"
+        " AND COALESCE(o.config_id, '') = COALESCE(i.config_id, '')"
+        " AND o.seq BETWEEN i.seq - i.missing AND i.seq - 1)"
+        " UNION ALL SELECT task_id, config_id, last_seq + 1, NULL FROM pushkit_sequences"
+        " WHERE sender = $1 AND task_id = COALESCE($2, task_id) ORDER BY 1, 2, 3",
+        (sender, task_id),
+    )
+    return [Gap(row["task_id"], row["config_id"], row["first"], row["last"]) for row in rows]
 
 
 def backlog(now: datetime) -> Script[Backlog]:

@@ -37,6 +37,7 @@ ARGUMENTS = {
     "subscriptions test": ("--all",),
     "worker": ("--issuer", "https://agent.example.com"),
     "inbox purge": ("--older-than", "1d"),
+    "inbox recover": ("--sender", "agent", "--agent", "https://agent.example.com/a2a"),
     "inbox redrive": ("--all",),
     "inbox show": ("1",),
 }

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any
@@ -116,6 +116,9 @@ class Clients:
     _keys: Keys
     _outbox: Disk | PostgresServer  # the senders' database, from which operators choose deliveries
     _promises: Promises  # checks and records the results
+    # The agents' task store: the markers of each task's changes, which are stored before they are
+    # notified.
+    _stored: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def _wishes(self) -> Instructions:
@@ -183,6 +186,28 @@ class Clients:
                 )
 
         return subscribe
+
+    def do_join(self, agent: int, task: str, owner: str, host: str) -> None:
+        """Subscribe an owner to a task that may have begun long ago, with a snapshot."""
+        config = PushConfig(
+            id=f"{owner}-{task}", url=f"https://{host}.example.com/jwt", token=f"{CANARY}-{owner}"
+        )
+
+        async def read(_owner: str) -> Task:
+            await asyncio.sleep(0.001)
+            stored = [*self._stored.get(task, ())]
+            await asyncio.sleep(0.001)
+            status = TaskStatus(state=TaskState.WORKING)
+            return Task(id=task, context_id="context", status=status, metadata={"stored": stored})
+
+        async def join(sender: PushSender) -> None:
+            with self._wishes.record(task, owner):
+                found = await sender.subscribe(
+                    task, config, version="1.0", owner=owner, snapshot=read
+                )
+                self._promises.joined(found)
+
+        self._ask(agent, join)
 
     def _of_owner(self, agent: int, verb: str, task: str, owner: str, **also: Any) -> None:
         self._ask(agent, self._changing(verb, task, owner, **also))
@@ -272,6 +297,7 @@ class Clients:
             return whole
 
         async def notify(sender: PushSender) -> None:
+            self._stored.setdefault(task, []).append(marker)
             wanting = self._promises.wanting(task)
             snapshot = None if shape == "bare" else ask_for_task if marker[-1] in "13" else whole
             left = 2 if key and key[-1] == "2" else 1  # the same key again must change nothing

@@ -84,6 +84,12 @@ CUTS = (
         asks_not(f"{_SETTLER}.script", "epoch"),
     ),
     _cut(
+        "snapshot filled",
+        "A snapshot is read again once the subscription is there: nothing is missed in between.",
+        "missed by",
+        uses("pushkit.delivery.snapshots:register", "again or body", "body"),
+    ),
+    _cut(
         "redrives",
         "A result from before a redrive is dropped.",
         _LOST_LEASE,

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from math import ceil, inf
 
-from pushkit import NotifyResult, TaskState
+from pushkit import NotifyResult, Subscription, TaskState
 from pushkit.secrets.sealing import is_sealed
 from receiver import Notification
 from tests.simulation.coverage import key_of
@@ -81,6 +81,7 @@ _REFUSALS = {
     ("snapshot_required", "bare"),
     ("invalid_update", "unknown"),
 }
+_MAY_BE_REFUSED = {shape for _, shape in _REFUSALS}
 # The errors of deliveries that are dead after one answer, and its status.
 _AT_ONCE = {
     "rejected": 400,
@@ -144,6 +145,7 @@ class Promises:
         # The epochs of queues that an inbox had, and deleted.
         self._epochs: dict[tuple[Disk | PostgresServer, str], int] = {}
         self.latencies: list[float] = []
+        self._joined: list[Subscription] = []
 
     # --- at every step --------------------------------------------------------------------------
 
@@ -187,6 +189,34 @@ class Promises:
                 )
         notice.ids = list(result.ids)
         notice.acknowledged_at = self._world.loop.time()
+
+    def joined(self, subscription: Subscription) -> None:
+        """Note that a subscription was acknowledged, with a snapshot of its task."""
+        self._joined.append(subscription)
+        self._world.note(f"joined {subscription.key.task_id} at seq {subscription.last_seq}")
+
+    def _check_snapshots(self) -> None:
+        """A snapshot is the first delivery, and every update is in it or has one of its own."""
+        if self.instructions.is_purged or self._coalesces:  # which refuses updates to some
+            return
+        for joined in self._joined:
+            rows = self._outbox.select(
+                "SELECT d.id, d.seq, b.body FROM pushkit_deliveries d JOIN pushkit_bodies b"
+                " ON b.id = d.id WHERE d.subscription_id = ? ORDER BY d.seq",
+                joined.id,
+            )
+            task = joined.key.task_id
+            if not rows or rows[0]["seq"] != 1 or b'"stored"' not in bytes(rows[0]["body"]):
+                self._world.violated(f"does not begin with its snapshot: {joined.id} {task}")
+                continue
+            [body] = (bytes(row["body"]) for row in rows if row["seq"] == joined.last_seq)
+            ids = {row["id"] for row in rows}
+            for notice in self.notices:
+                if notice.task != task or notice.acknowledged_at is None:
+                    continue
+                is_there = f'"{notice.marker}"'.encode() in body or ids.intersection(notice.ids)
+                if not is_there and notice.shape not in _MAY_BE_REFUSED:
+                    self._world.violated(f"missed by {joined.id}: {notice.marker}")
 
     def arrived(self, arrival: Arrival) -> None:
         """Check a request that reached a webhook: its body, order, lease, and repetition."""
@@ -485,6 +515,7 @@ class Promises:
     def check_end(self, origin_of: Callable[[str], str]) -> None:
         """Check, once everything is over, that outbox, webhooks, callbacks and results agree."""
         self._check_drained()
+        self._check_snapshots()
         for row in self._outbox.select(_GIVEN_TWICE):  # also if it was removed and set again
             self._world.violated(f"a config gave one seq to several deliveries: {dict(row)}")
         rows = {row["id"]: row for row in self._outbox.select("SELECT * FROM pushkit_deliveries")}

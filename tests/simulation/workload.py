@@ -241,6 +241,19 @@ def renewals(chance: random.Random, actors: Actors) -> Iterator[Step]:
             yield _step(_moment(chance), "renew", receiver, number, chance.random() < 0.5)
 
 
+def snapshots(chance: random.Random, actors: Actors) -> Iterator[Step]:
+    """Owners subscribe to tasks that change at the same moments, and ask for a snapshot."""
+    for number in range(chance.choice((1, 1, 2, 3))):
+        at, task = _moment(chance), f"late{number}"
+        width = chance.choice((0.005, 0.02, 0.1, 1.0))
+        for change in range(chance.randint(1, 8)):
+            moment = max(0.0, at + chance.uniform(-width, width))
+            yield _step(moment, "notify", chance.randrange(actors.agents), task, change)
+        for owner in range(chance.choice((1, 1, 2))):
+            agent, host = chance.randrange(actors.agents), chance.choice(actors.hosts)
+            yield _step(at + chance.random() * width, "join", agent, task, f"owner{owner}", host)
+
+
 def changes(chance: random.Random, actors: Actors) -> Iterator[Step]:
     """Owners change, pause, disable and remove subscriptions."""
     for _ in range(chance.randint(1, 6)):
@@ -418,4 +431,5 @@ SELDOM_GENERATORS: Final[dict[str, tuple[Generator, int]]] = {
     "enlisting": (enlisting, 30),  # on PostgreSQL only
     "disputes": (disputes, 15),
     "renewals": (renewals, 15),
+    "snapshots": (snapshots, 20),
 }

@@ -41,6 +41,7 @@ class A2AIntegration:
             of an owner when it sets a config.
         min_interval: At most one post of a stream's chunks in this time; None to post each.
         buffer: Keeps updates while the outbox is out of reach.
+        snapshot: Whether each config gets the task as it stands first, if there is one already.
 
     Attributes:
         config_store: The SDK's config store.
@@ -56,11 +57,16 @@ class A2AIntegration:
         filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
         min_interval: timedelta | None = GATHERED_EVERY,
         buffer: EnqueueBuffer | None = None,
+        snapshot: bool = False,
     ) -> None:
         self.push = push
         owners = () if owner_of is None else (owner_of,)
         self.config_store = adapter.PushkitConfigStore(
-            push, *owners, filter=filter, min_interval=min_interval
+            push,
+            *owners,
+            filter=filter,
+            min_interval=min_interval,
+            snapshots_from=task_store if snapshot else None,
         )
         self.notifications = adapter.PushkitNotificationSender(
             push, task_store=task_store, buffer=buffer

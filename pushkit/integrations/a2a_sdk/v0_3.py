@@ -14,7 +14,14 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from pushkit.a2a import WireVersion, format_push_config, parse_push_config, parse_update
+from pushkit.a2a import (
+    Task,
+    TaskSnapshot,
+    WireVersion,
+    format_push_config,
+    parse_push_config,
+    parse_update,
+)
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, UnrecognisedBodyError
@@ -49,6 +56,7 @@ class PushkitConfigStore:
         filter: Which updates clients get: a `Filter`, or a function that returns an owner's.
         min_interval: At most one post of a stream's chunks in this time; None to post each. See
             `Filter`.
+        snapshots_from: The agent's task store, if each config gets the task as it stands first.
     """
 
     def __init__(
@@ -58,10 +66,12 @@ class PushkitConfigStore:
         *,
         filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
         min_interval: timedelta | None = GATHERED_EVERY,
+        snapshots_from: Any = None,
     ) -> None:
         self._sender = sender
         self._owner_of = owner_of
         self._filter_of = filter_chooser(filter, min_interval)
+        self._task_store = snapshots_from
         self._sdk: Any = importlib.import_module("a2a.types")  # 1.x has other names there
         self._faults = RepeatedLog(_log)
 
@@ -72,6 +82,12 @@ class PushkitConfigStore:
             ServerError: The config is refused (`-32602`), or the outbox is out of reach (`-32603`).
         """
         owner = self._owner_of()
+
+        async def read(_owner: str) -> Task | None:
+            task = await self._task_store.get(task_id)
+            found = None if task is None else parse_update(_as_json(task), WireVersion.V0_3)
+            return found.task if isinstance(found, TaskSnapshot) else None
+
         with config_errors(self._sender, owner, self._faults, self._sdk_error):
             await wiring_of(self._sender).check(self._sender, owner=owner, task_id=task_id)
             await self._sender.subscribe(
@@ -80,6 +96,7 @@ class PushkitConfigStore:
                 version=WireVersion.V0_3,
                 owner=owner,
                 filter=self._filter_of(owner),
+                snapshot=None if self._task_store is None else read,
             )
 
     async def get_info(self, task_id: str) -> list[Any]:

@@ -71,6 +71,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
         filter: Which updates clients get: a `Filter`, or a function that returns an owner's.
         min_interval: At most one post of a stream's chunks in this time; None to post each. See
             `Filter`.
+        snapshots_from: The agent's task store, if each config gets the task as it stands first.
     """
 
     def __init__(
@@ -80,10 +81,12 @@ class PushkitConfigStore(PushNotificationConfigStore):
         *,
         filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
         min_interval: timedelta | None = GATHERED_EVERY,
+        snapshots_from: TaskReader | None = None,
     ) -> None:
         self._sender = sender
         self._owner_of = owner_resolver
         self._filter_of = filter_chooser(filter, min_interval)
+        self._task_store = snapshots_from
         self._faults = RepeatedLog(_log)
 
     async def set_info(
@@ -99,7 +102,11 @@ class PushkitConfigStore(PushNotificationConfigStore):
             VersionNotSupportedError: Its protocol version is not supported (`-32009`).
             InternalError: The outbox is out of reach (`-32603`); the log says why.
         """
-        owner = self._owner_of(context)
+        owner, store = self._owner_of(context), self._task_store
+
+        async def read(_owner: str) -> Task | None:
+            return None if store is None else await _task_of(store, task_id, context)
+
         with config_errors(self._sender, owner, self._faults, _sdk_error):
             await wiring_of(self._sender).check(self._sender, owner=owner, task_id=task_id)
             subscription = await self._sender.subscribe(
@@ -108,6 +115,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
                 version=_version_of(context),
                 owner=owner,
                 filter=self._filter_of(owner),
+                snapshot=None if store is None else read,
             )
         return _redacted(subscription, context)
 
@@ -168,10 +176,13 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
 
     async def _snapshot(self, task_id: str, owner: str) -> Task | None:
         """Return a task as its owner sees it: task stores are scoped by owner, too."""
-        context = ServerCallContext(user=_Owner(owner))
-        task = await self._task_store.get(task_id, context)
-        found = None if task is None else native_update(task).neutral
-        return found.task if isinstance(found, TaskSnapshot) else None
+        return await _task_of(self._task_store, task_id, ServerCallContext(user=_Owner(owner)))
+
+
+async def _task_of(store: TaskReader, task_id: str, context: ServerCallContext) -> Task | None:
+    task = await store.get(task_id, context)
+    found = None if task is None else native_update(task).neutral
+    return found.task if isinstance(found, TaskSnapshot) else None
 
 
 def agent_routes(

@@ -2,7 +2,7 @@
 
 from pushkit.integrations.push_config_api.aiohttp import push_config_app
 from pushkit.integrations.push_config_api.asgi import PushConfigAsgi
-from pushkit.integrations.push_config_api.configs import Caller, TaskCheck
+from pushkit.integrations.push_config_api.configs import Caller, TaskCheck, TaskOf
 from pushkit.integrations.push_config_api.http import PushConfigApi
 
-__all__ = ["Caller", "PushConfigApi", "PushConfigAsgi", "TaskCheck", "push_config_app"]
+__all__ = ["Caller", "PushConfigApi", "PushConfigAsgi", "TaskCheck", "TaskOf", "push_config_app"]

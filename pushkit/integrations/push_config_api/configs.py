@@ -11,18 +11,23 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from inspect import isawaitable
 from typing import Final, TypeAlias
 
-from pushkit.a2a import WireVersion, format_push_config, parse_push_config
+from pushkit.a2a import Task, WireVersion, format_push_config, parse_push_config
+from pushkit.a2a.kinds import format_timestamp, read_timestamp
 from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.delivery.error_codes import told_to_client
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import InvalidPushConfigError, PushkitError, UnsupportedVersionError
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
+from pushkit.integrations.push_config_api.extensions import SNAPSHOT_EXTENSION
 from pushkit.logs import RepeatedLog
+from pushkit.outbox.clients import DeliveryProgress, Wanted
 from pushkit.subscriptions.filters import FILTER_EXTENSION, FilterOf, write_filter
-from pushkit.subscriptions.model import Subscription
+from pushkit.subscriptions.model import DisabledBy, Subscription, SubscriptionKey, SubscriptionState
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 
@@ -42,6 +47,7 @@ class Caller:
 
 
 TaskCheck: TypeAlias = Callable[[Caller, str], bool | Awaitable[bool]]
+TaskOf: TypeAlias = Callable[[Caller, str], Awaitable[Task | None]]
 Params: TypeAlias = Mapping[str, JsonValue]
 
 
@@ -56,15 +62,20 @@ class Configs:
     """The methods, over a sender. Their results never contain a secret.
 
     Without a sender, push notifications are not supported. `task_exists` returns whether a task
-    exists that this caller may follow.
+    exists that this caller may follow, `task_of` the task as this caller sees it.
     """
 
     def __init__(
-        self, sender: PushSender | None, task_exists: TaskCheck | None, filter_of: FilterOf
+        self,
+        sender: PushSender | None,
+        task_exists: TaskCheck | None,
+        filter_of: FilterOf,
+        task_of: TaskOf | None,
     ) -> None:
         self._sender = sender
         self._task_exists = task_exists
         self._filter_of = filter_of
+        self._task_of = task_of
         self._faults = RepeatedLog(_log)
 
     async def call(
@@ -79,8 +90,10 @@ class Configs:
             raise ApiError(ErrorKind.PARAMS, "params: expected an object")
         if method not in METHODS:
             raise ApiError(ErrorKind.METHOD)
-        spoken, operation = METHODS[method]
-        check_version(version, spoken)
+        named, operation = METHODS[method]
+        spoken = named or V1_0
+        if named is not None:
+            check_version(version, spoken)
         tenant = optional_text(params, "tenant") if spoken is V1_0 else None
         caller = Caller(owner=owner, tenant=tenant or "")
         try:
@@ -95,16 +108,26 @@ class Configs:
             member = "id" if call.version is V0_1 else "taskId"
             raise ApiError(ErrorKind.PARAMS, f"{member}: expected the id of a task")
         caller, sender = call.caller, await self._sender_for(call.caller, config.task_id)
+        task_id, task_of = config.task_id, self._task_of
+        asked = config.extra.get(SNAPSHOT_EXTENSION, False)
+        if not isinstance(asked, bool):
+            raise ApiError(ErrorKind.PARAMS, f"{SNAPSHOT_EXTENSION}: expected true or false")
+
+        async def read(_owner: str) -> Task | None:
+            return None if task_of is None else await task_of(caller, task_id)
+
+        has_snapshot = asked and task_of is not None
         with config_errors(sender, caller.owner, self._faults, _api_error):
             stored = await sender.subscribe(
-                config.task_id,
+                task_id,
                 config,
                 version=call.version,
                 owner=caller.owner,
                 tenant=caller.tenant,
                 filter=self._filter_of(caller.owner),
+                snapshot=read if has_snapshot else None,
             )
-        return _written(stored, call.version)
+        return _written(stored, call.version, has_snapshot=has_snapshot)
 
     async def get_0_1(self, call: _Call) -> JsonValue:
         """Return the config of a task; null if none is set (0.1 §7.6)."""
@@ -118,7 +141,7 @@ class Configs:
         config_id = named(call.params, name)
         found = await self._found(call, text(call.params, task), config_id)
         if found is None:  # 1.0 §3.1.8 names this error for a config as well
-            raise ApiError(ErrorKind.TASK, "the task has no such push config of yours")
+            raise ApiError(ErrorKind.TASK, _NO_CONFIG)
         return _written(found, call.version)
 
     async def delete(self, call: _Call) -> JsonValue:
@@ -149,6 +172,54 @@ class Configs:
         if len(ids) > size:
             page["nextPageToken"] = _page_token(ids[size - 1])
         return page
+
+    async def progress(self, call: _Call) -> JsonObject:
+        """Return how far the deliveries of a config are (`STATE_EXTENSION`)."""
+        sender, key = await self._key_of(call)
+        with config_errors(sender, key.owner, self._faults, _api_error):
+            found = await sender.progress(key)
+        if found is None:
+            raise ApiError(ErrorKind.TASK, _NO_CONFIG)
+        return _progress(found)
+
+    async def enable(self, call: _Call) -> JsonValue:
+        """Enable a config that failures or a 410 disabled; return how far its deliveries are."""
+        sender, key = await self._key_of(call)
+        with config_errors(sender, key.owner, self._faults, _api_error):
+            await sender.enable(
+                key.task_id,
+                key.config_id,
+                owner=key.owner,
+                tenant=key.tenant,
+                disabled_by=(DisabledBy.FAILING, DisabledBy.GONE),
+            )
+        found = await self.progress(call)
+        if found["state"] == SubscriptionState.DISABLED:
+            raise ApiError(ErrorKind.PARAMS, "the agent's operator disabled it: ask there")
+        return found
+
+    async def recover(self, call: _Call) -> JsonValue:
+        """Send notifications of a config again (`RECOVER_EXTENSION`)."""
+        sender, key = await self._key_of(call)
+        seqs = (number(call.params, "fromSeq"), number(call.params, "toSeq") or None)
+        wanted = Wanted(*seqs, _moment(call.params, "since"), _moment(call.params, "until"))
+        with config_errors(sender, key.owner, self._faults, _api_error):
+            found = await sender.recover(key, wanted)
+        if found is None:
+            raise ApiError(ErrorKind.TASK, _NO_CONFIG)
+        rest: JsonObject = {} if found.next_seq is None else {"nextSeq": found.next_seq}
+        return {"seqs": [*found.seqs], **rest}
+
+    async def _key_of(self, call: _Call) -> tuple[PushSender, SubscriptionKey]:
+        """Return the sender, and the config that a call of an extension names.
+
+        Without an id, that is the config registered without one, whose id is the task's.
+        """
+        caller, task_id = call.caller, text(call.params, "taskId")
+        config_id = optional_text(call.params, "id") or task_id
+        sender = await self._sender_for(caller, task_id)
+        _check_id("id", config_id)
+        return sender, SubscriptionKey(caller.tenant, task_id, caller.owner, config_id)
 
     async def _found(self, call: _Call, task_id: str, config_id: str | None) -> Subscription | None:
         """Return a config; None if there is none.
@@ -183,8 +254,9 @@ class Configs:
         return self._sender
 
 
+# The version of each method; None for those of extensions, which clients of every version call.
 METHODS: Final[
-    Mapping[str, tuple[WireVersion, Callable[[Configs, _Call], Awaitable[JsonValue]]]]
+    Mapping[str, tuple[WireVersion | None, Callable[[Configs, _Call], Awaitable[JsonValue]]]]
 ] = {
     "tasks/pushNotification/set": (V0_1, Configs.set),
     "tasks/pushNotification/get": (V0_1, Configs.get_0_1),
@@ -196,7 +268,11 @@ METHODS: Final[
     "GetTaskPushNotificationConfig": (V1_0, Configs.get),
     "ListTaskPushNotificationConfigs": (V1_0, Configs.list_1_0),
     "DeleteTaskPushNotificationConfig": (V1_0, Configs.delete),
+    "GetPushDeliveryState": (None, Configs.progress),
+    "EnablePushNotifications": (None, Configs.enable),
+    "RecoverPushNotifications": (None, Configs.recover),
 }
+_NO_CONFIG: Final = "the task has no such push config of yours"
 # The members that name the task and the config.
 _NAMES: Final = {V0_3: ("id", "pushNotificationConfigId"), V1_0: ("taskId", "id")}
 
@@ -213,7 +289,9 @@ def _check_id(name: str, value: str) -> None:
         )
 
 
-def _written(subscription: Subscription, version: WireVersion) -> JsonObject:
+def _written(
+    subscription: Subscription, version: WireVersion, *, has_snapshot: bool = False
+) -> JsonObject:
     """Return the config as a client may read it: without token and credentials, with its filter.
 
     Answers are logged and cached, and the client that registered the secrets has them.
@@ -224,10 +302,35 @@ def _written(subscription: Subscription, version: WireVersion) -> JsonObject:
         id=key.config_id,
         task_id=key.task_id,
         tenant=key.tenant or None,
-        extra={FILTER_EXTENSION: filtered} if filtered else {},
+        extra=({FILTER_EXTENSION: filtered} if filtered else {})
+        | ({SNAPSHOT_EXTENSION: True} if has_snapshot else {}),
         origin=version,
     )
     return format_push_config(config, version)
+
+
+def _progress(found: DeliveryProgress) -> JsonObject:
+    """Return how far the deliveries of a config are, without members that have no value."""
+    subscription, error = found.subscription, found.last_error
+    members: dict[str, JsonValue | datetime] = {
+        "taskId": subscription.key.task_id,
+        "id": subscription.key.config_id,
+        "state": subscription.state.value,
+        "lastSeq": subscription.last_seq,
+        "deliveredSeq": found.delivered_seq,
+        "waiting": found.waiting,
+        "dead": found.dead,
+        "failingSince": subscription.failing_since,
+        "lastError": None if error is None else told_to_client(error),
+        "lastStatus": found.last_status,
+        "disabledBy": subscription.disabled_by and subscription.disabled_by.value,
+        "disabledAt": subscription.disabled_at,
+    }
+    return {
+        name: format_timestamp(value) if isinstance(value, datetime) else value
+        for name, value in members.items()
+        if value is not None
+    }
 
 
 def _page_token(config_id: str) -> str:
@@ -269,6 +372,14 @@ def number(params: Params, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | None):
         raise ApiError(ErrorKind.PARAMS, f"{name}: expected an integer")
     return value or 0
+
+
+def _moment(params: Params, name: str) -> datetime | None:
+    value = optional_text(params, name)
+    moment = None if value is None else read_timestamp(value)
+    if value is not None and moment is None:
+        raise ApiError(ErrorKind.PARAMS, f"{name}: expected a timestamp of RFC 3339")
+    return moment
 
 
 def _member(params: Params, name: str) -> JsonValue:

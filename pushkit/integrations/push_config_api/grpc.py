@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 OwnerOf: TypeAlias = Callable[[Context], str | Awaitable[str | None] | None]
+
+_M = TypeVar("_M", bound="Message")
 
 _TASK = re.compile(r"tasks/([^/]+)")
 _CONFIG = re.compile(r"tasks/([^/]+)/pushNotificationConfigs/(.+)")  # whose id may have slashes
@@ -109,21 +111,21 @@ class PushConfigServicer(a2a_pb2_grpc.A2AServiceServicer):
     ) -> a2a_pb2.TaskPushNotificationConfig:
         """Register a config, or change the one of the same id."""
         found = await self._calls.answer("CreateTaskPushNotificationConfig", request, context)
-        return ParseDict(found, a2a_pb2.TaskPushNotificationConfig())
+        return _read(found, a2a_pb2.TaskPushNotificationConfig())
 
     async def GetTaskPushNotificationConfig(  # noqa: N802
         self, request: a2a_pb2.GetTaskPushNotificationConfigRequest, context: Context
     ) -> a2a_pb2.TaskPushNotificationConfig:
         """Return a config."""
         found = await self._calls.answer("GetTaskPushNotificationConfig", request, context)
-        return ParseDict(found, a2a_pb2.TaskPushNotificationConfig())
+        return _read(found, a2a_pb2.TaskPushNotificationConfig())
 
     async def ListTaskPushNotificationConfigs(  # noqa: N802
         self, request: a2a_pb2.ListTaskPushNotificationConfigsRequest, context: Context
     ) -> a2a_pb2.ListTaskPushNotificationConfigsResponse:
         """Return a page of the caller's configs of a task."""
         found = await self._calls.answer("ListTaskPushNotificationConfigs", request, context)
-        return ParseDict(found, a2a_pb2.ListTaskPushNotificationConfigsResponse())
+        return _read(found, a2a_pb2.ListTaskPushNotificationConfigsResponse())
 
     async def DeleteTaskPushNotificationConfig(  # noqa: N802
         self, request: a2a_pb2.DeleteTaskPushNotificationConfigRequest, context: Context
@@ -179,9 +181,15 @@ class PushConfigServicerV03(a2a_v0_3_pb2_grpc.A2AServiceServicer):
         return Empty()
 
 
+def _read(document: JsonObject, message: _M) -> _M:
+    """Fill a message from a document, without extensions, for which it has no place."""
+    ParseDict(document, message, ignore_unknown_fields=True)
+    return message
+
+
 def _written(config: JsonObject) -> a2a_v0_3_pb2.TaskPushNotificationConfig:
     own: Any = config["pushNotificationConfig"]
     return a2a_v0_3_pb2.TaskPushNotificationConfig(
         name=f"tasks/{config['taskId']}/pushNotificationConfigs/{own['id']}",
-        push_notification_config=ParseDict(own, a2a_v0_3_pb2.PushNotificationConfig()),
+        push_notification_config=_read(own, a2a_v0_3_pb2.PushNotificationConfig()),
     )

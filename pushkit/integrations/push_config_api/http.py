@@ -20,6 +20,7 @@ from pushkit.integrations.push_config_api.configs import (
     METHODS,
     Configs,
     TaskCheck,
+    TaskOf,
     check_version,
     number,
     optional_text,
@@ -30,6 +31,7 @@ from pushkit.integrations.push_config_api.errors import (
     http_error,
     json_rpc_error,
 )
+from pushkit.integrations.push_config_api.extensions import declarations
 from pushkit.options import Count, checked
 from pushkit.subscriptions.filters import FilterChoice, filter_chooser
 from pushkit.subscriptions.model import EVERYTHING
@@ -88,6 +90,9 @@ class PushConfigApi:
             every task id, even to that of another client's present or future task.
         max_body_bytes: The length of the longest request.
         filter: Which updates clients get: a `Filter`, or a function that returns an owner's.
+        snapshot: Returns a task as a caller sees it, given the `Caller` and the task id; None for
+            no such task. A coroutine function. With it, clients can ask for the task as it stands
+            as the first notification (`urn:pushkit:push-snapshot:v1`); see `PushSender.subscribe`.
 
     Raises:
         ConfigError: An argument has a wrong type.
@@ -101,15 +106,22 @@ class PushConfigApi:
         task_exists: TaskCheck | None,
         max_body_bytes: Count = 64 * 1024,
         filter: FilterChoice = EVERYTHING,  # noqa: A002  # as `PushSender.subscribe`
+        snapshot: TaskOf | None = None,
     ) -> None:
         self.max_body_bytes = max_body_bytes
         self._sender = sender
-        self._configs = Configs(sender, task_exists, filter_chooser(filter))
+        self._has_snapshots = snapshot is not None
+        self._configs = Configs(sender, task_exists, filter_chooser(filter), snapshot)
 
     @staticmethod
     def serves(method: str) -> bool:
         """Return whether a JSON-RPC method is one of this API."""
         return method in METHODS
+
+    @property
+    def extensions(self) -> list[JsonObject]:
+        """The extensions that are served, as members of a card's `capabilities.extensions`."""
+        return declarations(has_snapshots=self._has_snapshots)
 
     async def json_rpc(
         self, body: bytes, *, owner: str, version: str | None = None
@@ -133,8 +145,8 @@ class PushConfigApi:
             answer = {"result": result}
         except ApiError as error:
             self.report(error, owner)
-            spoken = METHODS[request.method][0] if request.method in METHODS else WireVersion.V1_0
-            answer = {"error": json_rpc_error(error, spoken)}
+            spoken, _ = METHODS.get(request.method, (None, None))
+            answer = {"error": json_rpc_error(error, spoken or WireVersion.V1_0)}
         if not request.has_id:
             return None
         return {"jsonrpc": "2.0", "id": request.id} | answer
@@ -181,13 +193,15 @@ class PushConfigApi:
             task_id = _the_same("taskId", route.task_id, params, "the task of the path")
             params = {name: value for name, value in params.items() if name != "task_id"}
             params["taskId"] = task_id
+            if route.config_id is not None:
+                params["id"] = _the_same("id", route.config_id, params, "the config of the path")
         elif route.config_id is None:
             params["pageSize"] = number(request.query, "pageSize")
             params["pageToken"] = optional_text(request.query, "pageToken")
         else:
             params["id"] = route.config_id
         params["tenant"] = tenant
-        method = _METHODS[route.config_id is not None][request.method]
+        method = _METHODS[route.kind][request.method]
         found = await self.call(method, params, owner=owner, version=request.version)
         return found if isinstance(found, dict) else {}
 
@@ -216,21 +230,27 @@ class _Route:
     tenant: str
     task_id: str
     config_id: str | None
+    kind: str  # the key in `_METHODS`
 
 
 def _route_of(path: str) -> _Route | None:
     """Return the route of an undecoded path; None if it is not one of this API."""
     match [unquote(each) for each in path.removeprefix("/").split("/")]:
-        case ("tasks", task_id, "pushNotificationConfigs"):
-            return _Route(tenant="", task_id=task_id, config_id=None)
-        case ("tasks", task_id, "pushNotificationConfigs", config_id):
-            return _Route(tenant="", task_id=task_id, config_id=config_id)
+        case ("tasks", task_id, "pushNotificationConfigs", *rest):
+            tenant = ""
         case (tenant, *_) if "/" in tenant:  # for whoever decodes the path first, another one's
             return None
-        case (tenant, "tasks", task_id, "pushNotificationConfigs"):
-            return _Route(tenant=tenant, task_id=task_id, config_id=None)
-        case (tenant, "tasks", task_id, "pushNotificationConfigs", config_id):
-            return _Route(tenant=tenant, task_id=task_id, config_id=config_id)
+        case (tenant, "tasks", task_id, "pushNotificationConfigs", *rest):
+            pass
+        case _:
+            return None
+    match rest:
+        case ():
+            return _Route(tenant=tenant, task_id=task_id, config_id=None, kind="all")
+        case (config_id,):
+            return _Route(tenant=tenant, task_id=task_id, config_id=config_id, kind="one")
+        case (config_id, kind) if kind in _OF_EXTENSIONS:
+            return _Route(tenant=tenant, task_id=task_id, config_id=config_id, kind=kind)
     return None
 
 
@@ -239,7 +259,7 @@ def _check(request: ApiRequest) -> tuple[_Route | None, str]:
     route = _route_of(request.path or "")
     if route is None and request.path != "/":
         raise ApiError(ErrorKind.METHOD, "no such path")
-    methods = tuple(_METHODS[route.config_id is not None]) if route else ("POST",)
+    methods = tuple(_METHODS[route.kind]) if route else ("POST",)
     if request.method not in methods:
         detail = f"expected {', '.join(methods)}"
         raise ApiError(ErrorKind.METHOD, detail, status=405, allow=methods)
@@ -251,13 +271,16 @@ def _check(request: ApiRequest) -> tuple[_Route | None, str]:
     return route, request.owner
 
 
-# By whether the path names a config, and the HTTP method.
-_METHODS = {
-    False: {
-        "GET": "ListTaskPushNotificationConfigs",
-        "POST": "CreateTaskPushNotificationConfig",
-    },
-    True: {"GET": "GetTaskPushNotificationConfig", "DELETE": "DeleteTaskPushNotificationConfig"},
+# By what follows the id of a config in the path, and the HTTP method.
+_OF_EXTENSIONS = {
+    "deliveryState": {"GET": "GetPushDeliveryState"},
+    "enable": {"POST": "EnablePushNotifications"},
+    "recover": {"POST": "RecoverPushNotifications"},
+}
+# By what the path names, and the HTTP method.
+_METHODS = _OF_EXTENSIONS | {
+    "all": {"GET": "ListTaskPushNotificationConfigs", "POST": "CreateTaskPushNotificationConfig"},
+    "one": {"GET": "GetTaskPushNotificationConfig", "DELETE": "DeleteTaskPushNotificationConfig"},
 }
 
 

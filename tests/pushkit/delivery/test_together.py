@@ -108,12 +108,10 @@ async def subscribe(sender: PushSender, chance: random.Random) -> None:
             wanted, paused = chance.choice(FILTERS), chance.random() < 0.2
             version = "0.3" if chance.random() < 0.05 else "1.0"
             for side in SIDES:
-                key = {"owner": f"{side} {owner}"}
-                await sender.subscribe(
-                    f"{side} {task}", HOOK, version=version, filter=wanted, **key
-                )
+                task_id, named = f"{side} {task}", f"{side} {owner}"
+                await sender.subscribe(task_id, HOOK, version=version, filter=wanted, owner=named)
                 if paused:
-                    await sender.pause(f"{side} {task}", **key)
+                    await sender.pause(task_id, owner=named)
 
 
 def steps(chance: random.Random) -> list[Step]:

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import InMemoryTaskStore
-from a2a.types import AgentCapabilities, AgentCard, TaskPushNotificationConfig
+from a2a.types import AgentCapabilities, AgentCard, TaskPushNotificationConfig, a2a_pb2
 from starlette.applications import Starlette
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
@@ -104,3 +104,13 @@ async def test_whoever_notifies_by_hand_is_not_reported(
     await push.notify(StatusUpdate(task_id="task-0", context_id="c", status=status))
     await PushkitConfigStore(push).set_info("task-1", config(), CALL)
     assert emitted(events, PushConfigUnsent) == []
+
+
+async def test_with_snapshot_each_config_gets_the_task_as_it_stands(push: PushSender) -> None:
+    tasks = InMemoryTaskStore()
+    working = a2a_pb2.TaskStatus(state=a2a_pb2.TASK_STATE_WORKING)
+    await tasks.save(a2a_pb2.Task(id="task-1", context_id="c", status=working), CALL)
+    for snapshot, number in ((False, 0), (True, 1)):
+        a2a = A2AIntegration(push, task_store=tasks, snapshot=snapshot)
+        await a2a.config_store.set_info("task-1", config(), CALL)
+        assert len(await push.deliveries("task-1")) == number

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from a2a.server.context import ServerCallContext
+from a2a.server.tasks import InMemoryTaskStore
 from a2a.types import (
     Artifact,
     Part,
@@ -292,3 +293,23 @@ async def test_a_0_3_client_gets_the_end_of_a_task_without_values_that_are_not_j
     found = await bodies(push)
     assert found.keys() == {"carol"}
     assert found["carol"]["status"] == {"state": "completed"}
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_config_gets_the_task_as_it_stands_from_the_task_store(
+    push: PushSender, version: str
+) -> None:
+    context = ServerCallContext(state={"headers": {"A2A-Version": version}})
+    tasks = InMemoryTaskStore()
+    store = PushkitConfigStore(push, snapshots_from=tasks)
+    hook = TaskPushNotificationConfig(url="https://client.example.com/a2a")
+
+    await store.set_info("task-2", hook, context)  # which is not there yet
+    working = TaskStatus(state=TaskState.TASK_STATE_WORKING)
+    await tasks.save(Task(id="task-1", context_id="context-1", status=working), context)
+    await store.set_info("task-1", hook, context)
+
+    [sent] = await push.deliveries("task-1")
+    document = json.loads(sent.body)
+    assert (document.get("task") or document)["id"] == "task-1"
+    assert (sent.seq, await push.deliveries("task-2")) == (1, [])

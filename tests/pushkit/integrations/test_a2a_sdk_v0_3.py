@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import sys
 from types import ModuleType
 
@@ -225,3 +226,17 @@ def test_the_adapter_is_that_of_the_installed_release(monkeypatch: pytest.Monkey
     older = importlib.util.module_from_spec(importlib.util.find_spec(installed.__name__))  # type: ignore[arg-type]
     older.__spec__.loader.exec_module(older)  # type: ignore[union-attr]
     assert older.adapter.__name__.endswith(".v0_3")
+
+
+@pytest.mark.usefixtures("_sdk_of_0_3")
+async def test_a_config_gets_the_task_as_it_stands_from_the_task_store(push: PushSender) -> None:
+    class Tasks:
+        async def get(self, task_id: str) -> v0_3.Task | None:
+            return task() if task_id == "task-1" else None
+
+    store = PushkitConfigStore(push, snapshots_from=Tasks())
+    await store.set_info("task-1", config())
+    await store.set_info("task-2", config())
+    [sent] = await push.deliveries("task-1")
+    assert (sent.seq, json.loads(sent.body)["status"]["state"]) == (1, "working")
+    assert await push.deliveries("task-2") == []

@@ -84,7 +84,10 @@ def message(**configuration: object) -> dict[str, object]:
 
 async def test_the_card_says_that_the_agent_pushes(client: aiohttp.ClientSession) -> None:
     async with client.get("/.well-known/agent-card.json") as answer:
-        assert (await answer.json())["capabilities"] == {"pushNotifications": True}
+        capabilities = (await answer.json())["capabilities"]
+        assert capabilities["pushNotifications"] is True
+        uris = {each["uri"] for each in capabilities["extensions"] if not each["required"]}
+        assert {"urn:pushkit:push-filter:v1", "urn:pushkit:delivery-state:v1"} <= uris
 
 
 async def test_the_keys_are_served(client: aiohttp.ClientSession) -> None:

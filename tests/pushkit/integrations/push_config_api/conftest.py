@@ -24,6 +24,8 @@ from pushkit.integrations.push_config_api import (
     PushConfigAsgi,
     push_config_app,
 )
+from tests.clock import Clock
+from tests.pushkit.delivery.conftest import Webhook
 
 MAX_CONFIGS = 7
 
@@ -44,6 +46,20 @@ async def sender(tmp_path: Path) -> AsyncIterator[PushSender]:
     await sender.open()
     yield sender
     await sender.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
+    webhook = Webhook()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", webhook.handle)
+    webhook.base = f"http://127.0.0.1:{(await aiohttp_server(app)).port}"
+    return webhook
 
 
 def task_exists(caller: Caller, task_id: str) -> bool:

@@ -12,7 +12,7 @@ from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
 from a2a.types import a2a_pb2, a2a_pb2_grpc
 from a2a.utils.errors import PushNotificationNotSupportedError
 
-from pushkit import PushSender
+from pushkit import Filter, PushSender
 from pushkit.integrations.push_config_api import PushConfigApi
 from pushkit.integrations.push_config_api.grpc import PushConfigServicer, PushConfigServicerV03
 from tests.pushkit.integrations.push_config_api import sdk_steps
@@ -141,3 +141,15 @@ async def test_a_resource_of_0_3_that_is_none_is_refused(channel: Any, name: str
         code, said = await refusal(call)
         assert code == "INVALID_ARGUMENT"
         assert "expected tasks/{task}" in said
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_filter_of_the_agents_is_left_out_of_answers_which_have_no_place_for_it(
+    sender: PushSender, version: str
+) -> None:
+    api = PushConfigApi(sender, task_exists=None, filter=Filter(states=["completed"]))
+    server, address = await serve(api)
+    async with grpc.aio.insecure_channel(address) as channel:
+        client = client_of(channel, address, version)
+        await sdk_steps.create_read_list_and_delete(client, sender, version)
+    await server.stop(None)
