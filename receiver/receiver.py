@@ -49,6 +49,7 @@ from receiver.expectation import OVERLAP, Expectation, hand_out
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
+from receiver.mailbox.service import Mailboxes, MailboxOptions
 from receiver.peers import ForwardedHeader, Peers
 from receiver.registrations import RegistrationStore
 from receiver.request import Answer, Request
@@ -174,6 +175,7 @@ class Receiver(CallbackDecorators):
             clock=clock,
         )
         self._arrivals = Arrivals(self._database)
+        self._mailboxes = Mailboxes(self._database, retry=retry, clock=clock, events=self.events)
         self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.wake)
         self._registrations = RegistrationStore()
         self._expected_for = retention.expected
@@ -185,6 +187,7 @@ class Receiver(CallbackDecorators):
             trust=lambda: self.trust,
             dispatcher=self.dispatcher,
             arrivals=self._arrivals,
+            mailboxes=self._mailboxes,
             retain=lambda: self.inbox.retain(retention),
             drain=drain,
         )
@@ -194,6 +197,7 @@ class Receiver(CallbackDecorators):
         self.handler: RequestHandler = RequestHandler(
             trust,
             acceptance,
+            self._mailboxes,
             peers=Peers(trusted_proxies, forwarded_header),
             runtime=self._runtime,
             validation_echo=validation_echo,
@@ -217,6 +221,11 @@ class Receiver(CallbackDecorators):
     def senders(self) -> dict[str, TrustedSender]:
         """The trusted senders that are currently in force, by name."""
         return dict(self.trust.senders)
+
+    @property
+    def mailboxes(self) -> list[MailboxOptions]:
+        """The mailboxes that it has."""
+        return self._mailboxes.options
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -457,6 +466,18 @@ class Receiver(CallbackDecorators):
         wanted["name"] = wanted.get("name") or to.name
         self.callbacks.add(to.send, **wanted)
         self._runtime.close_with(to)
+
+    def mailbox(self, options: MailboxOptions, **wanted: Unpack[Wanted]) -> None:
+        """Keep every update, or those selected, for a client that fetches them.
+
+        The client's side is `receiver.Mailbox`; docs/extensions/mailbox.md says more.
+
+        Raises:
+            ConfigError: There is a mailbox of this name, or a selection is wrong.
+        """
+        check_type("options", options, MailboxOptions)
+        wanted["name"] = wanted.get("name") or f"mailbox:{options.name}"
+        self.callbacks.add(self._mailboxes.add(options), **wanted)
 
     # --- expecting and waiting -----------------------------------------------------------------
 

@@ -58,6 +58,7 @@ RECEIVER_ROWS = [
     {"dashboard"},
     {"admin", "alert_webhook", "app", "asgi", "expectation", "forwards"},
     {"request_handler"},
+    {"mailbox"},
     {"accepting", "answers", "verification"},
     {"callbacks", "refusals", "service_state"},
     {"inbox", "notification", "registrations"},
@@ -80,6 +81,7 @@ DOORS = {
         "pushkit.integrations",
         "pushkit.telemetry",
         "receiver.app",
+        "receiver.mailbox",
         "receiver.receiver",
     }
     | {"pushkit.dashboard", "pushkit.webui", "receiver.serving"},
