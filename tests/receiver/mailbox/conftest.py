@@ -12,7 +12,7 @@ from pytest_aiohttp.plugin import AiohttpClient
 from tenacity import stop_after_attempt
 
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
-from receiver import MailboxOptions, Receiver
+from receiver import InboxStatus, MailboxOptions, Receiver
 from receiver.inbox.mailboxes import MailboxState, mailbox_states
 from tests.eventually import eventually
 
@@ -76,7 +76,9 @@ class Laptop:
 
     async def _is_settled(self) -> bool:
         stats = await self.world.receiver.inbox.stats()
-        return not any(stats.statuses[each] for each in ("received", "in_progress"))
+        return not any(
+            stats.statuses[each] for each in (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS)
+        )
 
     async def ask(
         self, method: str, path: str, *, token: str | None = MAILBOX_TOKEN, **options: Any
@@ -94,7 +96,7 @@ class Laptop:
 
     async def state(self) -> MailboxState:
         """Return what is in the mailbox."""
-        [state] = await self.world.receiver.inbox._database.read(mailbox_states())  # noqa: SLF001
+        [state] = await self.world.receiver.inbox._database.read(mailbox_states())
         return state
 
 
