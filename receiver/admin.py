@@ -29,6 +29,12 @@ from receiver.inbox.inspection import (
     NotificationReport,
     NotificationSummary,
 )
+from receiver.inbox.mailboxes import (
+    MailboxState,
+    drop_from_mailbox,
+    mailbox_states,
+    redrive_mailbox,
+)
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import (
@@ -145,6 +151,25 @@ class InboxAdmin:
             await asyncio.sleep(_PAUSE.total_seconds())
         return Redriven(ids=tuple(redriven), skipped=asked - len(redriven))
 
+    # --- mailboxes -----------------------------------------------------------------------------
+
+    async def mailboxes(self) -> list[MailboxState]:
+        """Return how much is in each mailbox that has anything."""
+        return await self._database.read(mailbox_states())
+
+    async def redrive_mailbox(self, name: str) -> int:
+        """Hand the dead letters of a mailbox out again; return how many there were."""
+        return await _in_lots(lambda: self._database.write(redrive_mailbox(self._database, name)))
+
+    async def drop_mailbox(self, name: str, *, only_dead: bool = True) -> int:
+        """Drop the dead letters of a mailbox, or all that is in it; return how many there were.
+
+        It is lost for the mailbox's client; the inbox then keeps it as any done notification.
+        """
+        states = ("dead",) if only_dead else ("dead", "pending")
+        drop = drop_from_mailbox
+        return await _in_lots(lambda: self._database.write(drop(self._database, name, states)))
+
     # --- purge and retention -------------------------------------------------------------------
 
     @checked
@@ -222,7 +247,7 @@ class InboxAdmin:
 
 
 async def _in_lots(delete: Callable[[], Awaitable[int]]) -> int:
-    """Delete batches until one is empty, with pauses in between; return how many rows."""
+    """Change or delete batches until one is empty, with pauses in between; return how many rows."""
     deleted = 0
     while lot := await delete():
         deleted += lot

@@ -318,18 +318,8 @@ class MailboxQueues:
         yield from reschedule(MAILBOXES, [free], to_micros(now))
         yield from self._database.announce()  # the next of its task may be due
 
-    # --- for operators -----------------------------------------------------------------------
 
-    def redrive(self, mailbox: str) -> Script[int]:
-        """Hand dead letters of a mailbox out again; return how many, at most a hundred."""
-        now = to_micros((yield from self._database.now()))
-        return (yield from _change(mailbox, ("dead",), _REDRIVE, now))
-
-    def drop(self, mailbox: str, states: Sequence[str]) -> Script[int]:
-        """Drop what is pending, or dead, in a mailbox; return how many, at most a hundred."""
-        now = to_micros((yield from self._database.now()))
-        return (yield from _change(mailbox, states, _DROP, now))
-
+# --- for operators -------------------------------------------------------------------------------
 
 _REDRIVE: Final = (
     "state = 'pending', redrives = redrives + 1, attempts = 0, first_at = NULL, not_before = $1,"
@@ -337,6 +327,20 @@ _REDRIVE: Final = (
 )
 _DROP: Final = "state = 'done', finished_at = $1, last_error = 'dropped', waits = 0 * $2"
 _AT_ONCE: Final = 100
+
+
+def redrive_mailbox(database: Database, mailbox: str) -> Script[int]:
+    """Hand dead letters of a mailbox out again; return how many, at most a hundred."""
+    now = to_micros((yield from database.now()))
+    changed = yield from _change(mailbox, ("dead",), _REDRIVE, now)
+    yield from database.announce()
+    return changed
+
+
+def drop_from_mailbox(database: Database, mailbox: str, states: Sequence[str]) -> Script[int]:
+    """Drop what has these states in a mailbox; return how many, at most a hundred of each."""
+    now = to_micros((yield from database.now()))
+    return (yield from _change(mailbox, states, _DROP, now))
 
 
 def _change(mailbox: str, states: Sequence[str], sets: str, now: int) -> Script[int]:

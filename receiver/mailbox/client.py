@@ -34,9 +34,10 @@ _log = logging.getLogger("receiver.mailbox")
 _WAIT: Final = 30  # seconds of a poll
 _PATIENCE: Final = 15.0  # seconds for an answer, beyond the wait
 _LAST_WORDS: Final = 5.0  # seconds for the nack of a loop that was left by an error
+_PART_OF_LEASE: Final = 3  # after which it is renewed
 _LEAST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 30.0
-_GIVEN_UP: Final = (400, 401, 403, 404, 405)
+_PASSING: Final = (408, 425, 429)  # besides 5xx: statuses that the next request may not have
 
 
 class MailboxRefusedError(PushkitError, code="mailbox_refused"):
@@ -162,7 +163,7 @@ class Mailbox:
     async def _renew(self, held: Fetched) -> None:
         status = 200
         while status == 200:
-            await asyncio.sleep(held.lease.total_seconds() / 3)
+            await asyncio.sleep(held.lease.total_seconds() / _PART_OF_LEASE)
             try:
                 status = (await self._settle("renew", held)).status
             except MailboxRefusedError as exc:
@@ -232,7 +233,7 @@ class Mailbox:
                 code = answer.message.get("code", "no code")
                 if answer.status == 200 or code in ("lease_lost", "unknown_receipt"):
                     return answer
-                if answer.status in _GIVEN_UP:
+                if answer.status < 500 and answer.status not in _PASSING:
                     raise self._refused(answer.status, code)
                 problem, wait = f"answered {answer.status}", answer.retry_after
             self._said.log(
@@ -245,7 +246,7 @@ class Mailbox:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 headers=self._headers,
-                connector=aiohttp.TCPConnector(ssl=self._tls),
+                connector=aiohttp.TCPConnector(ssl=self._tls, resolver=aiohttp.ThreadedResolver()),
                 timeout=aiohttp.ClientTimeout(total=_WAIT + _PATIENCE, sock_connect=_PATIENCE),
             )
         # Never to another host: the token is in the headers.

@@ -102,5 +102,5 @@ async def _fetch(settings: Settings) -> None:
         assert isinstance(update, StatusUpdate)
         words = (update.task_id, update.context_id, notification.delivery_id)
         write("BEGIN", *words)
-        await asyncio.sleep(slowness.uniform(0, 0.01))
+        await asyncio.sleep(slowness.uniform(0, 0.05))
         write("END", *words)

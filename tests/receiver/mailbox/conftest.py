@@ -13,7 +13,7 @@ from tenacity import stop_after_attempt
 
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from receiver import InboxStatus, MailboxOptions, Receiver
-from receiver.inbox.mailboxes import MailboxState, mailbox_states
+from receiver.inbox.mailboxes import MailboxState
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -94,9 +94,13 @@ class Laptop:
         body = {"receipt": receipt, **members}
         return await self.ask("POST", f"/mailbox/laptop/{verb}", json=body)
 
+    async def states(self) -> list[MailboxState]:
+        """Return what is in the mailboxes that have anything."""
+        return await self.world.receiver.inbox.mailboxes()
+
     async def state(self) -> MailboxState:
         """Return what is in the mailbox."""
-        [state] = await self.world.receiver.inbox._database.read(mailbox_states())
+        [state] = await self.states()
         return state
 
 
