@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from pushkit.threads import ServingThread
     from receiver.asgi import AsgiApp
     from receiver.forwards import Forward
+    from receiver.inbox.mailboxes import MailboxState
 
 _log = logging.getLogger("receiver")
 
@@ -423,13 +424,27 @@ class Receiver(CallbackDecorators):
         try:
             async with promptly():
                 backlog = await self.inbox.backlog()
+                mailboxes = await self.inbox.mailboxes() if self.mailboxes else ()
         except StorageError:
             return readings | {"receiver_database_up": {(): 0.0}}
         return readings | {
             "receiver_database_up": {(): 1.0},
             "receiver_inbox": {(name,): float(count) for name, count in backlog.statuses.items()},
             "receiver_oldest_unfinished_seconds": {(): backlog.oldest.total_seconds()},
+            **self._mailbox_readings(mailboxes),
         }
+
+    def _mailbox_readings(self, found: Sequence[MailboxState]) -> Readings:
+        names, now = [each.name for each in self.mailboxes], self._clock()
+        counts: dict[tuple[str, ...], float] = {
+            (name, status): 0.0 for name in names for status in ("pending", "dead")
+        }
+        ages: dict[tuple[str, ...], float] = {(name,): 0.0 for name in names}
+        for each in found:
+            counts |= {(each.mailbox, "pending"): each.pending, (each.mailbox, "dead"): each.dead}
+            waited = 0.0 if each.oldest is None else (now - each.oldest).total_seconds()
+            ages[each.mailbox,] = max(waited, 0.0)
+        return {"receiver_mailbox": counts, "receiver_mailbox_oldest_seconds": ages}
 
     # --- trust ---------------------------------------------------------------------------------
 

@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import sqlite3
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
+from pushkit.webui.access import DashboardAccess
 from receiver import MailboxOptions
+from receiver.dashboard.app import inbox_dashboard
 from tests.eventually import eventually
+from tests.metrics_page import MetricsRead
 from tests.receiver.mailbox.conftest import LEASE, MAILBOX_TOKEN, make_laptop
 
 if TYPE_CHECKING:
@@ -306,3 +310,47 @@ async def test_polls_are_answered_when_the_service_stops(laptop: Laptop) -> None
     laptop.world.receiver.wind_down()
 
     assert (await waiting).found == []
+
+
+async def test_operators_see_redrive_and_drop_what_is_in_mailboxes(laptop: Laptop) -> None:
+    await laptop.accept(1, 2, 3)
+    for _ in range(3):
+        await laptop.settle("nack", (await laptop.poll()).found[0]["receipt"], retry_after=0)
+    admin = laptop.world.receiver.inbox
+    leased = (await laptop.poll()).found[0]["receipt"]
+    state = await laptop.state()
+    assert (state.mailbox, state.pending, state.handed_out, state.dead) == ("laptop", 2, 1, 1)
+
+    assert await admin.redrive_mailbox("laptop") == 1
+    await laptop.settle("ack", leased)
+    assert (await laptop.poll()).seqs == [("task-1", 1)]
+
+    assert await admin.drop_mailbox("laptop", only_dead=False) == 2
+    assert await laptop.states() == []
+
+
+async def test_metrics_count_what_is_in_mailboxes(laptop: Laptop) -> None:
+    async def read() -> MetricsRead:
+        return MetricsRead.of((await laptop.world.receiver.metrics.page()).body)
+
+    await laptop.accept(1)
+    laptop.world.clock.advance(5)
+
+    found = await read()
+    assert found.value("receiver_mailbox", mailbox="laptop", status="pending") == 1
+    assert found.value("receiver_mailbox", mailbox="laptop", status="dead") == 0
+    assert found.value("receiver_mailbox_oldest_seconds", mailbox="laptop") == 5
+
+
+async def test_the_dashboard_shows_what_is_in_mailboxes(laptop: Laptop) -> None:
+    await laptop.accept(1)
+    access = DashboardAccess()
+    site = inbox_dashboard(laptop.world.receiver.inbox, access=access)
+    server = await laptop.world.server_factory(site.app())
+    client: TestClient[Any, Any] = await laptop.world.client_factory(server)
+
+    async with client.get("/mailboxes") as answer:
+        assert "<code>laptop</code>" in await answer.text()
+    async with client.get("/api/v1/mailboxes") as answer:
+        [found] = (await answer.json())["mailboxes"]
+    assert (found["mailbox"], found["pending"], found["handed_out"]) == ("laptop", 1, 0)
