@@ -201,6 +201,7 @@ def completed(task_id: str) -> StatusUpdate:
 
 SCENES: dict[str, Callable[[World], AbstractAsyncContextManager[Names]]] = {
     "README.md": an_sdk_agent,
+    "docs/extensions/mailbox.md": a_notification,
     "docs/push-config-api.md": a_request_for_an_agent,
     "docs/receiver-storage.md": a_client,
     "docs/receiver-trust.md": a_notification,

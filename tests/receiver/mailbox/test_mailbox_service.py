@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import sqlite3
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +18,7 @@ from pytest_aiohttp.plugin import AiohttpClient
 from pushkit.webui.access import DashboardAccess
 from receiver import MailboxOptions
 from receiver.dashboard.app import inbox_dashboard
+from receiver.mailbox.messages import fetched
 from tests.eventually import eventually
 from tests.metrics_page import MetricsRead
 from tests.receiver.mailbox.conftest import LEASE, MAILBOX_TOKEN, make_laptop
@@ -354,3 +358,31 @@ async def test_the_dashboard_shows_what_is_in_mailboxes(laptop: Laptop) -> None:
     async with client.get("/api/v1/mailboxes") as answer:
         [found] = (await answer.json())["mailboxes"]
     assert (found["mailbox"], found["pending"], found["handed_out"]) == ("laptop", 1, 0)
+
+
+VECTOR = json.loads((Path(__file__).parents[3] / "docs/vectors/mailbox.json").read_bytes())
+
+
+def test_the_vector_is_what_a_client_reads() -> None:
+    [message] = VECTOR["answer"]["notifications"]
+
+    found = fetched(message)
+
+    assert found.receipt == message["receipt"]
+    assert hashlib.sha256(found.notification.body).hexdigest() == VECTOR["body_sha256"]
+    assert found.notification.idempotency_key == message["idempotency_key"]
+    assert found.notification.task_id == message["task_id"]
+
+
+async def test_the_vector_is_what_the_service_says(laptop: Laptop) -> None:
+    await laptop.accept(1)
+    [found] = (await laptop.poll()).found
+    [message] = VECTOR["answer"]["notifications"]
+    assert [*found, "unknown"] == [*message]
+
+    for one in VECTOR["settlements"]:
+        body = json.loads(json.dumps(one["body"]).replace(message["receipt"], found["receipt"]))
+        answer = await laptop.ask("POST", f"/mailbox/laptop/{one['verb']}", json=body)
+        assert answer.status == one["status"]
+        assert answer.message.get("code") == one.get("code")
+        assert "answer" not in one or answer.message == one["answer"]
