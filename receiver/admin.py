@@ -30,10 +30,10 @@ from receiver.inbox.inspection import (
     NotificationSummary,
 )
 from receiver.inbox.mailboxes import (
+    MailboxChange,
     MailboxState,
-    drop_from_mailbox,
+    change_mailbox,
     mailbox_states,
-    redrive_mailbox,
 )
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import InboxStatus
@@ -157,18 +157,13 @@ class InboxAdmin:
         """Return how much is in each mailbox that has anything."""
         return await self._database.read(mailbox_states())
 
-    async def redrive_mailbox(self, name: str) -> int:
-        """Hand the dead letters of a mailbox out again; return how many there were."""
-        return await _in_lots(lambda: self._database.write(redrive_mailbox(self._database, name)))
+    async def change_mailbox(self, name: str, change: MailboxChange) -> int:
+        """Redrive or drop what is in a mailbox; return how many there were.
 
-    async def drop_mailbox(self, name: str, *, only_dead: bool = True) -> int:
-        """Drop the dead letters of a mailbox, or all that is in it; return how many there were.
-
-        It is lost for the mailbox's client; the inbox then keeps it as any done notification.
+        What is dropped is lost for the client; the inbox keeps it as any done notification.
         """
-        states = ("dead",) if only_dead else ("dead", "pending")
-        drop = drop_from_mailbox
-        return await _in_lots(lambda: self._database.write(drop(self._database, name, states)))
+        script = functools.partial(change_mailbox, self._database, name, change)
+        return await _in_lots(lambda: self._database.write(script()))
 
     # --- purge and retention -------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from pushkit.terminal.output import (
 )
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.inspection import InboxFilter, NotificationSummary
+from receiver.inbox.mailboxes import MailboxChange
 from receiver.inbox.model import InboxStatus
 from receiver.options import InboxOptions, inbox_options
 from receiver.settings.tables import LISTEN, VARIABLE
@@ -286,7 +287,7 @@ def list_mailboxes(*, inbox: _Inbox, as_json: bool) -> None:
 @_inbox
 def redrive_in_mailbox(*, name: str, inbox: _Inbox) -> None:
     """Hand the dead letters of MAILBOX out again, before what follows them in their tasks."""
-    number = inbox.change(lambda admin: admin.redrive_mailbox(name))
+    number = inbox.change(lambda admin: admin.change_mailbox(name, MailboxChange.REDRIVE))
     click.echo(f"{numbered(number, 'dead letter')} handed out again")
 
 
@@ -299,5 +300,6 @@ def drop(*, name: str, inbox: _Inbox, is_all: bool) -> None:
 
     The inbox keeps what a mailbox has, pending or dead, whatever its retention says.
     """
-    number = inbox.change(lambda admin: admin.drop_mailbox(name, only_dead=not is_all))
+    change = MailboxChange.DROP_ALL if is_all else MailboxChange.DROP_DEAD
+    number = inbox.change(lambda admin: admin.change_mailbox(name, change))
     click.echo(f"dropped {number}")

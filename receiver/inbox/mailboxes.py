@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
 from pushkit.errors import InboundError
@@ -83,6 +84,22 @@ class HandedOut:
     attempt: int  # 1 for the first
     lease_until: datetime
     notification: StoredNotification
+
+
+class Verb(StrEnum):
+    """What a client says of a notification that it has."""
+
+    ACK = "ack"
+    NACK = "nack"
+    RENEW = "renew"
+
+
+class Settled(NamedTuple):
+    """The result: the notification's state, and when it is due again, or its lease ends."""
+
+    state: str
+    until: datetime | None = None
+    dead: StoredNotification | None = None  # if it is a dead letter now
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -235,50 +252,41 @@ class MailboxQueues:
 
     # --- settling ----------------------------------------------------------------------------
 
-    def ack(self, mailbox: str, receipt: Receipt) -> Script[None]:
-        """Note that a client is done with a notification; the same again changes nothing.
+    def settle(
+        self,
+        mailbox: str,
+        receipt: Receipt,
+        verb: Verb,
+        *,
+        lease: timedelta,  # that a renewal begins anew
+        pause: timedelta | None = None,  # before it comes again after a nack; None for the schedule
+    ) -> Script[Settled]:
+        """Do what a client says of a notification that it has; the same ack again changes nothing.
 
         Raises:
             UnknownReceiptError: There is no such receipt.
             LeaseLostError: Its lease has ended.
         """
         row, queue, now = yield from self._held(mailbox, receipt)
-        if row["state"] == "done" and row["epoch"] == receipt.epoch:
-            return
+        if verb is Verb.ACK and row["state"] == "done" and row["epoch"] == receipt.epoch:
+            return Settled("done")
         queue = _leased(row, queue, receipt)
-        yield from _finish(row["id"], "done", None, to_micros(now))
-        yield from self._release(queue, now)
-
-    def nack(
-        self, mailbox: str, receipt: Receipt, pause: timedelta | None, reason: str
-    ) -> Script[tuple[datetime | None, StoredNotification]]:
-        """Note that a client failed; return when the notification is due again, and itself.
-
-        It is a dead letter if that is None.
-
-        Raises:
-            UnknownReceiptError: There is no such receipt.
-            LeaseLostError: Its lease has ended.
-        """
-        row, queue, now = yield from self._held(mailbox, receipt)
-        queue = _leased(row, queue, receipt)
-        due = yield from self._failed(row, reason, now, pause)
-        yield from self._release(queue, now)
-        of_row = row["notification_id"]
-        return due, (yield from _notifications([of_row]))[of_row]
-
-    def renew(self, mailbox: str, receipt: Receipt, lease: timedelta) -> Script[datetime]:
-        """Extend a lease; return when it ends now.
-
-        Raises:
-            UnknownReceiptError: There is no such receipt.
-            LeaseLostError: It has ended.
-        """
-        row, queue, now = yield from self._held(mailbox, receipt)
-        until = now + lease
-        queue = _leased(row, queue, receipt)._replace(lease_until=to_micros(until))
-        yield from MAILBOXES.write([queue])
-        return until
+        if verb is Verb.RENEW:
+            until = now + lease
+            yield from MAILBOXES.write([queue._replace(lease_until=to_micros(until))])
+            return Settled("pending", until)
+        settled = Settled("done")
+        if verb is Verb.ACK:
+            yield from _finish(row["id"], "done", None, to_micros(now))
+        elif (due := (yield from self._failed(row, "nacked", now, pause))) is not None:
+            settled = Settled("pending", due)
+        else:
+            found = yield from _notifications([row["notification_id"]])
+            settled = Settled("dead", dead=found[row["notification_id"]])
+        free = released(queue, None)._replace(abandoned=0)
+        yield from reschedule(MAILBOXES, [free], to_micros(now))
+        yield from self._database.announce()  # the next of its task may be due
+        return settled
 
     def _held(self, mailbox: str, receipt: Receipt) -> Script[tuple[Row, Queue | None, datetime]]:
         """Return the row of a receipt and its queue, which is locked."""
@@ -313,57 +321,47 @@ class MailboxQueues:
         )
         return due
 
-    def _release(self, queue: Queue, now: datetime) -> Script[None]:
-        free = released(queue, None)._replace(abandoned=0)
-        yield from reschedule(MAILBOXES, [free], to_micros(now))
-        yield from self._database.announce()  # the next of its task may be due
-
 
 # --- for operators -------------------------------------------------------------------------------
 
-_REDRIVE: Final = (
-    "state = 'pending', redrives = redrives + 1, attempts = 0, first_at = NULL, not_before = $1,"
-    " scheduled_at = $1, finished_at = NULL, last_error = NULL, waits = CAST($2 AS INTEGER)"
-)
-_DROP: Final = "state = 'done', finished_at = $1, last_error = 'dropped', waits = 0 * $2"
 _AT_ONCE: Final = 100
 
 
-def redrive_mailbox(database: Database, mailbox: str) -> Script[int]:
-    """Hand dead letters of a mailbox out again; return how many, at most a hundred."""
+class MailboxChange(Enum):
+    """What an operator does to a mailbox: to which states, and what changes."""
+
+    REDRIVE = (
+        "state = 'dead'",
+        (
+            "state = 'pending', redrives = redrives + 1, attempts = 0, first_at = NULL,"
+            " not_before = $1, scheduled_at = $1, finished_at = NULL, last_error = NULL,"
+            " waits = CAST($2 AS INTEGER)"
+        ),
+    )
+    DROP_DEAD = ("state = 'dead'", "state = 'done', finished_at = $1, waits = 0 * $2")
+    DROP_ALL = ("state IN ('pending', 'dead')", "state = 'done', finished_at = $1, waits = 0 * $2")
+
+
+def change_mailbox(database: Database, mailbox: str, change: MailboxChange) -> Script[int]:
+    """Change what is in a mailbox; return how many, at most a hundred."""
     now = to_micros((yield from database.now()))
-    changed = yield from _change(mailbox, ("dead",), _REDRIVE, now)
-    yield from database.announce()
-    return changed
-
-
-def drop_from_mailbox(database: Database, mailbox: str, states: Sequence[str]) -> Script[int]:
-    """Drop what has these states in a mailbox; return how many, at most a hundred of each."""
-    now = to_micros((yield from database.now()))
-    return (yield from _change(mailbox, states, _DROP, now))
-
-
-def _change(mailbox: str, states: Sequence[str], sets: str, now: int) -> Script[int]:
-    """Change notifications of a mailbox that have one of these states."""
-    rows: list[Row] = []
-    for state in states:
-        rows += yield Statement(
-            f"SELECT id, queue_id FROM pushkit_mailbox WHERE mailbox = $1 AND state = '{state}'"
-            f" ORDER BY id LIMIT {_AT_ONCE}",
-            (mailbox,),
-        )
+    where, sets = change.value
+    rows = yield Statement(
+        f"SELECT id, queue_id FROM pushkit_mailbox WHERE mailbox = $1 AND {where}"
+        f" ORDER BY id LIMIT {_AT_ONCE}",
+        (mailbox,),
+    )
     queues = yield from MAILBOXES.lock([row["queue_id"] for row in rows])
     changed = set[int]()
-    listed = ", ".join(f"'{state}'" for state in states)
     for queue in queues.values():
         found = yield from run_for_ids(
-            f"UPDATE pushkit_mailbox SET {sets} WHERE state IN ({listed}) AND id IN ($ids)"
-            " RETURNING id",
+            f"UPDATE pushkit_mailbox SET {sets} WHERE {where} AND id IN ($ids) RETURNING id",
             [row["id"] for row in rows if row["queue_id"] == queue.id],
             *(now, int(queue.lease_worker is not None)),
         )
         changed.update(row["id"] for row in found)
     yield from reschedule(MAILBOXES, [*queues.values()], now)
+    yield from database.announce()
     return len(changed)
 
 

@@ -37,6 +37,7 @@ from receiver.inbox.mailboxes import (
     HandedOut,
     MailboxQueues,
     Receipt,
+    Verb,
     count_pending,
     queue_in,
 )
@@ -228,11 +229,9 @@ class Mailboxes:
             if request.method != "GET":
                 raise _malformed("method", request.method, "GET")
             return await self._get(mailbox, request)
-        settle = {"ack": self._ack, "nack": self._nack, "renew": self._renew}.get(verb)
-        if settle is None or request.method != "POST":
+        if verb not in list(Verb) or request.method != "POST":
             raise _malformed("request", f"{request.method} {verb}", "POST to ack, nack or renew")
-        asked = await _asked(request)
-        result = await settle(mailbox, _receipt_in(asked), asked)
+        result = await self._settle(mailbox, Verb(verb), await _asked(request))
         return Answer(status=200, headers=_JSON, body=written(result))
 
     def _authenticated(self, name: str, request: Request) -> _Mailbox:
@@ -335,38 +334,18 @@ class Mailboxes:
 
     # --- settlements -------------------------------------------------------------------------
 
-    async def _ack(self, mailbox: _Mailbox, receipt: Receipt, _: JsonObject) -> dict[str, Any]:
-        await self._database.write_patiently(lambda: self._queues.ack(mailbox.name, receipt))
-        mailbox.wake()
-        return {"state": "done"}
-
-    async def _nack(self, mailbox: _Mailbox, receipt: Receipt, asked: JsonObject) -> dict[str, Any]:
-        pause: timedelta | None = None
-        if (seconds := asked.get("retry_after")) is not None:
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-                raise _malformed("retry_after", type(seconds).__name__, "seconds")
-            if not 0 <= seconds <= LONGEST_PAUSE.total_seconds():
-                raise _malformed("retry_after", str(seconds), "0 to 86400 seconds")
-            pause = timedelta(seconds=seconds)
-        due, notification = await self._database.write_patiently(
-            lambda: self._queues.nack(mailbox.name, receipt, pause, "nacked")
+    async def _settle(self, mailbox: _Mailbox, verb: Verb, asked: JsonObject) -> dict[str, Any]:
+        receipt, pause, lease = _receipt_in(asked), _pause_in(asked), mailbox.options.lease
+        settled = await self._database.write_patiently(
+            lambda: self._queues.settle(mailbox.name, receipt, verb, lease=lease, pause=pause)
         )
         mailbox.wake()
-        if due is None:
-            self._note_dead(mailbox.name, notification, "nacked")
-            return {"state": "dead"}
-        return {"state": "pending", "due_at": due.isoformat()}
-
-    async def _renew(self, mailbox: _Mailbox, receipt: Receipt, _: JsonObject) -> dict[str, Any]:
-        lease = mailbox.options.lease
-        until = await self._database.write_patiently(
-            lambda: self._queues.renew(mailbox.name, receipt, lease)
-        )
-        return {
-            "state": "pending",
-            "lease_seconds": lease.total_seconds(),
-            "lease_until": until.isoformat(),
-        }
+        if settled.dead is not None:
+            self._note_dead(mailbox.name, settled.dead, "nacked")
+        message: dict[str, Any] = {"state": settled.state}
+        if settled.until is not None:
+            message["due_at" if verb is Verb.NACK else "lease_until"] = settled.until.isoformat()
+        return message
 
     def _note_dead(self, mailbox: str, dead: StoredNotification, error: str) -> None:
         error = f"mailbox:{mailbox}: {error}"
@@ -401,6 +380,17 @@ def _receipt_in(asked: JsonObject) -> Receipt:
     if found is None:
         raise _malformed("receipt", type(given).__name__, "the one that the notification came with")
     return Receipt(int(found[1]), int(found[2]))
+
+
+def _pause_in(asked: JsonObject) -> timedelta | None:
+    seconds = asked.get("retry_after")
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise _malformed("retry_after", type(seconds).__name__, "seconds")
+    if not 0 <= seconds <= LONGEST_PAUSE.total_seconds():
+        raise _malformed("retry_after", str(seconds), "0 to 86400 seconds")
+    return timedelta(seconds=seconds)
 
 
 def _number(query: dict[str, str], name: str, default: int, *, least: int, most: int) -> int:

@@ -18,9 +18,11 @@ from receiver.inbox.mailboxes import (
     Deposit,
     HandedOut,
     LeaseLostError,
+    MailboxChange,
     MailboxQueues,
     Receipt,
     UnknownReceiptError,
+    Verb,
     count_pending,
 )
 from tests.receiver import storing
@@ -87,7 +89,7 @@ async def test_one_is_kept_once_whatever_became_of_it(
     number = await database.read(last_id())
     assert await keep_again(database, queues, number)
     [first] = await claimed(database, queues)
-    await database.write(queues.ack("laptop", first.receipt))
+    await database.write(queues.settle("laptop", first.receipt, Verb.ACK, lease=LEASE))
 
     assert await keep_again(database, queues, number)
     assert await claimed(database, queues) == []
@@ -121,7 +123,7 @@ async def test_a_task_is_handed_out_in_order(database: Database, queues: Mailbox
         [only] = await claimed(database, queues)
         assert await claimed(database, queues) == []
         seqs.append(only.notification.seq)
-        await database.write(queues.ack("laptop", only.receipt))
+        await database.write(queues.settle("laptop", only.receipt, Verb.ACK, lease=LEASE))
 
     assert seqs == [1, 2, 3]
 
@@ -134,9 +136,9 @@ async def test_mailboxes_are_apart(database: Database, queues: MailboxQueues) ->
     assert ours.notification == theirs.notification
 
     with pytest.raises(UnknownReceiptError):
-        await database.write(queues.ack("laptop", theirs.receipt))
-    await database.write(queues.ack("laptop", ours.receipt))
-    await database.write(queues.ack("another", theirs.receipt))
+        await database.write(queues.settle("laptop", theirs.receipt, Verb.ACK, lease=LEASE))
+    await database.write(queues.settle("laptop", ours.receipt, Verb.ACK, lease=LEASE))
+    await database.write(queues.settle("another", theirs.receipt, Verb.ACK, lease=LEASE))
 
 
 async def test_a_receipt_counts_under_its_own_lease(
@@ -144,16 +146,16 @@ async def test_a_receipt_counts_under_its_own_lease(
 ) -> None:
     await kept(database, queues, 1)
     [first] = await claimed(database, queues)
-    due, _ = await database.write(queues.nack("laptop", first.receipt, timedelta(0), "nacked"))
-    assert due is not None
+    nack = queues.settle("laptop", first.receipt, Verb.NACK, lease=LEASE, pause=timedelta(0))
+    assert (await database.write(nack)).state == "pending"
     [second] = await claimed(database, queues)
     assert second.attempt == 2
 
     for receipt in (first.receipt, Receipt(second.receipt.id, second.receipt.epoch + 1)):
         with pytest.raises(LeaseLostError):
-            await database.write(queues.ack("laptop", receipt))
-    await database.write(queues.ack("laptop", second.receipt))
-    await database.write(queues.ack("laptop", second.receipt))
+            await database.write(queues.settle("laptop", receipt, Verb.ACK, lease=LEASE))
+    await database.write(queues.settle("laptop", second.receipt, Verb.ACK, lease=LEASE))
+    await database.write(queues.settle("laptop", second.receipt, Verb.ACK, lease=LEASE))
 
 
 async def test_what_a_mailbox_still_has_stays_in_the_inbox(
@@ -164,10 +166,27 @@ async def test_what_a_mailbox_still_has_stays_in_the_inbox(
     admin = InboxAdmin(database)
     assert await admin.purge(older_than=timedelta(0)) == 0
     [only] = await claimed(database, queues)
-    await database.write(queues.ack("laptop", only.receipt))
+    await database.write(queues.settle("laptop", only.receipt, Verb.ACK, lease=LEASE))
 
     assert await admin.purge(older_than=timedelta(0)) == 1
     assert await database.read(rows_left()) == (0, 0)
+
+
+async def test_operators_redrive_and_drop(database: Database) -> None:
+    once = MailboxQueues(
+        database, RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1))
+    )
+    await kept(database, once, 1, 2)
+    [first] = await claimed(database, once)
+    settled = await database.write(once.settle("laptop", first.receipt, Verb.NACK, lease=LEASE))
+    assert (settled.state, settled.dead) == ("dead", first.notification)
+    admin = InboxAdmin(database)
+
+    assert await admin.change_mailbox("laptop", MailboxChange.REDRIVE) == 1
+    assert [each.notification for each in await claimed(database, once)] == [first.notification]
+    assert await admin.change_mailbox("laptop", MailboxChange.DROP_DEAD) == 0
+    assert await admin.change_mailbox("laptop", MailboxChange.DROP_ALL) == 2
+    assert await admin.mailboxes() == []
 
 
 def finish() -> Script[None]:

@@ -18,7 +18,9 @@ from pytest_aiohttp.plugin import AiohttpClient
 from pushkit.webui.access import DashboardAccess
 from receiver import MailboxOptions
 from receiver.dashboard.app import inbox_dashboard
+from receiver.inbox.mailboxes import MailboxChange
 from receiver.mailbox.messages import fetched
+from tests.clock import START
 from tests.eventually import eventually
 from tests.metrics_page import MetricsRead
 from tests.receiver.mailbox.conftest import LEASE, MAILBOX_TOKEN, make_laptop
@@ -96,7 +98,8 @@ async def test_a_lease_that_is_renewed_does_not_end(laptop: Laptop) -> None:
     renewed = await laptop.settle("renew", receipt)
     laptop.world.clock.advance(30)
 
-    assert (renewed.status, renewed.message["lease_seconds"]) == (200, 60)
+    assert (renewed.status, renewed.message["state"]) == (200, "pending")
+    assert renewed.message["lease_until"] == (START + 1.5 * LEASE).isoformat()
     assert (await laptop.poll()).found == []
     assert (await laptop.settle("ack", receipt)).status == 200
 
@@ -325,11 +328,11 @@ async def test_operators_see_redrive_and_drop_what_is_in_mailboxes(laptop: Lapto
     state = await laptop.state()
     assert (state.mailbox, state.pending, state.handed_out, state.dead) == ("laptop", 2, 1, 1)
 
-    assert await admin.redrive_mailbox("laptop") == 1
+    assert await admin.change_mailbox("laptop", MailboxChange.REDRIVE) == 1
     await laptop.settle("ack", leased)
     assert (await laptop.poll()).seqs == [("task-1", 1)]
 
-    assert await admin.drop_mailbox("laptop", only_dead=False) == 2
+    assert await admin.change_mailbox("laptop", MailboxChange.DROP_ALL) == 2
     assert await laptop.states() == []
 
 
