@@ -267,14 +267,14 @@ def stats(*, inbox: _Inbox, as_json: bool) -> None:
 
 @click.group(epilog=example("receiver mailbox list", "receiver mailbox redrive laptop"))
 def mailbox() -> None:
-    """Inspect mailboxes, hand dead letters out again, drop. Safe while receivers run."""
+    """Inspect mailboxes, redrive and drop. Safe while receivers run."""
 
 
 @mailbox.command("list", epilog=example("receiver mailbox list --json"))
 @_inbox
 @json_option
 def list_mailboxes(*, inbox: _Inbox, as_json: bool) -> None:
-    """List the mailboxes that have anything: what waits, what is handed out, dead letters."""
+    """List the mailboxes that have anything."""
     found = inbox.look(lambda admin: admin.mailboxes())
     if as_json:
         click.echo(json.dumps([document(each) for each in found], indent=2))
@@ -286,7 +286,7 @@ def list_mailboxes(*, inbox: _Inbox, as_json: bool) -> None:
 @click.argument("name", metavar="MAILBOX")
 @_inbox
 def redrive_in_mailbox(*, name: str, inbox: _Inbox) -> None:
-    """Hand the dead letters of MAILBOX out again, before what follows them in their tasks."""
+    """Hand the dead letters of MAILBOX out again."""
     number = inbox.change(lambda admin: admin.change_mailbox(name, MailboxChange.REDRIVE))
     click.echo(f"{numbered(number, 'dead letter')} handed out again")
 
@@ -296,9 +296,9 @@ def redrive_in_mailbox(*, name: str, inbox: _Inbox) -> None:
 @_inbox
 @click.option("--all", "is_all", is_flag=True, help="Also what waits: for a mailbox that is gone.")
 def drop(*, name: str, inbox: _Inbox, is_all: bool) -> None:
-    """Drop the dead letters of MAILBOX: its client never gets them.
+    """Drop the dead letters of MAILBOX.
 
-    The inbox keeps what a mailbox has, pending or dead, whatever its retention says.
+    Its client never gets them. The inbox keeps what a mailbox has, pending or dead, whatever its retention says.
     """
     change = MailboxChange.DROP_ALL if is_all else MailboxChange.DROP_DEAD
     number = inbox.change(lambda admin: admin.change_mailbox(name, change))

@@ -39,6 +39,8 @@ ARGUMENTS = {
     "inbox purge": ("--older-than", "1d"),
     "inbox redrive": ("--all",),
     "inbox show": ("1",),
+    "mailbox drop": ("laptop",),
+    "mailbox redrive": ("laptop",),
 }
 
 
