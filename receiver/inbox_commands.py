@@ -298,7 +298,8 @@ def redrive_in_mailbox(*, name: str, inbox: _Inbox) -> None:
 def drop(*, name: str, inbox: _Inbox, is_all: bool) -> None:
     """Drop the dead letters of MAILBOX.
 
-    Its client never gets them. The inbox keeps what a mailbox has, pending or dead, whatever its retention says.
+    Its client never gets them. The inbox keeps what a mailbox has, pending or dead, whatever its
+    retention says.
     """
     change = MailboxChange.DROP_ALL if is_all else MailboxChange.DROP_DEAD
     number = inbox.change(lambda admin: admin.change_mailbox(name, change))
