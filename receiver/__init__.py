@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from receiver.inbox.retention import InboxRetention as InboxRetention
     from receiver.limits import Limits as Limits
     from receiver.limits import RateLimit as RateLimit
+    from receiver.mailbox.client import Mailbox as Mailbox
+    from receiver.mailbox.client import MailboxRefusedError as MailboxRefusedError
+    from receiver.mailbox.service import MailboxOptions as MailboxOptions
     from receiver.notification import VerifiedNotification as VerifiedNotification
     from receiver.receiver import Receiver as Receiver
     from receiver.request import Answer as Answer
@@ -48,6 +51,8 @@ else:
             ),
             "receiver.inbox.retention": "InboxRetention",
             "receiver.limits": "Limits RateLimit",
+            "receiver.mailbox.client": "Mailbox MailboxRefusedError",
+            "receiver.mailbox.service": "MailboxOptions",
             "receiver.notification": "VerifiedNotification",
             "receiver.receiver": "Receiver",
             "receiver.request": "Answer",

@@ -30,6 +30,12 @@ from receiver.inbox.inspection import (
     NotificationReport,
     NotificationSummary,
 )
+from receiver.inbox.mailboxes import (
+    MailboxChange,
+    MailboxState,
+    change_mailbox,
+    mailbox_states,
+)
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import (
@@ -150,6 +156,20 @@ class InboxAdmin:
             await asyncio.sleep(_PAUSE.total_seconds())
         return Redriven(ids=tuple(redriven), skipped=asked - len(redriven))
 
+    # --- mailboxes -----------------------------------------------------------------------------
+
+    async def mailboxes(self) -> list[MailboxState]:
+        """Return how much is in each mailbox that has anything."""
+        return await self._database.read(mailbox_states())
+
+    async def change_mailbox(self, name: str, change: MailboxChange) -> int:
+        """Redrive or drop what is in a mailbox; return how many there were.
+
+        What is dropped is lost for the client; the inbox keeps it as any done notification.
+        """
+        script = functools.partial(change_mailbox, self._database, name, change)
+        return await _in_lots(lambda: self._database.write(script()))
+
     # --- purge and retention -------------------------------------------------------------------
 
     @checked
@@ -227,7 +247,7 @@ class InboxAdmin:
 
 
 async def _in_lots(delete: Callable[[], Awaitable[int]]) -> int:
-    """Delete batches until one is empty, with pauses in between; return how many rows."""
+    """Change or delete batches until one is empty, with pauses in between; return how many rows."""
     deleted = 0
     while lot := await delete():
         deleted += lot

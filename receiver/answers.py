@@ -42,6 +42,8 @@ def problem(verdict: Verdict, *, allow: str | None = None) -> Answer:
     headers = [("Content-Type", "application/problem+json")]
     if retry_after is not None:
         headers.append(("Retry-After", str(math.ceil(retry_after.total_seconds()))))
+    if code == "mailbox_unauthorized":
+        headers.append(("WWW-Authenticate", "Bearer"))  # RFC 9110 §15.5.2
     if allow is not None:
         headers.append(("Allow", allow))
     title = HTTPStatus(status).phrase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -45,7 +46,7 @@ class HideMalformedRequests(logging.Filter):
 def application(handle: Handle, running: AbstractAsyncContextManager[object]) -> web.Application:
     """Return an application that enters `running`, the receiver, when it starts."""
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.StreamResponse:
         path = f"/{request.match_info['path']}"
         return await _answer(handle, request, path)
 
@@ -70,7 +71,7 @@ def _response(answer: Answer) -> web.Response:
     return found
 
 
-async def _answer(handle: Handle, request: web.Request, path: str) -> web.Response:
+async def _answer(handle: Handle, request: web.Request, path: str) -> web.StreamResponse:
     content = request.content
     at_hand: bytes | None = None  # what arrived with the head, and is small
     if (
@@ -103,8 +104,24 @@ async def _answer(handle: Handle, request: web.Request, path: str) -> web.Respon
         peer=request.remote or "",
         body=at_hand if at_hand is not None and len(at_hand) == content.total_bytes else None,
         read=read,
+        is_gone=lambda: request.transport is None or request.transport.is_closing(),
     )
-    return _response(await handle(asked))
+    answer = await handle(asked)
+    return _response(answer) if answer.stream is None else await _streamed(answer, request)
+
+
+async def _streamed(answer: Answer, request: web.Request) -> web.StreamResponse:
+    """Send a stream as it comes."""
+    assert answer.stream is not None  # noqa: S101  # the caller looked
+    response = web.StreamResponse(status=answer.status, headers=dict(answer.headers))
+    response.headers["Server"] = "receiver"
+    response.force_close()
+    async with contextlib.aclosing(answer.stream) as chunks:
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):  # the client is gone
+            async for chunk in chunks:
+                await response.write(chunk)
+    return response
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:

@@ -155,11 +155,19 @@ class _Body:
 
 
 async def _send(answer: Answer, body: _Body, send: Send, *, http1: bool) -> None:
-    fields = [*answer.headers, ("Content-Length", str(len(answer.body)))]
+    fields = [*answer.headers]
+    if answer.stream is None:
+        fields.append(("Content-Length", str(len(answer.body))))
     if answer.close and http1:  # RFC 9113 §8.2.2: HTTP/2 has no such field
         fields.append(("Connection", "close"))
     headers = [(name.lower().encode(), value.encode()) for name, value in fields]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    if answer.stream is not None:
+        async with contextlib.aclosing(answer.stream) as chunks:
+            async for chunk in chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        return
     # A client that is refused by its head may still be writing the body. If the server closed the
     # connection now, that would be a reset, and the client would never read its answer
     # (RFC 9112 §9.6).

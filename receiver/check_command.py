@@ -124,6 +124,8 @@ def _try_all(settings: ReceiverSettings) -> _Found:
             unproven = f"{Scheme.STANDARD_WEBHOOKS.value}: no audience is verified"
         if unproven is not None:
             found.lines.append(f"{trusted.name}: {unproven}")
+    for mailbox in receiver.mailboxes:
+        found.lines.append(f"{mailbox.name}: mailbox, {numbered(len(mailbox.tokens), 'token')}")
     with found.trying("tls"):
         if tls_of(settings) is not None:
             found.lines.append("tls: ok")

@@ -15,6 +15,7 @@ _MODULES = {
     "expect": "receiver.expect_command",
     "inbox": "receiver.inbox_commands",
     "listen": "receiver.listening.command",
+    "mailbox": "receiver.inbox_commands",
     "migrate": "receiver.inbox_commands",
     "pin": "receiver.pin_command",
     "serve": "receiver.serve_command",

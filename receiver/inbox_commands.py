@@ -1,4 +1,4 @@
-"""`receiver inbox`, `receiver dashboard` and `receiver migrate`: the inbox for operators."""
+"""`receiver inbox`, `mailbox`, `dashboard` and `migrate`: the inbox for operators."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from pushkit.terminal.output import (
 from pushkit.variables import secret_variable
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.inspection import InboxFilter, NotificationSummary
+from receiver.inbox.mailboxes import MailboxChange
 from receiver.inbox.model import InboxStatus
 from receiver.options import InboxOptions, inbox_options
 from receiver.recovery import Recovery
@@ -81,6 +82,7 @@ _OF_CALLBACKS: Final = columns(
     "callback", DONE=lambda found: "yes" if found.done else "no"
 ) | columns("attempts LAST=last_at ERROR=last_error")
 _OF_SENDERS: Final = columns("sender unfinished dead missing late unmatched")
+_OF_MAILBOXES: Final = columns("mailbox pending HANDED-OUT=handed_out dead oldest")
 _OF_QUEUES: Final = columns("sender TASK=task_id worker SINCE=leased_at epoch waiting DUE=due_at")
 
 
@@ -299,3 +301,44 @@ def stats(*, inbox: _Inbox, as_json: bool) -> None:
         click.echo(f"oldest       unfinished for {max(int(waited.total_seconds()), 0)} s")
     if found.senders:
         click.echo(f"\n{table_of(_OF_SENDERS, found.senders)}")
+
+
+@click.group(epilog=example("receiver mailbox list", "receiver mailbox redrive laptop"))
+def mailbox() -> None:
+    """Inspect mailboxes, redrive and drop. Safe while receivers run."""
+
+
+@mailbox.command("list", epilog=example("receiver mailbox list --json"))
+@_inbox
+@json_option
+def list_mailboxes(*, inbox: _Inbox, as_json: bool) -> None:
+    """List the mailboxes that have anything."""
+    found = inbox.look(lambda admin: admin.mailboxes())
+    if as_json:
+        click.echo(json.dumps([document(each) for each in found], indent=2))
+    elif found:
+        click.echo(table_of(_OF_MAILBOXES, found))
+
+
+@mailbox.command("redrive", epilog=example("receiver mailbox redrive laptop"))
+@click.argument("name", metavar="MAILBOX")
+@_inbox
+def redrive_in_mailbox(*, name: str, inbox: _Inbox) -> None:
+    """Hand the dead letters of MAILBOX out again."""
+    number = inbox.change(lambda admin: admin.change_mailbox(name, MailboxChange.REDRIVE))
+    click.echo(f"{numbered(number, 'dead letter')} handed out again")
+
+
+@mailbox.command(epilog=example("receiver mailbox drop laptop", "receiver mailbox drop old --all"))
+@click.argument("name", metavar="MAILBOX")
+@_inbox
+@click.option("--all", "is_all", is_flag=True, help="Also what waits: for a mailbox that is gone.")
+def drop(*, name: str, inbox: _Inbox, is_all: bool) -> None:
+    """Drop the dead letters of MAILBOX.
+
+    Its client never gets them. The inbox keeps what a mailbox has, pending or dead, whatever its
+    retention says.
+    """
+    change = MailboxChange.DROP_ALL if is_all else MailboxChange.DROP_DEAD
+    number = inbox.change(lambda admin: admin.change_mailbox(name, change))
+    click.echo(f"dropped {number}")

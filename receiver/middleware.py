@@ -23,7 +23,7 @@ _ENDED: Final = (
 
 
 class ReceiverMiddleware:
-    """Answers requests at the senders' paths, and passes all others to another application.
+    """Answers requests at the paths of senders and mailboxes, and passes all others on.
 
     Args:
         receiver: It starts before the application, and stops after it.
@@ -42,7 +42,7 @@ class ReceiverMiddleware:
             return
         if scope["type"] == "http":
             path = unquote(path_within(scope, self._prefix) or "")
-            if path in self._receiver.trust.endpoints:
+            if self._receiver.handler.answers(path):
                 await serve(self._receiver.handler, scope, receive, send, path=path)
                 return
         await self._app(scope, receive, send)

@@ -49,6 +49,7 @@ from receiver.expectation import OVERLAP, Expectation, hand_out
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
+from receiver.mailbox.service import Mailboxes, MailboxOptions
 from receiver.peers import ForwardedHeader, Peers
 from receiver.registrations import RegistrationStore
 from receiver.request import Answer, Request
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from pushkit.threads import ServingThread
     from receiver.asgi import AsgiApp
     from receiver.forwards import Forward
+    from receiver.inbox.mailboxes import MailboxState
 
 _log = logging.getLogger("receiver")
 
@@ -177,6 +179,7 @@ class Receiver(CallbackDecorators):
             clock=clock,
         )
         self._arrivals = Arrivals(self._database)
+        self._mailboxes = Mailboxes(self._database, retry=retry, clock=clock, events=self.events)
         self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.wake)
         self._registrations = RegistrationStore()
         self._expected_for = retention.expected
@@ -188,6 +191,7 @@ class Receiver(CallbackDecorators):
             trust=lambda: self.trust,
             dispatcher=self.dispatcher,
             arrivals=self._arrivals,
+            mailboxes=self._mailboxes,
             retain=lambda: self.inbox.retain(retention),
             drain=drain,
         )
@@ -197,6 +201,7 @@ class Receiver(CallbackDecorators):
         self.handler: RequestHandler = RequestHandler(
             trust,
             acceptance,
+            self._mailboxes,
             peers=Peers(trusted_proxies, forwarded_header),
             runtime=self._runtime,
             validation_echo=validation_echo,
@@ -220,6 +225,11 @@ class Receiver(CallbackDecorators):
     def senders(self) -> dict[str, TrustedSender]:
         """The trusted senders that are currently in force, by name."""
         return dict(self.trust.senders)
+
+    @property
+    def mailboxes(self) -> list[MailboxOptions]:
+        """The mailboxes that it has."""
+        return self._mailboxes.options
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -417,13 +427,27 @@ class Receiver(CallbackDecorators):
         try:
             async with promptly():
                 backlog = await self.inbox.backlog()
+                mailboxes = await self.inbox.mailboxes() if self.mailboxes else ()
         except StorageError:
             return readings | {"receiver_database_up": {(): 0.0}}
         return readings | {
             "receiver_database_up": {(): 1.0},
             "receiver_inbox": {(name,): float(count) for name, count in backlog.statuses.items()},
             "receiver_oldest_unfinished_seconds": {(): backlog.oldest.total_seconds()},
+            **self._mailbox_readings(mailboxes),
         }
+
+    def _mailbox_readings(self, found: Sequence[MailboxState]) -> Readings:
+        names, now = [each.name for each in self.mailboxes], self._clock()
+        counts: dict[tuple[str, ...], float] = {
+            (name, status): 0.0 for name in names for status in ("pending", "dead")
+        }
+        ages: dict[tuple[str, ...], float] = {(name,): 0.0 for name in names}
+        for each in found:
+            counts |= {(each.mailbox, "pending"): each.pending, (each.mailbox, "dead"): each.dead}
+            waited = 0.0 if each.oldest is None else (now - each.oldest).total_seconds()
+            ages[each.mailbox,] = max(waited, 0.0)
+        return {"receiver_mailbox": counts, "receiver_mailbox_oldest_seconds": ages}
 
     # --- trust ---------------------------------------------------------------------------------
 
@@ -460,6 +484,18 @@ class Receiver(CallbackDecorators):
         wanted["name"] = wanted.get("name") or to.name
         self.callbacks.add(to.send, **wanted)
         self._runtime.close_with(to)
+
+    def mailbox(self, options: MailboxOptions, **wanted: Unpack[Wanted]) -> None:
+        """Keep every update, or those selected, for a client that fetches them.
+
+        The client's side is `receiver.Mailbox`; docs/extensions/mailbox.md says more.
+
+        Raises:
+            ConfigError: There is a mailbox of this name, or a selection is wrong.
+        """
+        check_type("options", options, MailboxOptions)
+        wanted["name"] = wanted.get("name") or f"mailbox:{options.name}"
+        self.callbacks.add(self._mailboxes.add(options), **wanted)
 
     # --- expecting and waiting -----------------------------------------------------------------
 

@@ -82,6 +82,35 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             "the validation token cannot be echoed",
             "The agent's check of ownership has to send one token of plain characters.",
         ),
+        # --- mailboxes ---
+        "mailbox_unauthorized": Refusal(
+            (),
+            401,
+            "no mailbox of this name with this token",
+            "The client of a mailbox has another token, or another name in its URL: compare both "
+            "with [[mailbox]].",
+        ),
+        "mailbox_busy": Refusal(
+            (),
+            429,
+            "too many polls of a mailbox wait",
+            "Let each client poll once at a time, or raise max_polls.",
+            _SECOND,
+            _MINUTE,
+        ),
+        "unknown_receipt": Refusal(
+            (),
+            404,
+            "a mailbox never handed out this receipt",
+            "The client of a mailbox settles what it got from another one, or long ago.",
+        ),
+        "lease_lost": Refusal(
+            (),
+            409,
+            "a client of a mailbox settled a notification after its lease had ended",
+            "The client is too slow, or was suspended: it has to renew, or raise lease_seconds.",
+            level=logging.INFO,
+        ),
         # --- the steps of the verification ---
         "rate_limited": Refusal(
             (Step.REQUEST, Step.RATE),

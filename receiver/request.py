@@ -54,6 +54,9 @@ class Request:
     body: bytes | None = field(default=None, repr=False)
     read: ReadBody  # reads the body, if `body` is None
     trail: Trail = field(default_factory=Trail)  # the steps of the verification that it comes to
+    is_gone: Callable[[], bool] = lambda: (
+        False
+    )  # whether its peer reads no answer, if that is known
 
     @classmethod
     def of(cls, whole: WebhookRequest, path: str, *, peer: str = "", trail: Trail) -> Request:
@@ -82,6 +85,8 @@ class Answer:
     code: str = ""
     headers: tuple[tuple[str, str], ...] = ()  # without `Content-Length` and the connection's own
     body: bytes = field(default=b"", repr=False)
+    # Instead of a body: what is sent as it comes. Whoever sends the answer closes it.
+    stream: AsyncGenerator[bytes, None] | None = field(default=None, repr=False)
     close: bool = False  # whether the connection ends after it: the request was not read to its end
 
 

@@ -22,6 +22,7 @@ from pushkit.webhook import Headers
 from receiver.accepting import Acceptance
 from receiver.answers import PROBES, Probes, echo, problem
 from receiver.limits import Limits
+from receiver.mailbox.service import Mailboxes
 from receiver.notification import Accepted, Verified
 from receiver.peers import Peers
 from receiver.refusals import Refusals, Verdict
@@ -56,6 +57,7 @@ class RequestHandler:
         # against the trust that was in force when it arrived.
         trust: Trust,
         acceptance: Acceptance,
+        mailboxes: Mailboxes,
         *,
         peers: Peers,
         runtime: Runtime,
@@ -77,6 +79,7 @@ class RequestHandler:
         self._gaps = RepeatedLog(_log, interval=timedelta(hours=1))
         self._state = ServiceState(limits, clock, ids_kept=ids_kept)
         self._acceptance = acceptance
+        self._mailboxes = mailboxes
         self._verification = Verification(self._state, acceptance.handed_out, clock)
 
     async def handle(self, request: Request) -> Answer:
@@ -88,6 +91,8 @@ class RequestHandler:
             # Probes are never rate-limited: a flood must not make an orchestrator restart us.
             if request.method in _READS and request.path in PROBES:
                 return await self._probes.answer(request.path)
+            if endpoint is None and request.path in self._mailboxes:
+                return await self._mailbox(request, peer)
             if endpoint is None or request.method != "POST":
                 return self._neither(request, endpoint, peer)
             if not self._runtime.is_open:
@@ -105,6 +110,22 @@ class RequestHandler:
         verdict = Verdict.of(code)
         self.refusals.note(verdict, peer=peer, reason=reason)
         return problem(verdict)
+
+    def answers(self, path: str) -> bool:
+        """Return whether a path is a sender's, or a mailbox's."""
+        return path in self.trust.endpoints or path in self._mailboxes
+
+    async def _mailbox(self, request: Request, peer: str) -> Answer:
+        """Answer the client of a mailbox."""
+        try:
+            self._state.count_peer(peer, self._clock())
+            if not self._runtime.is_open:
+                return problem(self.refusals.fault("not_started", _HOW_TO_START, peer=peer))
+            return await self._mailboxes.answer(request)
+        except InboundError as exc:
+            return problem(self.refusals.verdict(exc, peer=peer))
+        except StorageError as exc:
+            return problem(self.refusals.fault("storage", peer=peer, error=exc))
 
     async def _notification(
         self,

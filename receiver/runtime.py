@@ -20,6 +20,7 @@ from pushkit.storage.migrations import Access
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
 from receiver.inbox.store import is_readable
+from receiver.mailbox.service import Mailboxes
 from receiver.trust import Trust, warn_of_weak_trust
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Runtime:
     trust: Callable[[], Trust]  # returns the current one: it may be replaced at any time
     dispatcher: Dispatcher  # calls back
     arrivals: Arrivals  # wakes the callers of `wait` and `updates`
+    mailboxes: Mailboxes  # answers the clients of mailboxes
     retain: Callable[[], Awaitable[int]]  # deletes rows whose retention is over
     drain: timedelta  # how long callbacks may continue after `wind_down`
     # The process that opened it, and in which it is open.
@@ -102,7 +104,7 @@ class Runtime:
     def _begin_to_listen(self) -> None:
         if self._listening is None:
             self._listening = asyncio.create_task(
-                self.database.listen(self.hear, self.arrivals.look),
+                self.database.listen(self.hear, self.look),
                 name="receiver-listening",
             )
 
@@ -112,6 +114,7 @@ class Runtime:
         self._begin_to_listen()
         if self._background:
             return
+        self.mailboxes.begin()
         self.dispatcher.registry.is_frozen = True
         warn_of_weak_trust(self.trust().senders.values())
         self.dispatcher.registry.warn_of_unknown(self.trust().senders)
@@ -126,7 +129,11 @@ class Runtime:
         ]
 
     def wind_down(self) -> None:
-        """Start no more callbacks; running ones have the time of `drain` from now on."""
+        """Start no more callbacks; running ones have the time of `drain` from now on.
+
+        Clients that wait at mailboxes are answered.
+        """
+        self.mailboxes.end()
         if self._ends_at is None:
             self._ends_at = asyncio.get_running_loop().time() + self.drain.total_seconds()
             for task in self._background:
@@ -160,7 +167,12 @@ class Runtime:
     def hear(self) -> None:
         """Wake the dispatcher and those in `wait`: another process stored a notification."""
         self.dispatcher.runner.wake_soon()
+        self.look()
+
+    def look(self) -> None:
+        """Wake those in `wait`, and clients of mailboxes: another process stored something."""
         self.arrivals.look()
+        self.mailboxes.wake()
 
     async def unready(self) -> dict[str, str]:
         """Return the failing parts without which nothing can be served, each with its reason."""

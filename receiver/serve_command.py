@@ -216,6 +216,8 @@ def _say_what_is_served(receiver: Receiver, settings: ReceiverSettings) -> None:
     for sender in receiver.senders.values():
         url = f"{receiver.url}{sender.path}"
         say(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
+    for mailbox in receiver.mailboxes:
+        say(f"mailbox {mailbox.name} at {receiver.url}{mailbox.path}")
     if settings.dashboard is not None:
         say(f"dashboard on http://{settings.dashboard.listen}/")
 

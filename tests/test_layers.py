@@ -61,6 +61,7 @@ RECEIVER_ROWS = [
     {"dashboard"},
     {"admin", "alert_webhook", "app", "asgi", "expectation", "forwards", "recovery"},
     {"request_handler"},
+    {"mailbox"},
     {"accepting", "answers", "verification"},
     {"callbacks", "refusals", "service_state"},
     {"inbox", "notification", "registrations"},
@@ -84,6 +85,7 @@ DOORS = {
         "pushkit.integrations",
         "pushkit.telemetry",
         "receiver.app",
+        "receiver.mailbox",
         "receiver.receiver",
     }
     | {"pushkit.dashboard", "pushkit.webui", "receiver.serving"},

@@ -114,6 +114,9 @@ PUBLIC = {
         "InboxRetention",  # `Receiver(retention=…)`
         "InboxStatus",
         "Limits",
+        "Mailbox",
+        "MailboxOptions",
+        "MailboxRefusedError",  # what a loop over a `Mailbox` raises
         "Notification",
         "RateLimit",
         "Receiver",

@@ -76,8 +76,8 @@ GROUPS = (
             " SubscriptionFilter DestinationRules DestinationCredentials ClientCertificate"
             " OAuthClient agentvault_credentials",
             "pushkit.a2a": "parse_push_config parse_inline_config format_push_config",
-            "pushkit.integrations.push_config_api": "PushConfigApi PushConfigAsgi Caller TaskCheck TaskOf"
-            " push_config_app",
+            "pushkit.integrations.push_config_api": "PushConfigApi PushConfigAsgi Caller TaskCheck"
+            " TaskOf push_config_app",
         },
     ),
     Group(
@@ -122,7 +122,8 @@ data, whatever the kind of update.""",
             "receiver": "Receiver Notification StatusNotification ArtifactNotification"
             " TrustedSender SenderProfile TaskPolicy Expectation Limits RateLimit InboxRetention"
             " Answer WebhookRequest Headers verify_notification VerifiedNotification"
-            " TrustSnapshot load_trust fetch_trust InboundError",
+            " TrustSnapshot load_trust fetch_trust InboundError Mailbox MailboxOptions"
+            " MailboxRefusedError",
             "receiver.middleware": "ReceiverMiddleware",
             "receiver.forwards": "Forward HttpForward StreamForward CommandForward",
             "pushkit.schemas": "CardSchemas DataVerdict Fit check_structured_data"

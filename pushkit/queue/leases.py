@@ -79,6 +79,16 @@ class Claims:
         is_cut = is_cut and (bool(claimed) or bool(waits))
         return ClaimResult(claimed=claimed, waiting=frozenset(left | others), is_cut=is_cut)
 
+    def claim_of(
+        self, worker: str, group: GroupKey, most: int, *, now: int, until: int
+    ) -> Script[Sequence[Claimed]]:
+        """Lease at most so many due queues of one group, and read the first job of each."""
+        queues = yield from self.tables.due(now, most, group=group)
+        claimed, _ = yield from self._lease(
+            worker, queues, most * _MOST_BYTES, [group], now=now, until=until
+        )
+        return claimed
+
     def _candidates(self, now: int) -> Script[tuple[list[Queue], bool]]:
         """Return due queues, whose rows are held: the first ones, and some of other groups.
 

@@ -189,12 +189,18 @@ CREATE INDEX {self.jobs}_pending
 
     # --- who is due --------------------------------------------------------------------------
 
-    def due(self, now: int, limit: int, *, lock: bool = True) -> Script[list[Queue]]:
-        """Return the queues that have been due longest, and lock those that nobody holds."""
+    def due(
+        self, now: int, limit: int, *, group: GroupKey | None = None, lock: bool = True
+    ) -> Script[list[Queue]]:
+        """Return the queues that have been due longest, and lock those that nobody holds.
+
+        With a group, only its own.
+        """
+        of_group = " AND q.tenant = $3 AND q.owner = $4 AND q.origin = $5" if group else ""
         rows = yield Statement(
-            f"SELECT {self.columns} FROM {self.joined} WHERE {_DUE} AND q.due_at <= $1"
+            f"SELECT {self.columns} FROM {self.joined} WHERE {_DUE} AND q.due_at <= $1{of_group}"
             f" ORDER BY q.due_at LIMIT CAST($2 AS BIGINT){_LOCKED if lock else ''}",
-            (now, limit),
+            (now, limit, *(group or ())),
         )
         return [*map(queue_of, rows)]
 

@@ -130,6 +130,13 @@ RECEIVER_METRICS: Final = (
         _R,
         "How long the oldest unfinished notification has waited; 0 if there is none",
     ),
+    Metric("receiver_mailbox", _R, "Notifications in a mailbox", ("mailbox", "status")),
+    Metric(
+        "receiver_mailbox_oldest_seconds",
+        _R,
+        "How long the oldest notification of a mailbox has waited; 0 if there is none",
+        ("mailbox",),
+    ),
     Metric("receiver_keys_missing", _R, "1 if a sender's keys are unavailable", ("sender",)),
     Metric("receiver_database_up", _R, "Whether the inbox can be read"),
     Metric("receiver_build_info", _R, "1, with the version", ("version",)),

@@ -24,7 +24,7 @@ from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.ending import cancelled
 from pushkit.traceparent import trace_id_of
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
-from receiver.callbacks.shares import Slot, new_shares, share_of
+from receiver.callbacks.shares import CrowdedError, Slot, new_shares, share_of
 from receiver.callbacks.threads import CallbackThreads
 from receiver.inbox.model import Call, Notification, StoredNotification
 
@@ -118,7 +118,11 @@ class Caller:
         slot: Slot,
         task: asyncio.Task[Any],
     ) -> Call:
-        """Call a callback in the current task; return how that ended, and release the slot."""
+        """Call a callback in the current task; return how that ended, and release the slot.
+
+        Raises:
+            CrowdedError: What the callback puts a notification into is full.
+        """
         if self.is_ending:
             slot.release()
             raise asyncio.CancelledError
@@ -161,8 +165,7 @@ class Caller:
                 self._log_timed_out(run, "was cut off after %g s")
                 return Call(notification.id, callback.name, TIMED_OUT)
             if error is not None:
-                self._log_failed(callback, notification, error)
-                return Call(notification.id, callback.name, type(error).__name__)
+                return self._failed(callback, notification, error)
             return Call(notification.id, callback.name, None)
         finally:
             del error  # its traceback refers to this frame: a cycle otherwise
@@ -263,10 +266,10 @@ class Caller:
             extra={"code": TIMED_OUT, "callback": callback.name, **logged_of(notification)},
         )
 
-    def _log_failed(
-        self, callback: Callback, notification: Notification, error: BaseException
-    ) -> None:
+    def _failed(self, callback: Callback, notification: Notification, error: BaseException) -> Call:
         """Log a line per failure; its traceback only if it is the first like it in a minute."""
+        if isinstance(error, CrowdedError):
+            raise error
         # The message of our own errors, mostly a forward's, says all that a traceback would.
         is_ours = isinstance(error, PushkitError)
         is_first = not is_ours and self._said.due((callback.name, type(error))) is not None
@@ -280,6 +283,7 @@ class Caller:
             exc_info=error if is_first else None,
             extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
         )
+        return Call(notification.id, callback.name, type(error).__name__)
 
 
 def _failure_of(raised: BaseException) -> BaseException:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
-from pushkit.events.receiver import CalledBack, NotificationDead
+from pushkit.events.receiver import CalledBack
 from pushkit.queue.held import Answer, Ask
 from pushkit.queue.leases import Claimed, give_back
 from pushkit.queue.rules import Handed, PendingJob
@@ -38,7 +38,8 @@ from pushkit.scheduling.retry import (
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, from_micros, to_micros
 from pushkit.traceparent import trace_id_of
-from receiver.callbacks.calls import TIMED_OUT, Caller, logged_of, within_trace
+from receiver.callbacks.calls import TIMED_OUT, Caller
+from receiver.callbacks.dead import report_dead
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.settling import Settled, Settler
 from receiver.callbacks.shares import CrowdedError, Slot
@@ -262,7 +263,8 @@ class Dispatcher(QueueWorker[Job]):
 
     def _tell(self, settled: Settled) -> None:
         for job in settled.dead:
-            self._note_dead(job)
+            error = (job.result and job.result.error) or ""
+            report_dead(job.notification, error, events=self._events, clock=self._clock)
 
     # --- calling -------------------------------------------------------------------------------
 
@@ -327,14 +329,14 @@ class Dispatcher(QueueWorker[Job]):
             try:
                 if not slot.take_now():
                     await slot.take()
+                # Another process has it, or may: this one may have been suspended in any wait.
+                if not is_ours or not await self._is_leased(job):
+                    slot.release()
+                    return Attempted(Outcome.LOST)
+                call = await self._call(callback, job, notification, slot)
             except CrowdedError as exc:  # one callback must not delay the others
                 pause = max(pause or exc.pause, exc.pause)
                 continue
-            # Another process has it, or may: this one may have been suspended in any wait.
-            if not is_ours or not await self._is_leased(job):
-                slot.release()
-                return Attempted(Outcome.LOST)
-            call = await self._call(callback, job, notification, slot)
             error = f"{call.callback}: {call.error}" if call.error else error
         if error is not None:
             return Attempted(Outcome.FAILED, call, error)
@@ -427,30 +429,6 @@ class Dispatcher(QueueWorker[Job]):
                 took=timedelta(seconds=time.perf_counter() - begun),
             )
         )
-
-    def _note_dead(self, job: Job) -> None:
-        """Log and emit that a notification is a dead letter."""
-        stored, result = job.notification, job.result
-        error = (result and result.error) or ""
-        _log.error(
-            "notification %d is a dead letter: %s%s",
-            stored.id,
-            error,
-            within_trace(stored),
-            extra={"code": NotificationDead.kind.value, **logged_of(stored)},
-        )
-        if self._events.wants(NotificationDead.usual_level):
-            self._events.emit(
-                NotificationDead(
-                    at=self._clock(),
-                    sender=stored.sender,
-                    task_id=stored.task_id,
-                    delivery_id=stored.delivery_id,
-                    trace_id=trace_id_of(stored.traceparent),
-                    notification_id=stored.id,
-                    error=error,
-                )
-            )
 
 
 async def _within(

@@ -21,9 +21,12 @@ def share_of(slots: int, *, alone: bool) -> int:
 
 
 class CrowdedError(Exception):
-    """A share is used up, and none of its slots was taken or released for a second."""
+    """A share is used up, and none of its slots was taken or released for a second.
 
-    def __init__(self, pause: timedelta) -> None:
+    Also raised by a callback that has no room: the notification is put off, which is no attempt.
+    """
+
+    def __init__(self, pause: timedelta = _MOST_PAUSE) -> None:
         super().__init__(f"to be tried again in {pause.total_seconds():g} s")
         self.pause = pause
 

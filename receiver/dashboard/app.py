@@ -28,6 +28,7 @@ _LINKS: Final = (
     Link("/notifications?status=dead", "Dead letters"),
     Link("/notifications?unmatched=1", "Unmatched"),
     Link("/queues", "Queues"),
+    Link("/mailboxes", "Mailboxes"),
     Link("/callbacks", "Callbacks"),
     Link("/refusals", "Refusals"),
 )
@@ -93,6 +94,7 @@ def _site(of: InboxPages, access: DashboardAccess) -> Site:
     site.show(*page, of.notification, pages.ID, pages.WITH_BODY)
     site.show("/task", "task.html", of.task, pages.ONE_TASK, pages.SENDER)
     site.show("/queues", "queues.html", of.queues, pages.AFTER, LIMIT)
+    site.show("/mailboxes", "mailboxes.html", of.mailboxes)
     site.show("/callbacks", "callbacks.html", of.callbacks)
     site.show("/refusals", "refusals.html", of.refusals, pages.CODE, *_PAGED)
     site.show("/refusals/{id}", "refusal_of_one.html", of.refusal, pages.ID)

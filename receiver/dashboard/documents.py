@@ -17,6 +17,7 @@ from receiver.inbox.inspection import (
     InboxQueue,
     NotificationSummary,
 )
+from receiver.inbox.mailboxes import MailboxState
 from receiver.inbox.model import CallbackState
 from receiver.refusals import Refusal
 
@@ -133,6 +134,12 @@ class Queues(Document):
 
     queues: Sequence[InboxQueue]
     after: str | None
+
+
+class Mailboxes(Document):
+    """The mailboxes that have anything."""
+
+    mailboxes: Sequence[MailboxState]
 
 
 class CallsOfCallback(Document):

@@ -125,6 +125,10 @@ class InboxPages:
         shown = [replace(each, id=quote(each.id, safe="")) for each in page[:limit]]
         return documents.Queues(queues=shown, after=shown[-1].id if len(page) > limit else None)
 
+    async def mailboxes(self, _request: PageRequest) -> documents.Mailboxes:
+        """Return how much waits in each mailbox, and its dead letters."""
+        return documents.Mailboxes(mailboxes=await self.inbox.mailboxes())
+
     async def callbacks(self, _request: PageRequest) -> documents.Callbacks:
         """Return the callbacks: their failures, and their last calls."""
         calls = self._memory.calls if self._memory else {}

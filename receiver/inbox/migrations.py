@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from pushkit.storage.migrations import Migration
-from receiver.inbox.schema import SCHEMA
+from receiver.inbox.schema import MAILBOX_SCHEMA, SCHEMA
 
-RECEIVER_MIGRATIONS = (Migration(1, SCHEMA),)
+RECEIVER_MIGRATIONS = (Migration(1, SCHEMA), Migration(2, MAILBOX_SCHEMA, may_roll=True))

@@ -22,6 +22,7 @@ from pushkit.storage.script import (
     run_for_ids,
     to_micros,
 )
+from receiver.inbox.mailboxes import forget
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.queues import INBOX
 
@@ -31,6 +32,10 @@ Position: TypeAlias = tuple[int, int]
 # To free a long body, SQLite reads all of it.
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _SEQUENCES_AT_ONCE = 500
+_IN_NO_MAILBOX = (
+    "NOT EXISTS (SELECT 1 FROM pushkit_mailbox m WHERE m.notification_id = pushkit_inbox.id"
+    " AND m.state <> 'done')"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +68,13 @@ class InboxRetention:
 
 
 def finished_before(status: InboxStatus, end: Position, *, limit: int) -> Script[list[int]]:
-    """Return a bounded batch of ids that were done or dead before a position, oldest first."""
+    """Return a bounded batch of ids that were done or dead before a position, oldest first.
+
+    What a mailbox still has, pending or dead, is kept.
+    """
     rows = yield Statement(
         "SELECT id, body_bytes AS size FROM pushkit_inbox"
-        f" WHERE state = '{status.value}' AND (finished_at, id) < ($1, $2)"
+        f" WHERE state = '{status.value}' AND (finished_at, id) < ($1, $2) AND {_IN_NO_MAILBOX}"
         " ORDER BY finished_at LIMIT CAST($3 AS BIGINT)",
         (*end, limit),
     )
@@ -117,6 +125,7 @@ def delete_finished(ids: Sequence[int], status: InboxStatus) -> Script[int]:
     )
     gone = [int(row["id"]) for row in rows]
     yield from run_for_ids("DELETE FROM pushkit_callbacks WHERE notification_id IN ($ids)", gone)
+    yield from forget(gone)
     yield from insert_rows(
         "INSERT INTO pushkit_forgotten (sender, delivery_id, body_sha256, accepted_at)"
         " VALUES $rows ON CONFLICT (sender, delivery_id) DO NOTHING",
@@ -139,7 +148,7 @@ def _asked(ids: Sequence[int], status: InboxStatus) -> Script[Rows]:
     """Return the queue and the task of those that have this status, by id."""
     return run_for_ids(
         "SELECT id, queue_id, task_id FROM pushkit_inbox"
-        f" WHERE id IN ($ids) AND state = '{status.value}' ORDER BY id",
+        f" WHERE id IN ($ids) AND state = '{status.value}' AND {_IN_NO_MAILBOX} ORDER BY id",
         sorted(ids),
     )
 

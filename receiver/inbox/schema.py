@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pushkit.queue.tables import QUEUE_COLUMNS
 from pushkit.storage.migrations import statements
+from receiver.inbox.mailboxes import MAILBOXES
 from receiver.inbox.queues import INBOX
 
 SCHEMA = statements(f"""
@@ -110,4 +111,42 @@ CREATE TABLE pushkit_sequences (  -- the highest numbers of each subscription
 CREATE INDEX pushkit_sequences_age ON pushkit_sequences (updated_at);
 
 {INBOX.indexes()}
+""")
+
+MAILBOX_SCHEMA = statements(f"""
+CREATE TABLE pushkit_mailbox_queues (  -- the tasks of each mailbox: receiver.inbox.mailboxes
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    owner TEXT NOT NULL,                 -- the mailbox
+    origin TEXT NOT NULL,
+    paused INTEGER NOT NULL DEFAULT 0,
+    last_seq BIGINT NOT NULL DEFAULT 0,  -- the `place` of the newest one
+{QUEUE_COLUMNS}
+);
+
+CREATE TABLE pushkit_mailbox (  -- notifications that clients fetch; their bodies are in the inbox
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue_id TEXT NOT NULL,
+    place BIGINT NOT NULL,              -- in its queue
+    mailbox TEXT NOT NULL,
+    notification_id BIGINT NOT NULL,
+    body_bytes INTEGER NOT NULL,
+    kept_at BIGINT NOT NULL,
+    first_at BIGINT,                    -- when it was handed out first
+    not_before BIGINT NOT NULL,
+    scheduled_at BIGINT NOT NULL,       -- when that was set
+    state TEXT NOT NULL DEFAULT 'pending',
+    waits INTEGER NOT NULL DEFAULT 0,   -- redriven under a lease, and not fetched yet
+    redrives INTEGER NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    epoch BIGINT NOT NULL DEFAULT 0,    -- of the lease under which it was handed out last
+    finished_at BIGINT,
+    last_error TEXT,
+    UNIQUE (notification_id, mailbox)
+);
+CREATE INDEX pushkit_mailbox_queue ON pushkit_mailbox (queue_id);
+CREATE INDEX pushkit_mailbox_state ON pushkit_mailbox (mailbox, state, id)
+    WHERE state IN ('pending', 'dead');
+
+{MAILBOXES.indexes()}
 """)

@@ -7,11 +7,12 @@ have deadlines, too. The socket is not read while enough bytes wait to be proces
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from email.utils import formatdate
 from http import HTTPStatus
@@ -88,6 +89,7 @@ class HttpConnection(asyncio.Protocol):
         self._has_turn = False  # the next request begins soon
         self.work: asyncio.Task[None] | None = None  # answers the request
         self._reader: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None  # what a stream waits for
         self._is_paused = False
         # More than this always contains a head, or too much for one: it does not wait for more.
         self._most_held = max(_MOST_HELD, server.max_head_bytes)
@@ -134,8 +136,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._parser.feed(data)
         if not self._begin_next():
-            if self._reader is not None and not self._reader.done():
-                self._reader.set_result(None)
+            _set(self._reader)
             if self._parser.is_whole and not self._is_last:
                 self._look_at_next_head()
         if self._parser.held_bytes > self._most_held and self._transport is not None:
@@ -156,8 +157,9 @@ class HttpConnection(asyncio.Protocol):
         self._write_deadline.begin()
 
     def resume_writing(self) -> None:
-        """End it, and begin the next request, which waited for this."""
+        """End it, and continue a stream, or begin the next request, which waited for this."""
         self._write_deadline.end()
+        _set(self._drained)
         self._begin_soon()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002  # the interface
@@ -170,11 +172,11 @@ class HttpConnection(asyncio.Protocol):
             self._lingering,
         ):
             deadline.cancel()
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        _set(self._reader)
         if not self._is_busy:  # else once it is answered: a peer has no more at once
             self._server.connections.forget(self)
         self._transport = None  # with it, buffers are freed at once: there is no cycle
+        _set(self._drained)
 
     # --- called by the server -------------------------------------------------------------------
 
@@ -231,18 +233,45 @@ class HttpConnection(asyncio.Protocol):
     def _answer(self, head: RequestHead) -> None:
         self._is_busy = True
         self._server.in_progress.add(self)
-        handling = self._server.handle(_request_of(head, self._parser, self._peer, self._read))
+        request = _request_of(head, self._parser, self._peer, self._read, self._is_gone)
+        handling = self._server.handle(request)
         self.work = asyncio.get_running_loop().create_task(self._respond(handling))
 
     async def _respond(self, handling: Awaitable[Answer]) -> None:
         try:
             answer = await handling
+            if answer.stream is not None:
+                await self._stream(answer, answer.stream)
         except BaseException:  # it was cancelled, or has a fault: there is no answer
             self._is_busy, self.work = False, None
             self._server.answered(self)
             self.abort()
             raise
         self._reply(answer)
+
+    def _is_gone(self) -> bool:
+        """Return whether the peer has closed the connection, or its half of it."""
+        return self._transport is None or self._is_half_closed
+
+    async def _stream(self, answer: Answer, stream: AsyncGenerator[bytes, None]) -> None:
+        """Send a stream, each part when the one before has left; its end is the connection's.
+
+        A peer that reads too slowly is aborted, as with every answer.
+        """
+        self._is_last = True
+        async with contextlib.aclosing(stream) as chunks:
+            if self._transport is not None:
+                head = _head_of_answer(
+                    answer.status, answer.headers, None, "close", int(time.time())
+                )
+                self._transport.write(head)
+            async for chunk in chunks:
+                if self._transport is None:
+                    return
+                self._transport.write(chunk)
+                while self._write_deadline.has_begun and self._transport is not None:
+                    self._drained = asyncio.get_running_loop().create_future()
+                    await self._drained
 
     def _reply(self, answer: Answer) -> None:
         """Send the answer to the request in progress, and begin the next one."""
@@ -262,7 +291,8 @@ class HttpConnection(asyncio.Protocol):
             or (self._is_half_closed and not parser.has_head)
         ):
             self._is_last = True
-        self._write(answer, has_body=parser.answer_has_body)
+        if answer.stream is None:
+            self._write(answer, has_body=parser.answer_has_body)
         self._server.connections.used(self)
         if not self._is_last:
             if self._is_paused:
@@ -408,7 +438,13 @@ class Connections:
             del self._per_peer[key]
 
 
-def _request_of(head: RequestHead, parser: RequestParser, peer: str, read: ReadBody) -> Request:
+def _request_of(
+    head: RequestHead,
+    parser: RequestParser,
+    peer: str,
+    read: ReadBody,
+    is_gone: Callable[[], bool],
+) -> Request:
     target = head.target
     if target[0] != "/" and (absolute := _BEFORE_PATH.match(target)):  # RFC 9112 §3.2.2
         target = target[absolute.end() :]
@@ -422,20 +458,32 @@ def _request_of(head: RequestHead, parser: RequestParser, peer: str, read: ReadB
         peer=peer,
         body=bytes(parser.body) if parser.is_whole and len(parser.body) <= LARGE_BODY else None,
         read=read,
+        is_gone=is_gone,
     )
 
 
 @functools.lru_cache(maxsize=128)
 def _head_of_answer(
-    status: int, headers: tuple[tuple[str, str], ...], length: int, connection: str, now: int
+    status: int,
+    headers: tuple[tuple[str, str], ...],
+    length: int | None,  # None for a body that the end of the connection ends
+    connection: str,
+    now: int,  # seconds since the epoch
 ) -> bytes:
-    """Return the head of an answer; `now` is in seconds since the epoch."""
-    fields = [*headers, ("Content-Length", str(length)), ("Server", "receiver")]
+    """Return the head of an answer."""
+    fields = [*headers, ("Server", "receiver")]
+    if length is not None:
+        fields.insert(-1, ("Content-Length", str(length)))
     if connection:
         fields.append(("Connection", connection))
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
     lines += [f"{name}: {value}" for name, value in fields]
     return "\r\n".join([*lines, f"Date: {formatdate(now, usegmt=True)}\r\n\r\n"]).encode("latin-1")
+
+
+def _set(waiting: asyncio.Future[None] | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)
 
 
 def _do_nothing() -> None:

@@ -1,9 +1,10 @@
-"""The `[[callbacks]]` and `[[forwards]]` tables: which notifications call or go to what."""
+"""The `[[callbacks]]`, `[[forwards]]` and `[[mailbox]]` tables: which notifications go where."""
 
 from __future__ import annotations
 
 import contextlib
 import pkgutil
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ from pydantic import Field, model_validator
 
 from pushkit.errors import ConfigError, InvalidUrlError, PushkitError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.terminal.tables import Table, with_options
+from pushkit.terminal.tables import File, Table, with_options
 from pushkit.url import Url
+from pushkit.variables import secret_variable
 from receiver.callbacks.registry import CallbackFunction, CallbackRegistry, Timeout
 from receiver.forwards import (
     FORWARD_TIMEOUT,
@@ -24,7 +26,14 @@ from receiver.forwards import (
     HttpForward,
     StreamForward,
 )
-from receiver.settings.values import ModuleAndFunction, NotEmpty, Seconds, SecondsOrNone
+from receiver.mailbox.service import MailboxOptions
+from receiver.settings.values import (
+    ModuleAndFunction,
+    NotEmpty,
+    Seconds,
+    SecondsOrNone,
+    read_text,
+)
 
 
 @with_options(
@@ -95,6 +104,25 @@ class ForwardSettings(WantedSettings):
             if DestinationPolicy(allow).allows_by_name(Url.parse(to)):
                 proxy = None
         return HttpForward(to, timeout=self.timeout, proxy=proxy, ca_file=ca_file)
+
+
+@with_options(MailboxOptions)
+class MailboxSettings(WantedSettings):
+    """One `[[mailbox]]` table: who fetches from it, and which notifications it gets."""
+
+    # A file with a token per line; `RECEIVER_MAILBOX_TOKEN_` and its name may contain one instead.
+    tokens_file: File | None = None
+
+    def build(self) -> MailboxOptions:
+        """Return the mailbox. Raises ConfigError: it has no token, or a file cannot be read."""
+        tokens, setting = list(self.tokens), f"mailbox {self.name!r}: tokens_file"
+        if self.tokens_file is not None:
+            lines = read_text(self.tokens_file, setting=setting).splitlines()
+            tokens += [line.strip() for line in lines if line.strip()]
+        variable = f"RECEIVER_MAILBOX_TOKEN_{re.sub('[^A-Z0-9]', '_', self.name.upper())}"
+        if (token := secret_variable(variable)) is not None:
+            tokens.append(token)
+        return self.made(MailboxOptions, tokens=tokens)
 
 
 def _refuse_namesakes(folder: Path) -> None:

@@ -32,9 +32,9 @@ def load_settings(path: Path) -> ReceiverSettings:
 
 
 def _unknown_senders(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
-    """Find callbacks and forwards that name an unknown sender: they would never be called."""
+    """Find callbacks, forwards and mailboxes that name an unknown sender: it sends nothing."""
     known = [sender.name for sender in settings.senders]
-    for table in ("callbacks", "forwards"):
+    for table in ("callbacks", "forwards", "mailbox"):
         for number, entry in enumerate(getattr(settings, table)):
             for name in entry.senders:
                 if name not in known:

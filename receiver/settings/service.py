@@ -17,7 +17,7 @@ from receiver.callbacks.registry import NO_TIMEOUT
 from receiver.limits import ConnectionLimits, Limits, RateLimit
 from receiver.receiver import Receiver
 from receiver.senders import TrustedSender
-from receiver.settings.handlers import CallbackSettings, ForwardSettings
+from receiver.settings.handlers import CallbackSettings, ForwardSettings, MailboxSettings
 from receiver.settings.sender import SenderSettings
 from receiver.settings.tables import (
     AlertSettings,
@@ -57,6 +57,7 @@ class ReceiverSettings(Table):
     dashboard: DashboardSettings | None = None  # the dashboard; none if not set
     callbacks: list[CallbackSettings] = Field([])  # functions that are called with notifications
     forwards: list[ForwardSettings] = Field([])  # where notifications are forwarded to
+    mailbox: list[MailboxSettings] = Field([])  # mailboxes that clients fetch from
     _file: TomlFile = PrivateAttr()
 
     def model_post_init(self, context: Any) -> None:
@@ -111,6 +112,9 @@ class ReceiverSettings(Table):
                     self.folder, allow=self.allow, proxy=self.proxy, ca_file=self.ca_file
                 )
                 receiver.forward(to, **wanted)
+        for number, mailbox in enumerate(self.mailbox):
+            with self._placed("mailbox", number, "name"):
+                receiver.mailbox(mailbox.build(), **mailbox.wanted(name=None, timeout=None))
         return receiver
 
     @contextlib.contextmanager

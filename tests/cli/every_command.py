@@ -40,6 +40,8 @@ ARGUMENTS = {
     "inbox recover": ("--sender", "agent", "--agent", "https://agent.example.com/a2a"),
     "inbox redrive": ("--all",),
     "inbox show": ("1",),
+    "mailbox drop": ("laptop",),
+    "mailbox redrive": ("laptop",),
 }
 
 

@@ -202,6 +202,7 @@ def completed(task_id: str) -> StatusUpdate:
 
 
 SCENES: dict[str, Callable[[World], AbstractAsyncContextManager[Names]]] = {
+    "docs/extensions/mailbox.md": a_notification,
     "docs/how-to/a2a-sdk-client.md": a_client,
     "docs/how-to/fastapi.md": a_client,
     "docs/how-to/flask-and-django.md": a_client,

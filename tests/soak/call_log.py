@@ -26,6 +26,7 @@ class Call:
 class CallLog:
     """The logged calls of all processes, in the order in which they were written."""
 
+    callbacks: tuple[str, ...] = CALLBACKS  # that every update is for
     # The name of each process's dispatcher.
     dispatchers: dict[int, str] = field(default_factory=dict)
     begun: Counter[int] = field(default_factory=Counter)  # how many calls each process began
@@ -39,6 +40,7 @@ class CallLog:
     again_after_end: int = 0  # calls that had ended, and were begun again all the same
     overlapping: int = 0  # calls that began while another one of their task went on
     _open: dict[tuple[str, str], tuple[int, Call]] = field(default_factory=dict)
+    _last: dict[int, str] = field(default_factory=dict)
     _killed: set[int] = field(default_factory=set)
 
     def read(self, line: str) -> Call | None:
@@ -62,7 +64,11 @@ class CallLog:
     def excuse(self, held: Mapping[str, Collection[str]]) -> None:
         """Note what a killed process held: delivery ids, and the callbacks that were done."""
         for delivery_id, done in held.items():
-            self.excused.update((name, delivery_id) for name in CALLBACKS if name not in done)
+            self.excused.update((name, delivery_id) for name in self.callbacks if name not in done)
+
+    def last_begun(self, pid: int) -> str | None:
+        """Return the delivery id of the call that a process began last."""
+        return self._last.get(pid)
 
     def count_broken_off(self, pid: int) -> None:
         """Count the calls that a killed process never ended."""
@@ -73,7 +79,7 @@ class CallLog:
         seen = {(call.callback, call.task, call.number) for call in self.ended}
         wanted = {
             (callback, task, number)
-            for callback in CALLBACKS
+            for callback in self.callbacks
             for task, last in acknowledged.items()
             for number in range(1, last + 1)
         }
@@ -108,6 +114,7 @@ class CallLog:
         self.again_after_end += call in self.ended
         self._open[place] = (pid, call)
         self.begun[pid] += 1
+        self._last[pid] = call.delivery_id
         self.runs[call] += 1
         self.numbers[place].append(call.number)
 

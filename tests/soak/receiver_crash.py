@@ -208,14 +208,17 @@ class Killer:
     async def _lives(self, place: Place, left: Iterator[int], inbox: Database) -> None:
         for _ in left:
             self._start(place)
-            pid = _pid(place)
+            pid = pid_of(place)
             if self._random.random() < 0.8:  # else while it starts
                 await eventually(lambda: self.log.begun[pid] > 0)  # noqa: B023
             await asyncio.sleep(self._random.uniform(0, 0.3))
             await self._kill(place, inbox)
-            self.report.kills += 1
-            advance(1)
-            self.report.kills_before_a_call += not self.log.begun[pid]
+            self._count_kill(self.log.begun[pid])
+
+    def _count_kill(self, calls: int) -> None:
+        self.report.kills += 1
+        advance(1)
+        self.report.kills_before_a_call += not calls
 
     def _start(self, place: Place) -> None:
         place.lives += 1
@@ -233,14 +236,14 @@ class Killer:
             self._awaited = dict.fromkeys(self._awaited, time.monotonic())
 
     async def _kill(self, place: Place, inbox: Database) -> None:
-        pid, process = _pid(place), place.process
+        pid, process = pid_of(place), place.process
         assert process is not None
         if not process.is_alive():
             raise RuntimeError(f"a receiver ended by itself, with {process.exitcode}: see its log")
         # Read while it stands still: as soon as it is gone another receiver takes over.
         while True:
             os.kill(pid, signal.SIGSTOP)
-            await eventually(lambda: _stands_still(pid))
+            await eventually(lambda: stands_still(pid))
             self._read_lines()
             try:
                 held = await inbox.read(_held_by(self.log.dispatchers.get(pid, "")))
@@ -262,11 +265,18 @@ class Killer:
             self._start(place)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience):
-                while await _unfinished(sender, inbox):  # noqa: ASYNC110  # two databases'
+                while await self._count_unfinished(sender, inbox):  # noqa: ASYNC110  # two databases'
                     await asyncio.sleep(0.1)
-        self.report.unfinished = await _unfinished(sender, inbox)
+        self.report.unfinished = await self._count_unfinished(sender, inbox)
         for place in self._places:
             await self._kill(place, inbox)
+
+    async def _count_unfinished(self, sender: PushSender, inbox: Database) -> int:
+        """Return how much is not delivered, or not called back; a dead letter never will be."""
+        outbox = (await sender.outbox.stats()).states
+        statuses = (await inbox.read(inspection.stats())).statuses
+        undelivered = sum(outbox.values()) - outbox[DeliveryState.DELIVERED]
+        return undelivered + sum(statuses.values()) - statuses[InboxStatus.DONE]
 
     # --- what they wrote -----------------------------------------------------------------------
 
@@ -303,13 +313,14 @@ class Killer:
         report.unexplained = log.unexplained
 
 
-def _pid(place: Place) -> int:
+def pid_of(place: Place) -> int:
+    """Return the id of a place's process."""
     assert place.process is not None
     assert place.process.pid is not None
     return place.process.pid
 
 
-def _stands_still(pid: int) -> bool:
+def stands_still(pid: int) -> bool:
     """Return whether every thread of a process is stopped."""
     threads = Path(f"/proc/{pid}/task").glob("*/stat")
     return all(each.read_text().rpartition(")")[2].split()[0] == "T" for each in threads)
@@ -334,14 +345,6 @@ def _held_by(dispatcher: str) -> Script[dict[str, set[str]]]:
         if row["callback"] is not None:
             held[row["delivery_id"]].add(row["callback"])
     return held
-
-
-async def _unfinished(sender: PushSender, inbox: Database) -> int:
-    """Return how much is not delivered, or not called back; a dead letter never will be."""
-    outbox = (await sender.outbox.stats()).states
-    statuses = (await inbox.read(inspection.stats())).statuses
-    undelivered = sum(outbox.values()) - outbox[DeliveryState.DELIVERED]
-    return undelivered + sum(statuses.values()) - statuses[InboxStatus.DONE]
 
 
 async def main() -> int:

@@ -16,11 +16,12 @@ import multiprocessing
 import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import TypeVar
 
 import uvicorn
 from aiohttp import web
@@ -30,7 +31,9 @@ from pushkit import RetryPolicy, StatusUpdate, wait_schedule
 from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
 from receiver.callbacks import dispatcher
 
-__all__ = ["ISSUER", "TOKEN", "Settings", "reserved_port", "start"]
+__all__ = ["ISSUER", "TOKEN", "Settings", "reserved_port", "start", "start_process"]
+
+S = TypeVar("S")
 
 ISSUER = "https://agent.example.com"
 TOKEN = "the-token-of-the-soak"
@@ -82,7 +85,14 @@ class _Callbacks:
 
 def start(settings: Settings) -> ForkServerProcess:
     """Start a process that receives until it is killed."""
-    process = _processes.Process(target=_run, args=(settings,))
+    return start_process(_serve, settings)
+
+
+def start_process(
+    run: Callable[[S], Coroutine[None, None, None]], settings: S
+) -> ForkServerProcess:
+    """Start a process that runs a coroutine function."""
+    process = _processes.Process(target=_run, args=(run, settings))
     process.start()
     return process
 
@@ -96,12 +106,12 @@ def reserved_port() -> Iterator[int]:
         yield reserved.getsockname()[1]
 
 
-def _run(settings: Settings) -> None:
-    logging.basicConfig(filename=settings.log, level=logging.WARNING)
-    asyncio.run(_serve(settings))
+def _run(run: Callable[[S], Coroutine[None, None, None]], settings: S) -> None:
+    asyncio.run(run(settings))
 
 
 async def _serve(settings: Settings) -> None:
+    logging.basicConfig(filename=settings.log, level=logging.WARNING)
     vars(dispatcher).update(_LEASE=settings.lease, _SURE_FOR=settings.lease / 2)
     receiver = Receiver(
         url=f"http://127.0.0.1:{settings.port}",

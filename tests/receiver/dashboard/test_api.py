@@ -15,7 +15,7 @@ from schemathesis.schemas import APIOperation
 from pushkit.webhook import Headers, WebhookRequest
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
-from receiver import Notification, Receiver
+from receiver import MailboxOptions, Notification, Receiver
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.dashboard.app import dashboard_of, inbox_dashboard
 from tests.eventually import eventually
@@ -47,6 +47,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteThread]:
             await database.write(storing.store("task-1", seq, body=BODY, now=now))
         await database.close()
         receiver = Receiver(url=BASE_URL, senders=[trusted_sender()], database=location)
+
+        receiver.mailbox(MailboxOptions(name="laptop", tokens=[TOKEN]))
 
         @receiver.on_update(name="told")
         async def told(_: Notification) -> None:

@@ -1,0 +1,1 @@
+"""Mailboxes: notifications for clients that cannot be called (docs/extensions/mailbox.md)."""
