@@ -27,7 +27,7 @@ from pushkit.errors import ConfigError
 T = TypeVar("T")
 
 _log = logging.getLogger("pushkit")
-_running: list[ServingThread] = []  # in the order in which they were started
+_running: dict[ServingThread, None] = {}  # in the order in which they were started
 
 
 class Served(Protocol):
@@ -76,7 +76,7 @@ class ServingThread:
         wait([started, self._ended], return_when=FIRST_COMPLETED)
         if not started.done():
             self._ended.result()
-        _running.append(self)
+        _running[self] = None
         return self
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -119,8 +119,7 @@ class ServingThread:
                 self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()
         self._thread = None
-        if self in _running:
-            _running.remove(self)
+        _running.pop(self, None)
         self._ended.result()
 
     def __enter__(self) -> Self:
@@ -171,7 +170,7 @@ class ServingThread:
 
 
 def _close_all() -> None:
-    for thread in _running[::-1]:
+    for thread in [*_running][::-1]:
         try:
             thread.close()
         except BaseException as exc:  # noqa: BLE001  # the others have to be closed, too
