@@ -196,6 +196,8 @@ class PushMiddleware:
         settings: Any = params["configuration"]
         for member in _CONFIGS:  # the framework would drop it, or refuse its shape
             settings.pop(member, None)
+        if not settings:  # fasta2a expects a member in it that A2A does not ask for
+            del params["configuration"]
         return _Inline(
             push=self._push,
             config=config,

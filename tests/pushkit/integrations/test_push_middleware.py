@@ -141,6 +141,13 @@ async def test_a_malformed_config_does_not_reach_the_agent(
     assert agent.asked == []
 
 
+async def test_a_configuration_that_held_only_the_config_does_not_reach_the_agent(
+    client: aiohttp.ClientSession, agent: Agent
+) -> None:
+    await call(client, "SendMessage", message(taskPushNotificationConfig={"url": HOOK}))
+    assert "configuration" not in agent.asked[0]["params"]
+
+
 async def test_an_unknown_caller_registers_nothing(
     client: aiohttp.ClientSession, push: PushSender, agent: Agent
 ) -> None:
