@@ -599,9 +599,9 @@ def in_sqlite(sql: str) -> str:
 async def _finish(group_commit: GroupCommit, writer: _Writer) -> None:
     await group_commit.drain()
     writer.stop()
-    await asyncio.wrap_future(
-        writer.ended
-    )  # a thread that waits may not start in 3.12's last moments
+    if writer.is_alive():  # not in a fork
+        # A thread that waits for it could not start at the end of a process, in Python 3.12.0.
+        await asyncio.wrap_future(writer.ended)
     writer.join()
 
 
