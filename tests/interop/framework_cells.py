@@ -19,7 +19,7 @@ from tests.interop.environments import PEERS, python_of
 from tests.interop.processes import PATIENCE, MismatchError, running
 from tests.ports import free_port
 
-__all__ = ["framework_cells"]
+__all__ = ["fasta2a_agent", "framework_cells"]
 
 
 def framework_cells() -> list[Cell]:
@@ -54,6 +54,14 @@ def framework_cells() -> list[Cell]:
             attempt=_crewai_waits,
         ),
     ]
+
+
+async def fasta2a_agent() -> tuple[str, ...]:
+    """Return the command of fasta2a's agent, installed where it is not yet."""
+    python = await asyncio.to_thread(
+        python_of, _folder("pydantic-ai 2.62.0"), *_PYDANTIC_AI, "uvicorn"
+    )
+    return (str(python), str(PEERS / "page_agent.py"), "pydantic-ai")
 
 
 _CREWAI = ("crewai 1.15.30", "crewai[a2a]==1.15.30")
