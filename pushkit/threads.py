@@ -27,7 +27,7 @@ from pushkit.errors import ConfigError
 T = TypeVar("T")
 
 _log = logging.getLogger("pushkit")
-_running: set[ServingThread] = set()
+_running: dict[ServingThread, None] = {}  # in the order in which they were started
 
 
 class Served(Protocol):
@@ -56,8 +56,9 @@ class ServingThread:
     def start(self) -> Self:
         """Start, and return once the object has started; do nothing if it has already.
 
-        If nobody calls `close`, the end of the process does; Python 3.12 may refuse a part of
-        that, and the next start then continues as after a crash.
+        If nobody calls `close`, the end of the process does, last started first. Python 3.12.0 and
+        3.12.1 start no thread by then: what would need one, such as a request whose host is to be
+        looked up, is tried again after the next start.
 
         Raises:
             ConfigError: It was started before this process was forked.
@@ -75,7 +76,7 @@ class ServingThread:
         wait([started, self._ended], return_when=FIRST_COMPLETED)
         if not started.done():
             self._ended.result()
-        _running.add(self)
+        _running[self] = None
         return self
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -118,7 +119,7 @@ class ServingThread:
                 self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()
         self._thread = None
-        _running.discard(self)
+        _running.pop(self, None)
         self._ended.result()
 
     def __enter__(self) -> Self:
@@ -148,13 +149,12 @@ class ServingThread:
 
     def _run(self, started: Future[None], ended: Future[None]) -> None:
         try:
-            asyncio.run(self._serve(started))
+            asyncio.run(self._serve(started, ended))
         except BaseException as exc:  # noqa: BLE001  # `start` or `close` raises it
-            ended.set_exception(exc)
-        else:
-            ended.set_result(None)
+            if not ended.done():  # else Python had no thread any more to end asyncio's own
+                ended.set_exception(exc)
 
-    async def _serve(self, started: Future[None]) -> None:
+    async def _serve(self, started: Future[None], ended: Future[None]) -> None:
         try:
             await self._served.start()
             with self._lock:
@@ -166,10 +166,11 @@ class ServingThread:
                 self._loop = None
             await asyncio.sleep(0)  # what was handed over begins, and sees the end
             await self._served.close()
+        ended.set_result(None)
 
 
 def _close_all() -> None:
-    for thread in [*_running]:
+    for thread in [*_running][::-1]:
         try:
             thread.close()
         except BaseException as exc:  # noqa: BLE001  # the others have to be closed, too

@@ -121,10 +121,13 @@ def joining(
 def joined_tasks(stored: JsonObject, new: JsonObject) -> JsonObject | None:
     """Return the newer of two whole tasks of 0.3, if it says all that the older one says.
 
-    Whole tasks are cumulative; but one that cannot be sent whole is sent without its artifacts.
+    Whole tasks are cumulative; but one that cannot be sent whole is sent without its artifacts. The
+    message of the older status may be in the history: some agents stream words as messages.
     """
     was, now = _member(stored, "status"), _member(new, "status")
-    is_same = all(was.get(name) == now.get(name) for name in ("state", "message"))
+    message = was.get("message")
+    is_said = message == now.get("message") or message in _member(new, "history", list)
+    is_same = is_said and was.get("state") == now.get("state")
     is_whole = all(
         len(_member(new, name, list)) >= len(_member(stored, name, list))
         for name in ("artifacts", "history")

@@ -16,9 +16,19 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from pushkit.a2a import Task, TaskSnapshot, TaskUpdate, WireVersion, parse_update
+from pushkit.a2a import (
+    Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    UpdateKind,
+    WireVersion,
+    parse_update,
+)
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, UnrecognisedBodyError
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
@@ -64,7 +74,7 @@ class _Updates(Buffered):
         except UnrecognisedBodyError as exc:
             self.buffer.refuse(exc)
             return
-        snapshot = functools.partial(_snapshot, storage, task_id)
+        snapshot = functools.partial(_snapshot, storage, task_id, update.kind)
         await self._enqueue(task_id, update, size=size, snapshot=snapshot)
 
 
@@ -122,7 +132,13 @@ def _update_of(event: Any) -> tuple[TaskUpdate, int]:
     return parse_update(document, WireVersion.V1_0), len(written)
 
 
-async def _snapshot(storage: Any, task_id: str, _owner: str) -> Task | None:
+async def _snapshot(storage: Any, task_id: str, kind: UpdateKind, _owner: str) -> Task | None:
+    """Return the task as it was at an update of a kind."""
     task = await storage.load_task(task_id)
     update = None if task is None else _update_of({"task": task})[0]
-    return update.task if isinstance(update, TaskSnapshot) else None
+    if not isinstance(update, TaskSnapshot):
+        return None
+    if kind is UpdateKind.ARTIFACT_UPDATE and update.task.status.state is not TaskState.WORKING:
+        # Workers store the end before they publish the last artifact: clients would hear it twice.
+        return replace(update.task, status=TaskStatus(state=TaskState.WORKING))
+    return update.task

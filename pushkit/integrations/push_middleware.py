@@ -33,6 +33,7 @@ from pushkit.integrations.push_config_api import (
 )
 from pushkit.integrations.push_config_api.asgi import OwnerOfScope
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, json_rpc_error
+from pushkit.integrations.wiring import wiring_of
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_chooser
 from pushkit.subscriptions.model import EVERYTHING, Filter
@@ -47,6 +48,7 @@ _SENDING: Final = {
     "SendMessage": WireVersion.V1_0,
     "SendStreamingMessage": WireVersion.V1_0,
 }
+_SETTING: Final = ("tasks/pushNotificationConfig/set", "CreateTaskPushNotificationConfig")
 _CONFIGS: Final = ("pushNotificationConfig", "taskPushNotificationConfig")
 
 
@@ -81,6 +83,7 @@ async def register_inline_config(task_id: str) -> None:
     config, owner = inline.config, inline.owner
     try:
         with config_errors(inline.push, owner, inline.faults, _api_error):
+            await wiring_of(inline.push).check(inline.push, owner=owner, task_id=task_id)
             await inline.push.subscribe(
                 task_id,
                 config,
@@ -135,6 +138,7 @@ class PushMiddleware:
         self._configs = PushConfigAsgi(api, owner=owner)
         self._extensions = api.extensions
         self._keys = JwksApp(push)
+        wiring_of(push).has_sender = True  # `push.notify`, for all that can be seen from here
         self._faults = RepeatedLog(_log)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -157,6 +161,10 @@ class PushMiddleware:
         request = _object_of(body)
         method, params, inline = str(request.get("method")), request.get("params"), None
         if PushConfigApi.serves(method):
+            if method in _SETTING and isinstance(params, dict):
+                caller, task_id = await self._caller(scope), str(params.get("taskId"))
+                if caller is not None:
+                    await wiring_of(self._push).check(self._push, owner=caller, task_id=task_id)
             at_root = {**scope, "path": "/", "raw_path": b"/", "root_path": ""}
             await self._configs(at_root, _replayed(body, receive), send)
             return
@@ -187,12 +195,15 @@ class PushMiddleware:
                 "lost", logging.ERROR, "%s framework to call register_inline_config", lost
             )
 
+    async def _caller(self, scope: Message) -> str | None:
+        named = self._owner(scope)
+        return await named if isawaitable(named) else named
+
     async def _inline_of(
         self, scope: Message, params: JsonObject, version: WireVersion
     ) -> _Inline | None:
         """Take the config out of a message, if there is one. Raises ApiError: it is refused."""
-        named = self._owner(scope)
-        owner = await named if isawaitable(named) else named
+        owner = await self._caller(scope)
         with config_errors(self._push, owner or "", self._faults, _api_error):
             config = parse_inline_config(params, version)
         if config is None:
@@ -206,6 +217,8 @@ class PushMiddleware:
         settings: Any = params["configuration"]
         for member in _CONFIGS:  # the framework would drop it, or refuse its shape
             settings.pop(member, None)
+        if not settings:  # fasta2a expects a member in it that A2A does not ask for
+            del params["configuration"]
         return _Inline(
             push=self._push,
             config=config,

@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -599,7 +599,10 @@ def in_sqlite(sql: str) -> str:
 async def _finish(group_commit: GroupCommit, writer: _Writer) -> None:
     await group_commit.drain()
     writer.stop()
-    await asyncio.get_running_loop().run_in_executor(None, writer.join)
+    if writer.is_alive():  # not in a fork
+        # A thread that waits for it could not start at the end of a process, in Python 3.12.0.
+        await asyncio.wrap_future(writer.ended)
+    writer.join()
 
 
 class _Writer(threading.Thread):
@@ -632,6 +635,8 @@ class _Writer(threading.Thread):
         self._jobs = queue.SimpleQueue()
         self._unfinished = 0
         self._in_thread_until = 0.0
+        self.ended: Future[None] = Future()
+        self.ended.set_running_or_notify_cancel()  # who waits for it may not cancel it
 
     def __call__(self, batches: Sequence[Batch[Any, Any]], done: BatchesDone, /) -> None:
         """Run batches in a transaction, then call `done` in the event loop."""
@@ -677,16 +682,19 @@ class _Writer(threading.Thread):
 
     def run(self) -> None:
         """Commit jobs until stopped."""
-        while (job := self._jobs.get()) is not None:
-            batches, done, is_run = job
-            self.commit(batches, is_run=is_run)
-            try:
-                self._loop.call_soon_threadsafe(self._batches_done, batches, done)
-            except RuntimeError:  # the loop is closed: nothing awaits the results
-                break
-            del job, batches, done  # all that they refer to would live until the next one
-        if self._connection is not None:
-            self._connection.close()
+        try:
+            while (job := self._jobs.get()) is not None:
+                batches, done, is_run = job
+                self.commit(batches, is_run=is_run)
+                try:
+                    self._loop.call_soon_threadsafe(self._batches_done, batches, done)
+                except RuntimeError:  # the loop is closed: nothing awaits the results
+                    break
+                del job, batches, done  # all that they refer to would live until the next one
+            if self._connection is not None:
+                self._connection.close()
+        finally:
+            self.ended.set_result(None)
 
     def _batches_done(self, batches: Sequence[Batch[Any, Any]], done: BatchesDone) -> None:
         self._unfinished -= 1

@@ -37,8 +37,9 @@ class Filter:
             an artifact token by token, and each chunk would be a notification. An artifact that is
             sent whole but not marked so is dropped too.
         min_interval: Gather chunks of an artifact that follow one another, and in 0.3 whole tasks
-            of the same status: one post of them in this time, up to an hour, with what they say
-            together. Others are sent at once, behind them. The receiver sees gaps in `seq`.
+            of the same state that say all of the ones before: one post of them in this time, up to
+            an hour, with what they say together. Others are sent at once, behind them. The receiver
+            sees gaps in `seq`.
 
     Raises:
         ConfigError: A state or a kind is unknown, or a member has a wrong type.

@@ -55,17 +55,17 @@ class SamplesSender:
         """Return the JWT for a payload."""
         return self.signed(compact(data), issued_at=issued_at)
 
-    def signed(self, body: bytes, *, issued_at: int | None = None) -> str:
+    def signed(self, body: bytes, *, issued_at: int | None = None, **others: int) -> str:
         """Return the JWT for the bytes that are hashed."""
-        claims = {
+        claims = others | {
             "iat": int(time.time()) if issued_at is None else issued_at,
             "request_body_sha256": hashlib.sha256(body).hexdigest(),
         }
         return jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self.kid})
 
-    async def send(self, url: str, body: bytes, token: str) -> int:
-        """Post once and return the status."""
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    async def send(self, url: str, body: bytes, token: str, **others: str) -> int:
+        """Post once, with other header fields, and return the status."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"} | others
         async with (
             aiohttp.ClientSession() as session,
             session.post(url, data=body, headers=headers) as answer,

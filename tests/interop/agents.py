@@ -22,7 +22,7 @@ from tests.interop.environments import (
     node_modules,
     python_of,
 )
-from tests.interop.processes import PATIENCE, TOKEN, MismatchError, running
+from tests.interop.processes import PATIENCE, TOKEN, MismatchError, end, running
 from tests.ports import free_port
 from tests.served import served
 
@@ -179,20 +179,25 @@ async def agent_to_receiver(agent: Agent) -> list[Notification]:
         folder = Path(name)
         command = (*agent.command, "--port", str(agent_port), "--sender", agent.sender)
         async with (
-            running(*command, "--folder", name, port=agent_port),
+            running(*command, "--folder", name, port=agent_port) as process,
             receiving(trusted(agent, agent_port), folder, port) as called,
         ):
             client = Client(url=f"http://127.0.0.1:{agent_port}/", version=agent.version)
             config = _config(agent, f"http://127.0.0.1:{port}/a2a/push")
             await client.send("hi", method=agent.method, config=config)
             await completed(called)
+            await end(process)
     versions = {n.update.origin.value for n in called if n.update.origin}
     if versions != {agent.version}:
         raise MismatchError(
             f"expected A2A {agent.version} on the wire, found {', '.join(versions)}"
         )
-    if agent.sender == "pushkit" and [n.seq for n in called] != list(range(1, len(called) + 1)):
-        raise MismatchError(f"expected every seq from 1 on, found {[n.seq for n in called]}")
+    seqs = [n.seq for n in called if n.seq is not None]
+    if agent.sender == "pushkit" and (seqs != sorted(seqs) or len(seqs) != len(called)):
+        raise MismatchError(f"expected rising seqs, found {[n.seq for n in called]}")
+    ends = [str(n.state) for n in called if n.state is not None and n.state.terminal]
+    if agent.sender == "pushkit" and len(ends) != 1:
+        raise MismatchError(f"expected the task's end once, found {ends}")
     _compare(called)
     return called
 

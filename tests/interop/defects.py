@@ -6,13 +6,15 @@ import asyncio
 import base64
 import json
 import shutil
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from pushkit.bounded_json import JsonObject
 from pushkit.cards import EVERY_SDK, sign_card, verify_card
@@ -21,6 +23,7 @@ from tests.interop.agents import Agent, go_agent, java_agent, node_agent, rust_a
 from tests.interop.cards import peers as card_peers
 from tests.interop.client import Client
 from tests.interop.environments import FOLDER, ROOT, cargo_program
+from tests.interop.framework_cells import fasta2a_agent
 from tests.interop.processes import TOKEN, MismatchError, running
 from tests.interop.verify_programs import VECTORS, verdicts_of
 from tests.ports import free_port
@@ -152,6 +155,21 @@ async def _signed_over_ascii() -> None:
     _so(not verdict.verified, "it verifies without python-ascii")
 
 
+async def _configuration_refused() -> None:
+    port = free_port()
+    message = {"kind": "message", "messageId": "1", "role": "user", "parts": []}
+    params = {"message": message, "configuration": {"blocking": False}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
+    with tempfile.TemporaryDirectory() as folder:
+        command = (*await fasta2a_agent(), "--port", str(port), "--folder", folder)
+        async with (
+            running(*command, port=port),
+            ClientSession() as session,
+            session.post(f"http://127.0.0.1:{port}/", json=call) as answer,
+        ):
+            _so(answer.status == HTTPStatus.INTERNAL_SERVER_ERROR, answer.status)
+
+
 DEFECTS = (
     Defect(
         "a2a-java 0.3.3.Final",
@@ -172,6 +190,7 @@ DEFECTS = (
             ("a2a-server-lf 0.5.3", partial(rust_agent, "", "1.0", "a2a_server_lf")),
         )
     ),
+    Defect("fasta2a 2.1.1", "a configuration needs acceptedOutputModes", _configuration_refused),
     Defect("jsonwebtoken 11.1.0", "crit is passed over", _crit_passed_over),
     Defect(
         "@a2a-js/sdk 1.3.0", "securitySchemes can be changed under a signature", _schemes_not_signed

@@ -52,7 +52,7 @@ def python_of(name: str, *requirements: str) -> Path:
         pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         # pushkit's dependencies; its code comes from the checkout, by PYTHONPATH.
         _run(*pip, *requirements, str(ROOT))
-        _run(str(python), "-m", "pip", "uninstall", "--quiet", "--yes", "pushkit")
+        _run(str(python), "-m", "pip", "uninstall", "--quiet", "--yes", project["name"])
         _note(folder, wanted)
     return python
 

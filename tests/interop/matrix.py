@@ -16,6 +16,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import aiohttp
+
 from tests.interop.cell import COLUMNS, Cell
 from tests.interop.cells import cells
 from tests.interop.defects import DEFECTS
@@ -39,6 +41,8 @@ async def outcome(cell: Cell) -> tuple[str, str]:
         return "fail", str(exc)
     except TimeoutError:
         return "fail", f"nothing for {PATIENCE:.0f} s"
+    except (OSError, aiohttp.ClientError) as exc:  # it ended meanwhile, for example
+        return "fail", f"no answer: {exc}"
     return "pass", told or ""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from tests.eventually import DEADLINE
 from tests.interop.environments import PEERS, ROOT
 
-__all__ = ["PATIENCE", "TOKEN", "MismatchError", "line_of", "running"]
+__all__ = ["PATIENCE", "TOKEN", "MismatchError", "end", "line_of", "running"]
 
 PATIENCE = DEADLINE  # seconds
 _LAST_REQUEST = 20.0  # seconds that one may take to end
@@ -36,13 +36,18 @@ async def running(*command: str, port: int) -> AsyncIterator[asyncio.subprocess.
         await _listening(process, port)
         yield process
     finally:
-        if process.returncode is None:
-            process.terminate()
-        try:
-            await asyncio.wait_for(process.communicate(), _LAST_REQUEST)
-        except TimeoutError:  # it waits for a request that never ends
-            process.kill()
-            await process.wait()
+        await end(process)
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Let a peer end, with what it still sends; do nothing if it has."""
+    if process.returncode is None:
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.communicate(), _LAST_REQUEST)
+    except TimeoutError:  # it waits for a request that never ends
+        process.kill()
+        await process.wait()
 
 
 async def _listening(process: asyncio.subprocess.Process, port: int) -> None:

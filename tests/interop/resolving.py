@@ -1,4 +1,4 @@
-"""Does pushkit[a2a] install beside each framework, without changing a version of it?
+"""Does a2a-pushkit[a2a] install beside each framework, without changing a version of it?
 
 python -m tests.interop.resolving [--only strands]
 
@@ -51,7 +51,7 @@ def compared(framework: str) -> tuple[bool, str]:
     """Return whether pushkit leaves a framework's versions as they are, and a line about it."""
     try:
         alone = resolved(framework)
-        beside = resolved(framework, f"pushkit[a2a] @ {ROOT.as_uri()}")
+        beside = resolved(framework, f"a2a-pushkit[a2a] @ {ROOT.as_uri()}")
     except RuntimeError as exc:
         return False, f"pip refuses: {exc}"
     name = framework.partition("[")[0].partition("<")[0]

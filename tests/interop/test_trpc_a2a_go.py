@@ -135,3 +135,19 @@ async def test_a_body_of_no_version_is_not_taken_for_a_notification(
     ours = await receive_from(SenderProfile.TRPC_A2A_GO, go.jwks())
     body = marshal({"task_id": "task-1", "status": "completed", "timestamp": "now"})
     assert await go.send(ours.url, body, go.token(body)) == 422
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "status"), [pytest.param(300, 202, id=""), pytest.param(-120, 401, id="expired")]
+)
+async def test_our_receiver_accepts_what_version_2_sends(
+    receive_from: MakeReceiver, expires_in: int, status: int
+) -> None:
+    """Rebuilt from its description: A2A 1.0, its media type, and `exp`."""
+    go = TrpcSender()
+    ours = await receive_from(SenderProfile.TRPC_A2A_GO, go.jwks())
+    done = {"state": "TASK_STATE_COMPLETED"}
+    body = marshal({"statusUpdate": {"taskId": "task-1", "contextId": "c", "status": done}})
+    token = go.signed(body, exp=int(time.time()) + expires_in)
+    media_type = {"Content-Type": "application/a2a+json"}
+    assert await go.send(ours.url, body, token, **media_type) == status

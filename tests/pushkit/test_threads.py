@@ -225,30 +225,46 @@ def test_a_fork_has_no_thread(sender: PushSender) -> None:
 
 
 PROGRAM = """
-import sys
+import asyncio, sys, threading
 from pushkit import PushSender, KeyRing
 from datetime import UTC, datetime
-sender = PushSender(issuer="https://a.example.com", keys=KeyRing.create(datetime.now(UTC)),
-                    database=sys.argv[1])
-thread = sender.in_thread()
-if __name__ == "__main__":
-    thread.start()
-    thread.call(sender.subscribe("t", {"url": "https://c.example.org/"}, version="1.0"))
+
+def refuse(self):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+def sender_in_thread(name):
+    sender = PushSender(issuer="https://a.example.com", keys=KeyRing.create(datetime.now(UTC)),
+                        database=f"{sys.argv[1]}/{name}.db")
     closing = sender.close
     async def close():
         await closing()
-        print("closed")
+        print("closed", name)
     sender.close = close
+    thread = sender.in_thread().start()
+    thread.call(sender.subscribe("t", {"url": "https://c.example.org/"}, version="1.0"))
+    thread.call(asyncio.to_thread(int))
+
+if __name__ == "__main__":
+    sender_in_thread("first")
+    sender_in_thread("second")
+    if sys.argv[2] == "refused":
+        threading.Thread.start = refuse
 """
 
 
-def test_a_thread_that_nobody_closed_is_closed_at_the_end_of_the_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "new_threads",
+    [pytest.param("allowed", id=""), pytest.param("refused", id="as-on-python-3.12.1")],
+)
+def test_threads_that_nobody_closed_are_closed_at_the_end_of_the_process(
+    tmp_path: Path, new_threads: str
+) -> None:
     ran = subprocess.run(  # noqa: S603  # our own interpreter
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "outbox.db")],
+        [sys.executable, "-c", PROGRAM, str(tmp_path), new_threads],
         capture_output=True,
         text=True,
         check=False,
         cwd=ROOT,
         timeout=30,
     )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "closed\n", "")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "closed second\nclosed first\n", "")

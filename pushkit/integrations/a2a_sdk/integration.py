@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pushkit.delivery.sender import PushSender
 from pushkit.integrations.a2a_sdk.installed import adapter
-from pushkit.integrations.a2a_sdk.wiring import wiring_of
 from pushkit.integrations.asgi import HealthApp, JwksApp, MetricsApp
 from pushkit.integrations.enqueue_buffer import EnqueueBuffer
+from pushkit.integrations.wiring import wiring_of
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice
 from pushkit.subscriptions.model import EVERYTHING
 

@@ -25,9 +25,9 @@ from pushkit.a2a import (
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, UnrecognisedBodyError
-from pushkit.integrations.a2a_sdk.wiring import wiring_of
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
+from pushkit.integrations.wiring import wiring_of
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_chooser
 from pushkit.subscriptions.model import EVERYTHING, Subscription

@@ -10,10 +10,13 @@ import pytest
 
 from pushkit import (
     ArtifactUpdate,
+    Message,
     PushSender,
+    Role,
     SecretKeys,
     StatusUpdate,
     TaskState,
+    TextPart,
 )
 from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 from tests.pushkit.delivery.gathered import (
@@ -224,6 +227,19 @@ async def test_a_status_that_differs_is_never_swallowed(older: PushSender) -> No
         await older.notify(chunk("a"), snapshot=each)
     assert [seq for seq, _ in await waiting(older)] == [1, 2, 3, 4, 5, 6]
     assert await deliver_due(older) == 6
+
+
+async def test_a_status_message_that_went_to_the_history_is_not_lost(older: PushSender) -> None:
+    """Strands streams each word as a message, and a2a-sdk 0.3 keeps them in the history."""
+    words = [Message(message_id=w, role=Role.AGENT, parts=(TextPart(text=w),)) for w in "abc"]
+    for number, word in enumerate(words):
+        spoken = replace(task(), history=tuple(words[:number]))
+        spoken = replace(spoken, status=replace(spoken.status, message=word))
+        await older.notify(status(), snapshot=spoken)
+    [only] = await stored(older)
+    document = json.loads(only.body)
+    said = [*document["history"], document["status"]["message"]]
+    assert [each["messageId"] for each in said] == ["a", "b", "c"]
 
 
 async def test_a_task_without_its_artifacts_does_not_replace_a_whole_one(

@@ -16,7 +16,8 @@ from starlette.applications import Starlette
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.events.model import Event
 from pushkit.events.sender import PushConfigUnsent
-from pushkit.integrations.a2a_sdk import A2AIntegration, PushkitConfigStore, wiring
+from pushkit.integrations import wiring
+from pushkit.integrations.a2a_sdk import A2AIntegration, PushkitConfigStore
 from tests.asgi_server import serving
 from tests.emitted import emitted
 from tests.integration.test_a2a_sdk_agent import WorkingAgent

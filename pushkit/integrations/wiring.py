@@ -20,9 +20,9 @@ _ADVICE: Final = {
     "no_sender": "no PushkitNotificationSender was made: pass one to the request handler, as"
     " push_sender",
     "not_started": "the sender was not started with the application: what earlier processes left"
-    " undelivered waits until now; use its lifespan, or `async with`",
+    " undelivered waits until now; use its lifespan, or `async with`, or fasta2a's push_broker",
     "unused": "no update was ever sent: pass the PushkitNotificationSender to the request handler,"
-    " as push_sender",
+    " as push_sender, or the agent fasta2a's push_broker",
 }
 
 
