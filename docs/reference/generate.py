@@ -70,7 +70,7 @@ _ERROR_REMEDIES = {
     "no_canonical_form": "Use only values that JSON can carry: integers below 2^53, no lone"
     " surrogates.",
     "no_task": "Read the agent's answer in `SentMessage.message`: there is nothing to wait for.",
-    "mailbox_refused": "Compare the mailbox's name and token with those in the receiver's settings.",
+    "mailbox_refused": "Compare its name and token with those in the receiver's settings.",
     "outbound": "The message says how far the request came; a later attempt may succeed.",
     "payload_too_large": "Raise `max_body_bytes`, or send artifacts by URL.",
     "push_config_api": "The client has to correct its request: the message names the member.",
