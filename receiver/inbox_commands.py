@@ -252,10 +252,11 @@ def stats(*, inbox: _Inbox, as_json: bool) -> None:
     """Count notifications by status and sender."""
     found = inbox.look(lambda admin: admin.stats())
     if as_json:
-        click.echo(json.dumps(document(found), indent=2))
+        document_of = document(found, "statuses oldest_unfinished_at senders")
+        click.echo(json.dumps(document_of, indent=2))
         return
-    for status, count in found.statuses.items():
-        click.echo(f"{status.value:12} {count}")
+    for status in found.statuses:
+        click.echo(f"{status.value:12} {getattr(found, status.value)}")
     if found.oldest_unfinished_at is not None:
         waited = datetime.now(UTC) - found.oldest_unfinished_at
         click.echo(f"oldest       unfinished for {max(int(waited.total_seconds()), 0)} s")

@@ -413,14 +413,10 @@ class Receiver(CallbackDecorators):
         }
         try:
             async with promptly():
-                backlog = await self.inbox.backlog()
+                readings |= await self.inbox.readings()
         except StorageError:
             return readings | {"receiver_database_up": {(): 0.0}}
-        return readings | {
-            "receiver_database_up": {(): 1.0},
-            "receiver_inbox": {(name,): float(count) for name, count in backlog.statuses.items()},
-            "receiver_oldest_unfinished_seconds": {(): backlog.oldest.total_seconds()},
-        }
+        return readings | {"receiver_database_up": {(): 1.0}}
 
     # --- trust ---------------------------------------------------------------------------------
 

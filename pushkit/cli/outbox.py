@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -43,6 +43,7 @@ from pushkit.terminal.output import (
     table,
     table_of,
 )
+from pushkit.webui.api import json_of
 
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD)
 _SEALED = "(encrypted with a secret key that this command does not have)"
@@ -58,6 +59,7 @@ _OF_ATTEMPTS: Final = columns(
 _OF_QUEUES: Final = columns(
     "id TASK=task_id origin worker SINCE=leased_at epoch waiting DUE=due_at FAILING=failing_since"
 )
+_STATS: Final = "states oldest_pending_at origins errors local_faults"
 _OF_ORIGINS: Final = columns("origin pending in_flight dead")
 _REPEATS = "webhooks may receive notifications a second time, with the same ids"
 _SHOWN = 20
@@ -141,14 +143,20 @@ def show(
         listing = with_place("pushkit outbox list")
         raise ConfigError(f"there is no delivery {delivery_id!r}: see `{listing}`")
     if as_json:
-        found = report_document(report, with_body=with_body, with_answers=with_answers)
+        found: Any = json_of(report_document(report))
+        if with_answers:
+            for shown, attempt in zip(found["log"], report.attempts, strict=True):
+                shown["answer"] = shown_answer(attempt)
+        if with_body:
+            body = report.body
+            found["body"] = None if body is None else body.decode("utf-8", "backslashreplace")
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(lines_of(document(report.delivery)))
     if why := why_document(report):
-        click.echo(f"\n{why['code']}: {why['means']}\n{why['remedy']}")
-        if why["answer"] and not with_answers:
-            click.echo(f"The webhook's answer began with:\n{harmless(str(why['answer']).encode())}")
+        click.echo(f"\n{why.code}: {why.means}\n{why.remedy}")
+        if why.answer and not with_answers:
+            click.echo(f"The webhook's answer began with:\n{harmless(why.answer.encode())}")
     click.echo(f"\n{table_of(_OF_ATTEMPTS, report.attempts)}")
     if with_answers:
         for attempt in report.attempts:
@@ -256,10 +264,10 @@ def stats(*, outbox: _Outbox, as_json: bool) -> None:
     """Count deliveries by state, error and destination."""
     found = outbox.look(lambda admin: admin.stats())
     if as_json:
-        click.echo(json.dumps(document(found), indent=2))
+        click.echo(json.dumps(document(found, _STATS), indent=2))
         return
-    for state, count in found.states.items():
-        click.echo(f"{state.value:12} {count}")
+    for state in found.states:
+        click.echo(f"{state.value:12} {getattr(found, state.value)}")
     if found.oldest_pending_at is not None:
         waited = datetime.now(UTC) - found.oldest_pending_at
         click.echo(f"oldest       pending for {max(int(waited.total_seconds()), 0)} s")

@@ -1,4 +1,4 @@
-"""The sender's health: a pure rule from figures and keys to findings, each with a remedy."""
+"""The sender's health: a pure rule from numbers and keys to findings, each with a remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
-from pushkit.outbox.browsing import OutboxFigures
+from pushkit.outbox.browsing import OutboxStats
 from pushkit.outbox.states import DeliveryState
 from pushkit.webui.overview import Finding, Headline, Severity, Verdict, worst_of
 
@@ -17,12 +17,12 @@ _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)
 
 
-def findings(figures: OutboxFigures, ring: KeyRing | None) -> Iterator[Finding]:
+def findings(stats: OutboxStats, ring: KeyRing | None) -> Iterator[Finding]:
     """Yield what an operator should know."""
-    yield from _of_deliveries(figures)
+    yield from _of_deliveries(stats)
     if ring is not None:
         try:
-            ring.active_key(figures.now)
+            ring.active_key(stats.now)
         except NoSigningKeyError as exc:
             says = f"Nothing can be signed: {exc}."
             yield Finding(Severity.FAILURE, says, remedy("no_signing_key"), "/keys")
@@ -38,14 +38,14 @@ class Counts(NamedTuple):
     worst: Severity = Severity.NOTE  # of the findings
 
 
-def headline(figures: OutboxFigures, found: Iterable[Finding]) -> Headline:
+def headline(stats: OutboxStats, found: Iterable[Finding]) -> Headline:
     """Return the verdict of the overview."""
     return headline_of(
         Counts(
-            delivered=sum(each.state is DeliveryState.DELIVERED for each in figures.finished),
-            failed=figures.died.number + figures.retrying,
-            waiting=figures.pending.number + figures.in_flight.number,
-            is_unclaimed=_is_unclaimed(figures),
+            delivered=sum(each.state is DeliveryState.DELIVERED for each in stats.finished),
+            failed=stats.died.number + stats.retrying,
+            waiting=stats.pending.number + stats.in_flight.number,
+            is_unclaimed=_is_unclaimed(stats),
             worst=worst_of(found),
         )
     )
@@ -74,13 +74,13 @@ def headline_of(counts: Counts) -> Headline:
     return next(Headline(verdict, says) for holds, verdict, says in rows if holds)
 
 
-def _is_unclaimed(figures: OutboxFigures) -> bool:
-    overdue = figures.due_since is not None and figures.now - figures.due_since > _OVERDUE
-    return overdue and not figures.local_faults
+def _is_unclaimed(stats: OutboxStats) -> bool:
+    overdue = stats.due_since is not None and stats.now - stats.due_since > _OVERDUE
+    return overdue and not stats.local_faults
 
 
-def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
-    if _is_unclaimed(figures):
+def _of_deliveries(stats: OutboxStats) -> Iterator[Finding]:
+    if _is_unclaimed(stats):
         yield Finding(
             Severity.FAILURE,
             "Deliveries are due, and no worker claims them.",
@@ -88,7 +88,7 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
             " short of CPU, or its `concurrency` is used up.",
             "/deliveries?state=pending",
         )
-    for code, number in figures.local_faults.items():
+    for code, number in stats.local_faults.items():
         waits = "delivery waits" if number == 1 else "deliveries wait"
         yield Finding(
             Severity.FAILURE,
@@ -96,32 +96,32 @@ def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
             remedy(code),
             f"/deliveries?state=pending&error={code}",
         )
-    if number := figures.failing.number:
+    if number := stats.failing.number:
         says = "One destination failed last, or asked to wait."
         if number > 1:
-            says = f"{figures.failing} destinations failed last, or asked to wait."
+            says = f"{stats.failing} destinations failed last, or asked to wait."
         yield Finding(
             Severity.WARNING,
             says,
             "Deliveries to them are retried automatically; deliveries to others continue.",
             "/destinations",
         )
-    if number := figures.died.number:
+    if number := stats.died.number:
         yield Finding(
             Severity.WARNING,
-            f"{figures.died} dead {'letter' if number == 1 else 'letters'} within the last hour.",
+            f"{stats.died} dead {'letter' if number == 1 else 'letters'} within the last hour.",
             "Look at their errors; redrive them once their webhook works again.",
             "/deliveries?state=dead",
         )
-    elif figures.dead.number:
+    elif stats.dead.number:
         yield Finding(
             Severity.NOTE,
             "There are dead letters, none of the newest within the last hour.",
             "Redrive them, or leave them: they are deleted when their retention ends.",
             "/deliveries?state=dead",
         )
-    oldest = figures.oldest_pending_at
-    if oldest is not None and figures.now - oldest > _OLD:
+    oldest = stats.oldest_pending_at
+    if oldest is not None and stats.now - oldest > _OLD:
         yield Finding(
             Severity.NOTE,
             "The oldest delivery that is next in its queue has waited for more than an hour.",

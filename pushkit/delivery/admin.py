@@ -24,11 +24,11 @@ from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.browsing import (
     DestinationStanding,
     Finished,
-    OutboxFigures,
+    OutboxStats,
     browse_deliveries,
     browse_destinations,
     finished_since,
-    outbox_figures,
+    outbox_stats,
 )
 from pushkit.outbox.changes import Redriven, Retried
 from pushkit.outbox.destinations import DestinationKey
@@ -36,7 +36,6 @@ from pushkit.outbox.inspection import (
     DeliveryFilter,
     DeliveryReport,
     DeliverySummary,
-    OutboxStats,
     QueueStanding,
 )
 from pushkit.outbox.retention import Retention
@@ -44,7 +43,7 @@ from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
-from pushkit.storage.paging import Page
+from pushkit.storage.paging import MOST_COUNTED, Page
 from pushkit.storage.script import Script
 from pushkit.subscriptions import store as subscriptions
 
@@ -161,9 +160,14 @@ class OutboxAdmin(Admin):
         script = browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
-    async def figures(self, *, within: timedelta = timedelta(hours=1)) -> OutboxFigures:
-        """Return the figures of the outbox's health, in the same time for any number of them."""
-        look = functools.partial(outbox_figures, within=within)
+    async def stats(
+        self, *, within: timedelta = timedelta(hours=1), at_most: int = MOST_COUNTED
+    ) -> OutboxStats:
+        """Return the outbox in numbers; each counts up to `at_most` deliveries.
+
+        `within` is how recently those finished that are returned one by one.
+        """
+        look = functools.partial(outbox_stats, within=within, at_most=at_most)
         return await read_now(self._database, look)
 
     async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
@@ -193,10 +197,6 @@ class OutboxAdmin(Admin):
     async def show(self, delivery_id: str) -> DeliveryReport | None:
         """Return one delivery with its body and every attempt; None if there is none."""
         return await self._database.read(inspection.show(delivery_id, self._vault))
-
-    async def stats(self) -> OutboxStats:
-        """Return the outbox in numbers."""
-        return await self._database.read(inspection.stats())
 
     # --- sending again -------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Browsing an outbox of any size, newest first, as scripts: pages, figures, destinations.
+"""Browsing an outbox of any size, newest first, as scripts: pages, numbers, destinations.
 
 Each script reads a bounded number of rows, however many there are. Rare deliveries are found by an
 index of their own, all others among the newest rows before a position, and a page says how far it
@@ -20,8 +20,9 @@ from pushkit.outbox.inspection import (
     DeliverySummary,
     summary_of,
 )
-from pushkit.outbox.states import UNFINISHED, DeliveryState
+from pushkit.outbox.states import SHOWN_STATE, UNFINISHED, DeliveryState
 from pushkit.storage.paging import (
+    MOST_COUNTED,
     AtMost,
     Page,
     Search,
@@ -77,27 +78,46 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxFigures:
-    """Figures that show whether deliveries flow."""
+class OriginStats:
+    """How many deliveries to one origin are unfinished or dead."""
+
+    origin: str
+    pending: int
+    in_flight: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxStats:
+    """The outbox in numbers, each counted up to a bound: whether deliveries flow."""
 
     now: datetime  # the current time, by the clock that the workers share
     pending: AtMost
     in_flight: AtMost
+    delivered: AtMost
     dead: AtMost
+    cancelled: AtMost
     # Since when the oldest pending delivery waits, paused subscriptions left out; None if there is
     # none.
     oldest_pending_at: datetime | None
     # Since when the first queue is due whose destination does not wait; None if none is.
     due_since: datetime | None
-    # How many first deliveries of queues wait because of a fault of the sender, by its code.
+    origins: tuple[OriginStats, ...]  # by origin, the most pending first
+    # How many first deliveries of queues wait because of a fault of the sender, by its code: a
+    # key, a secret or a database out of reach, a worker that died.
     local_faults: dict[str, int]
-    # How many first deliveries of queues, and newest dead letters, have an error, by its code.
+    # How many first deliveries of queues, and dead letters, have an error, by its code.
     errors: dict[str, int]
     retrying: int  # queues that wait after a failed attempt, of those that are due first
     failing: AtMost  # destinations that wait, or whose last attempt failed
-    died: AtMost  # dead letters of the same time as `finished` asks for, among the newest ones
+    died: AtMost  # dead letters of the same time as `finished` asks for
     finished: tuple[Finished, ...]  # the last finished deliveries, newest first
     finished_since: datetime  # from when on `finished` is complete
+
+    @property
+    def states(self) -> dict[DeliveryState, int]:
+        """How many deliveries there are in each state."""
+        return {state: getattr(self, state.value).number for state in DeliveryState}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,17 +171,23 @@ def _search(wanted: DeliveryFilter, before: str | None) -> Script[Search]:
     return Search(looked_at=looked_at, named=named, columns=_FILTERED, wanted=wanted, order=order)
 
 
-def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]:
-    """Return figures of the outbox.
+def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[OutboxStats]:
+    """Return the outbox in numbers.
 
     Args:
         now: The current time.
         within: How recently a delivery finished, to be among `finished`.
+        at_most: Up to how many deliveries each number counts.
     """
-    in_flight = yield from count_at_most(IN_FLIGHT)
-    unfinished = yield from count_at_most(f"pushkit_deliveries WHERE {UNFINISHED}")
-    dead = yield from count_at_most("pushkit_deliveries WHERE state = 'dead'")
+    counts = yield from _counts(at_most)
+    ended = yield Statement(
+        "SELECT state, COUNT(*) AS found FROM (SELECT state FROM pushkit_deliveries"
+        f" WHERE finished_at IS NOT NULL LIMIT {at_most + 1}) f GROUP BY state"
+    )
+    found = Counter[str]({row["state"]: row["found"] for row in ended})
+    are_all = found.total() <= at_most
     failing = yield from count_at_most(
+        at_most,
         "(SELECT tenant, owner, origin FROM"
         f" (SELECT * FROM pushkit_destinations LIMIT {_MOST_DESTINATIONS}) h"
         f" WHERE until > $1 OR failures > 0 UNION {_REFUSING}) f WHERE 1 = 1",
@@ -171,42 +197,64 @@ def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]
     due_since = yield from _due_since(now)
     since = now - within
     finished = yield from finished_since(since)
-    is_all = len(finished) < _MOST_FINISHED
     # Of busy workers, `finished` covers seconds: dead letters are read by themselves, too.
-    died = {each.id for each in finished if each.state is DeliveryState.DEAD}
-    errors, local, retrying = Counter[str](), Counter[str](), 0
-    for source in (
-        _FIRST,
-        "SELECT * FROM pushkit_deliveries WHERE state = 'dead' ORDER BY id DESC",
-    ):
-        rows = yield Statement(
-            "SELECT id, last_error, state, faults, finished_at"
-            f" FROM ({source} LIMIT {_MOST_ERRORS}) s"
-        )
-        for row in rows:
-            if row["state"] == "dead" and row["finished_at"] >= to_micros(since):
-                died.add(row["id"])
-            if (code := row["last_error"]) is None:
-                continue
-            errors[code] += 1
-            is_local = row["faults"] > 0
-            local[code] += row["state"] == "pending" and is_local
-            retrying += row["state"] == "pending" and not is_local
-    return OutboxFigures(
+    died = sum(each.state is DeliveryState.DEAD for each in finished)
+    buried = yield Statement(
+        "SELECT last_error, COUNT(*) AS found,"
+        " SUM(CASE WHEN finished_at >= $1 THEN 1 ELSE 0 END) AS lately FROM (SELECT last_error,"
+        " finished_at FROM pushkit_deliveries WHERE state = 'dead' ORDER BY id DESC"
+        f" LIMIT {at_most}) d GROUP BY last_error",
+        (to_micros(since),),
+    )
+    first = yield Statement(
+        "SELECT last_error, faults > 0 AS is_local, COUNT(*) AS found FROM"
+        f" ({_FIRST}) f WHERE last_error IS NOT NULL GROUP BY last_error, faults > 0"
+    )
+    errors = Counter[str]({row["last_error"]: row["found"] for row in (*buried, *first)})
+    local = {row["last_error"]: row["found"] for row in first if row["is_local"]}
+    return OutboxStats(
         now=now,
-        pending=AtMost(max(unfinished.number - in_flight.number, 0), unfinished.more),
-        in_flight=in_flight,
-        dead=dead,
+        **counts,
+        delivered=AtMost(found["delivered"], more=not are_all),
+        cancelled=AtMost(found["cancelled"], more=not are_all),
         oldest_pending_at=moment_or_none(oldest[0]["oldest"]),
         due_since=due_since,
-        local_faults=dict(+local),
+        origins=(yield from _origins(at_most)),
+        local_faults=local,
         errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),
-        retrying=retrying,
+        retrying=sum(row["found"] for row in first if not row["is_local"]),
         failing=failing,
-        died=AtMost(len(died), more=not is_all and dead.number > _MOST_ERRORS),
+        died=AtMost(max(died, sum(row["lately"] for row in buried)), more=counts["dead"].more),
         finished=tuple(finished),
-        finished_since=since if is_all else finished[-1].finished_at,
+        finished_since=since if len(finished) < _MOST_FINISHED else finished[-1].finished_at,
     )
+
+
+def _counts(at_most: int) -> Script[dict[str, AtMost]]:
+    """Return how many deliveries are pending, in flight and dead, from partial indexes alone."""
+    in_flight = yield from count_at_most(at_most, IN_FLIGHT)
+    unfinished = yield from count_at_most(at_most, f"pushkit_deliveries WHERE {UNFINISHED}")
+    dead = yield from count_at_most(at_most, "pushkit_deliveries WHERE state = 'dead'")
+    pending = AtMost(max(unfinished.number - in_flight.number, 0), unfinished.more)
+    return {"pending": pending, "in_flight": in_flight, "dead": dead}
+
+
+def _origins(at_most: int) -> Script[tuple[OriginStats, ...]]:
+    """Return the origins of the first so many unfinished deliveries, and of as many dead ones."""
+    of_state = "SELECT * FROM pushkit_deliveries WHERE state = '{}' LIMIT " + str(at_most)
+    rows = yield Statement(
+        f"SELECT origin, {SHOWN_STATE} AS state, COUNT(*) AS found FROM"
+        f" (SELECT * FROM ({of_state.format('pending')}) p UNION ALL"
+        f" SELECT * FROM ({of_state.format('dead')}) d) b GROUP BY 1, 2"
+    )
+    origins = {row["origin"]: Counter[str]() for row in rows}
+    for row in rows:
+        origins[row["origin"]][row["state"]] = row["found"]
+    found = [
+        OriginStats(origin=origin, **{name: of[name] for name in ("pending", "in_flight", "dead")})
+        for origin, of in origins.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.pending, -each.dead, each.origin)))
 
 
 def _due_since(now: datetime) -> Script[datetime | None]:
@@ -229,31 +277,30 @@ def outbox_readings(now: datetime, *, breaker_opens_at: int) -> Script[Readings]
         now: The time of the database's clock.
         breaker_opens_at: How many failures in a row of a destination open its breaker.
     """
-    moment = to_micros(now)
-    # The same conditions as the partial indexes have, so that no row is read.
-    unfinished = yield from count(f"pushkit_deliveries WHERE {UNFINISHED}")
-    in_flight = yield from count(IN_FLIGHT)
-    dead = yield from count("pushkit_deliveries WHERE state = 'dead'")
+    counts = yield from _counts(MOST_COUNTED)
     since = yield from _due_since(now)
     oldest = 0.0 if since is None else (now - since).total_seconds()
     failing = f"pushkit_destinations WHERE failures >= {breaker_opens_at}"
-    waiting = yield from count(f"{failing} AND until > $1", moment)
-    probed = yield from count(f"{failing} AND until <= $1", moment)
-    subscriptions = yield Statement(
+    waiting = yield from count(f"{failing} AND until > $1", to_micros(now))
+    probed = yield from count(f"{failing} AND until <= $1", to_micros(now))
+    rows = yield Statement(
         "SELECT active, paused, COUNT(*) AS found FROM pushkit_subscriptions"
         " WHERE removed_at IS NULL GROUP BY active, paused"
     )
-    found = Counter(active=0, paused=0, disabled=0)
-    for row in subscriptions:
+    subscriptions = Counter(active=0, paused=0, disabled=0)
+    for row in rows:
         state = "paused" if row["paused"] else "active"
-        found[state if row["active"] else "disabled"] += row["found"]
-    deliveries = {"pending": unfinished - in_flight, "in_flight": in_flight, "dead": dead}
+        subscriptions[state if row["active"] else "disabled"] += row["found"]
     return {
-        "pushkit_deliveries": _by_one(deliveries),
+        "pushkit_deliveries": _by_state({name: each.number for name, each in counts.items()}),
         "pushkit_oldest_due_seconds": {(): oldest},
-        "pushkit_breakers": _by_one({"open": waiting, "half_open": probed}),
-        "pushkit_subscriptions": _by_one(found),
+        "pushkit_breakers": _by_state({"open": waiting, "half_open": probed}),
+        "pushkit_subscriptions": _by_state(subscriptions),
     }
+
+
+def _by_state(found: dict[str, int]) -> dict[tuple[str, ...], float]:
+    return {(name,): float(number) for name, number in found.items()}
 
 
 def browse_destinations(
@@ -282,7 +329,3 @@ def finished_since(since: datetime) -> Script[list[Finished]]:
         (to_micros(since),),
     )
     return [read_record(Finished, row) for row in rows]
-
-
-def _by_one(found: dict[str, int]) -> dict[tuple[str, ...], float]:
-    return {(name,): float(number) for name, number in found.items()}

@@ -1,8 +1,7 @@
-"""Reading the outbox for operators, as scripts: lists, one delivery with its attempts, counts."""
+"""Reading the outbox for operators, as scripts: lists, and one delivery with its attempts."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -23,7 +22,7 @@ from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
 from pushkit.storage.paging import WINDOW, AtMost, conditions, read_record, rows_after
-from pushkit.storage.script import Row, Script, Statement, moment_or_none, to_micros
+from pushkit.storage.script import Row, Script, Statement, to_micros
 from pushkit.subscriptions.model import OUTBOX
 
 _FILTERED = ("tenant", "owner", "task_id", "subscription_id", "origin", "cancelled_by")
@@ -90,31 +89,6 @@ class DeliveryReport:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class OriginStats:
-    """How many deliveries to one origin are unfinished or dead."""
-
-    origin: str
-    pending: int
-    in_flight: int
-    dead: int
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class OutboxStats:
-    """Counts over the whole outbox."""
-
-    states: dict[DeliveryState, int]  # how many deliveries there are in each state
-    # Since when the oldest pending delivery waits; None if none does.
-    oldest_pending_at: datetime | None
-    origins: tuple[OriginStats, ...]  # by origin, the most pending first
-    # How many deliveries are pending or dead after an error, by its code.
-    errors: dict[str, int]
-    # How many pending deliveries wait because of a fault of the sender, by its code: a key, a
-    # secret or a database out of reach, a worker that died.
-    local_faults: dict[str, int]
-
-
-@record(frozen=True, slots=True, kw_only=True)
 class QueueStanding:
     """The queue of a subscription that a worker leases, or that has deliveries to be sent."""
 
@@ -141,7 +115,6 @@ WHERE_STATE: Final = {
 }
 """The condition of each state, in SQL."""
 _MOST_WAITING: Final = 1000
-_OF_ORIGIN: Final = ("pending", "in_flight", "dead")
 _BUSY: Final = "SELECT id FROM pushkit_subscriptions WHERE lease_worker IS NOT NULL"
 _DUE: Final = (
     "SELECT id FROM pushkit_subscriptions WHERE due_at IS NOT NULL AND lease_worker IS NULL"
@@ -238,40 +211,6 @@ def queues(now: datetime, *, after: str | None, limit: int) -> Script[list[Queue
         )
         for row in rows
     ]
-
-
-def stats() -> Script[OutboxStats]:
-    """Return counts over the whole outbox."""
-    rows = yield Statement(
-        "SELECT state, origin, error, is_local, COUNT(*) AS found, MIN(age_from) AS oldest FROM"
-        f" (SELECT {SHOWN_STATE} AS state, {AGE_FROM},"
-        # Of what is finished, only the number counts.
-        " CASE WHEN state IN ('pending', 'dead') THEN origin END AS origin,"
-        " CASE WHEN state IN ('pending', 'dead') THEN last_error END AS error,"
-        " CASE WHEN state = 'pending' AND faults > 0 THEN 1 ELSE 0 END AS is_local"
-        " FROM pushkit_deliveries) d GROUP BY state, origin, error, is_local"
-    )
-    states, errors, local = Counter[str](), Counter[str](), Counter[str]()
-    of_origin: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        states[row["state"]] += row["found"]
-        if row["origin"] is not None:
-            of_origin[row["origin"]][row["state"]] += row["found"]
-        if row["error"] is not None:
-            errors[row["error"]] += row["found"]
-            local[row["error"]] += row["found"] * row["is_local"]
-    origins = [
-        OriginStats(origin=origin, **{name: found[name] for name in _OF_ORIGIN})
-        for origin, found in of_origin.items()
-    ]
-    oldest = (row["oldest"] for row in rows if row["state"] == DeliveryState.PENDING)
-    return OutboxStats(
-        states={state: states[state] for state in DeliveryState},
-        oldest_pending_at=moment_or_none(min(oldest, default=None)),
-        origins=tuple(sorted(origins, key=lambda each: (-each.pending, -each.dead, each.origin))),
-        errors=dict(sorted(errors.items())),
-        local_faults=dict(sorted((+local).items())),
-    )
 
 
 def summary_of(row: Row) -> DeliverySummary:

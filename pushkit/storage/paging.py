@@ -161,7 +161,8 @@ def narrowed(table: str, condition: str, columns: str) -> Script[str]:
     return f"(SELECT {columns} FROM {table} WHERE {condition} LIMIT {WINDOW}) u"
 
 
-_MOST_COUNTED: Final = 10_000
+MOST_COUNTED: Final = 1_000_000
+"""Up to how many rows are counted, unless a caller has less time."""
 
 
 @record(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class AtMost:
         return f"{self.number:,}{'+' if self.more else ''}"
 
 
-def count_at_most(source: str, *values: SqlValue) -> Script[AtMost]:
-    """Count rows as `count` does, up to 10,000."""
-    found = yield from count(source, *values, limit=_MOST_COUNTED + 1)
-    return AtMost(min(found, _MOST_COUNTED), more=found > _MOST_COUNTED)
+def count_at_most(at_most: int, source: str, *values: SqlValue) -> Script[AtMost]:
+    """Count rows as `count` does, up to a bound."""
+    found = yield from count(source, *values, limit=at_most + 1)
+    return AtMost(min(found, at_most), more=found > at_most)

@@ -26,7 +26,7 @@ from pushkit.terminal.command import json_option, parse_age
 from pushkit.terminal.output import Columns, table_of
 
 if TYPE_CHECKING:
-    from pushkit.bounded_json import JsonObject
+    from pushkit.bounded_json import JsonValue
 
 OptionDecorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 """Adds one or several options to a command."""
@@ -249,7 +249,7 @@ class Page:
     def show(
         self,
         found: Sequence[Any],
-        document: Callable[[Any], JsonObject],
+        document: Callable[[Any], JsonValue],
         columns: Columns,
     ) -> None:
         """Write the rows, which have ids, and say so if there may be more."""

@@ -4,7 +4,7 @@ A document is a record. Its JSON and its schema are both made from its annotated
 they cannot disagree. Fields may be records, lists, mappings by text, times and plain values;
 `Annotated` chooses members of a record, or describes a field:
 
-    figures: Annotated[OutboxFigures, Members("now pending", inline=True)]
+    stats: Annotated[OutboxStats, Members("now pending", inline=True)]
     says: Annotated[str, "The verdict in a sentence."]
 
 The description is an OpenAPI 3.1 document.
@@ -111,14 +111,15 @@ class Schemas:
         assert isinstance(hint, type)  # noqa: S101  # an enumeration or a record
         if members.names:
             return self._object(hint, members)
-        if hint.__name__ not in self.by_name:
-            self.by_name[hint.__name__] = {}  # while it is made: it may have itself as a part
-            self.by_name[hint.__name__] = (
+        name = hint.__name__.removesuffix("Document")
+        if name not in self.by_name:
+            self.by_name[name] = {}  # while it is made: it may have itself as a part
+            self.by_name[name] = (
                 {"type": "string", "enum": [each.value for each in hint]}
                 if issubclass(hint, Enum)
                 else self._object(hint, members)
             )
-        return {"$ref": f"#/components/schemas/{hint.__name__}"}
+        return {"$ref": f"#/components/schemas/{name}"}
 
     def _generic(self, hint: object, members: Members) -> JsonObject:
         origin: Any = get_origin(hint)

@@ -11,6 +11,9 @@ from typing import Annotated, Final, NamedTuple
 
 from pushkit.webui.api import Document
 
+MOST_SHOWN: Final = 10_000
+"""Up to how many rows a page counts."""
+
 _BUCKETS: Final = 60
 # Deep JSON is mostly indentation: a megabyte of it becomes 70 MB, and takes seconds.
 _MAX_INDENTED_BYTES: Final = 64 * 1024

@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pushkit.arguments import read_member
 from pushkit.queue.leases import reschedule
 from pushkit.record import field, record
 from pushkit.storage.paging import (
+    MOST_COUNTED,
     AtMost,
     Page,
     Search,
@@ -27,7 +28,6 @@ from pushkit.storage.script import (
     Script,
     SqlValue,
     Statement,
-    count,
     from_micros,
     moment_or_none,
     run_for_ids,
@@ -36,6 +36,9 @@ from pushkit.storage.script import (
 from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox.queues import INBOX, task_of
 from receiver.inbox.store import IS_IN_PROGRESS, STATUS, UNFINISHED
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.metrics import Readings
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -106,38 +109,28 @@ class SenderStats:
 
 @record(frozen=True, slots=True, kw_only=True)
 class InboxStats:
-    """Counts of the notifications in the inbox."""
-
-    statuses: dict[InboxStatus, int]  # how many notifications have each status
-    # When the oldest unfinished one was accepted; None if there is none.
-    oldest_unfinished_at: datetime | None
-    senders: tuple[SenderStats, ...]  # by name; a sender whose counts are all zero is left out
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class Backlog:
-    """Counts of the notifications that are not done."""
-
-    statuses: dict[str, int]  # how many notifications are received, in progress and dead
-    oldest: timedelta  # the age of the oldest unfinished one; zero if there is none
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class InboxFigures:
-    """The inbox at one moment; the numbers count notifications."""
+    """The inbox in numbers, each counted up to a bound: whether notifications are called back."""
 
     now: datetime
     received: AtMost  # waiting for their callbacks
     in_progress: AtMost
+    done: AtMost
     dead: AtMost
     unmatched: AtMost  # that no callback wanted
     incomplete: AtMost  # that arrived late, or after a gap
-    oldest_unfinished_at: datetime | None  # when the oldest of the first 10,000 was accepted
+    # When the oldest of so many unfinished ones was accepted; None if there is none.
+    oldest_unfinished_at: datetime | None
     # Since when the oldest one that is due waits for a claim; None if nothing is due.
     due_since: datetime | None
+    senders: tuple[SenderStats, ...]  # by name; a sender whose counts are all zero is left out
     # When recent ones were accepted, and when every callback had had them; newest first.
     arrivals: tuple[tuple[datetime, datetime | None], ...]
     arrivals_since: datetime  # the moment after which `arrivals` has all that were accepted
+
+    @property
+    def statuses(self) -> dict[InboxStatus, int]:
+        """How many notifications have each status."""
+        return {status: getattr(self, status.value).number for status in InboxStatus}
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -183,12 +176,9 @@ _IN_PROGRESS = (  # from the leased queues, however many notifications wait
     "pushkit_inbox_queues q JOIN pushkit_inbox i ON i.queue_id = q.id AND i.state = 'pending'"
     " AND i.waits = 0 AND i.place <= q.sending_to WHERE q.lease_worker IS NOT NULL"
 )
-_NOT_DONE = (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS, InboxStatus.DEAD)
 _FILTERED = "id, sender, task_id, state, waits, queue_id, place, unmatched"
 _REDRIVABLE = "(state = 'dead' OR unmatched = 1)"
-# In the figures of an overview, which are read from a bounded number of rows.
 _MOST_ARRIVALS: Final = 2000
-_MOST_READ: Final = 10_000  # from an index alone
 _MOST_ROWS: Final = 250
 _MOST_WAITING: Final = 1000  # that are counted of a queue
 
@@ -277,41 +267,73 @@ def queues(*, after: str | None, limit: int) -> Script[list[InboxQueue]]:
     ]
 
 
-def backlog(now: datetime) -> Script[Backlog]:
-    """Count what is not done, from partial indexes alone."""
-    statuses, since = yield from _counts(*_NOT_DONE)
-    age = timedelta(0) if since is None else max(now - since, timedelta(0))
-    return Backlog(statuses={str(each): found for each, found in statuses.items()}, oldest=age)
+def readings(now: datetime) -> Script[Readings]:
+    """Return the inbox's metrics."""
+    counts = yield from _counts(MOST_COUNTED)
+    since = yield from _oldest(MOST_COUNTED)
+    age = 0.0 if since is None else max((now - since).total_seconds(), 0.0)
+    numbers: dict[tuple[str, ...], float]
+    numbers = {(name,): float(each.number) for name, each in counts.items()}
+    return {"receiver_inbox": numbers, "receiver_oldest_unfinished_seconds": {(): age}}
 
 
-def stats() -> Script[InboxStats]:
-    """Count all notifications, by status and by sender."""
-    statuses, since = yield from _counts(*InboxStatus)
-    senders = yield from _senders()
-    return InboxStats(statuses=statuses, oldest_unfinished_at=since, senders=senders)
+def stats(now: datetime, *, within: timedelta, at_most: int) -> Script[InboxStats]:
+    """Return the inbox in numbers, and what was accepted within a time before this moment.
 
-
-def _counts(*statuses: InboxStatus) -> Script[tuple[dict[InboxStatus, int], datetime | None]]:
-    """Return how many have each status, and when the oldest unfinished one was accepted."""
-    found: dict[InboxStatus, int] = {}
-    unfinished = yield from count(f"pushkit_inbox WHERE {UNFINISHED}")
-    for each in statuses:  # one by one: each has an index of its own, without the bodies
-        if each is InboxStatus.RECEIVED:
-            found[each] = unfinished
-        elif each is InboxStatus.IN_PROGRESS:
-            found[each] = yield from count(_IN_PROGRESS)
-        else:
-            found[each] = yield from count(f"pushkit_inbox WHERE {_WHERE_STATUS[each]}")
-    found[InboxStatus.RECEIVED] -= found[InboxStatus.IN_PROGRESS]
-    # `+ 0`: from the index of the unfinished, not through all notifications in order of id.
-    oldest = yield Statement(
-        "SELECT MIN(received_at) AS moment FROM pushkit_inbox"
-        f" WHERE id = (SELECT MIN(id + 0) FROM pushkit_inbox WHERE {UNFINISHED})"
+    Args:
+        now: The current time.
+        within: How recently notifications were accepted, to be among `arrivals`.
+        at_most: Up to how many notifications each number counts.
+    """
+    counts = yield from _counts(at_most)
+    done = yield from count_at_most(at_most, "pushkit_inbox WHERE state = 'done'")
+    unmatched = yield from count_at_most(at_most, "pushkit_inbox WHERE unmatched = 1")
+    incomplete = yield from count_at_most(at_most, "pushkit_inbox WHERE missing > 0 OR late = 1")
+    due = yield Statement(
+        "SELECT MIN(due_at) AS moment FROM pushkit_inbox_queues"
+        " WHERE due_at IS NOT NULL AND lease_worker IS NULL AND due_at <= $1",
+        (to_micros(now),),
     )
-    return found, moment_or_none(oldest[0]["moment"])
+    newest = yield Statement(
+        "SELECT received_at, CASE WHEN state = 'done' AND unmatched = 0 THEN finished_at END"
+        f" AS done_at FROM pushkit_inbox ORDER BY id DESC LIMIT {_MOST_ARRIVALS}"
+    )
+    found = [(from_micros(row["received_at"]), moment_or_none(row["done_at"])) for row in newest]
+    since = now - within
+    is_all = len(found) < _MOST_ARRIVALS or found[-1][0] < since
+    return InboxStats(
+        now=now,
+        **counts,
+        done=done,
+        unmatched=unmatched,
+        incomplete=incomplete,
+        oldest_unfinished_at=(yield from _oldest(at_most)),
+        due_since=moment_or_none(due[0]["moment"]),
+        senders=(yield from _senders(at_most)),
+        arrivals=tuple(each for each in found if each[0] >= since),
+        arrivals_since=since if is_all else found[-1][0],
+    )
 
 
-def _senders() -> Script[tuple[SenderStats, ...]]:
+def _counts(at_most: int) -> Script[dict[str, AtMost]]:
+    """Return how many are received, in progress and dead, from partial indexes alone."""
+    in_progress = yield from count_at_most(at_most, _IN_PROGRESS)
+    unfinished = yield from count_at_most(at_most, f"pushkit_inbox WHERE {UNFINISHED}")
+    dead = yield from count_at_most(at_most, "pushkit_inbox WHERE state = 'dead'")
+    received = AtMost(max(unfinished.number - in_progress.number, 0), unfinished.more)
+    return {"received": received, "in_progress": in_progress, "dead": dead}
+
+
+def _oldest(at_most: int) -> Script[datetime | None]:
+    """Return when the oldest of so many unfinished notifications was accepted."""
+    rows = yield Statement(
+        "SELECT received_at AS moment FROM pushkit_inbox WHERE id = (SELECT MIN(id) FROM"
+        f" (SELECT id FROM pushkit_inbox WHERE {UNFINISHED} LIMIT {at_most}) u)"
+    )
+    return moment_or_none(rows[0]["moment"]) if rows else None
+
+
+def _senders(at_most: int) -> Script[tuple[SenderStats, ...]]:
     names = ("unfinished", "dead", "missing", "late", "unmatched")
     counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(names, 0))
     for name, what, condition in (
@@ -325,52 +347,12 @@ def _senders() -> Script[tuple[SenderStats, ...]]:
         # Not by the column itself: SQLite would read every row, in the order of an index by
         # sender, rather than those of the condition's index.
         rows = yield Statement(
-            f"SELECT sender || '' AS sender, {what} AS found FROM pushkit_inbox"
-            f" WHERE {condition} GROUP BY 1"
+            f"SELECT sender || '' AS sender, {what} AS found FROM (SELECT sender, missing, late"
+            f" FROM pushkit_inbox WHERE {condition} LIMIT {at_most}) i GROUP BY 1"
         )
         for row in rows:
             counts[row["sender"]][name] = row["found"]
     return tuple(SenderStats(sender=sender, **counts[sender]) for sender in sorted(counts))
-
-
-# --- an overview ---------------------------------------------------------------------------------
-
-
-def figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
-    """Return the inbox at this moment, and what was accepted within a time before it."""
-    unfinished = yield from count_at_most(f"pushkit_inbox WHERE {UNFINISHED}")
-    in_progress = yield from count_at_most(_IN_PROGRESS)
-    dead = yield from count_at_most("pushkit_inbox WHERE state = 'dead'")
-    unmatched = yield from count_at_most("pushkit_inbox WHERE unmatched = 1")
-    incomplete = yield from count_at_most("pushkit_inbox WHERE missing > 0 OR late = 1")
-    oldest = yield Statement(
-        "SELECT received_at AS moment FROM pushkit_inbox WHERE id = (SELECT MIN(id) FROM"
-        f" (SELECT id FROM pushkit_inbox WHERE {UNFINISHED} LIMIT {_MOST_READ}) u)"
-    )
-    due = yield Statement(
-        "SELECT MIN(due_at) AS moment FROM pushkit_inbox_queues"
-        " WHERE due_at IS NOT NULL AND lease_worker IS NULL AND due_at <= $1",
-        (to_micros(now),),
-    )
-    newest = yield Statement(
-        "SELECT received_at, CASE WHEN state = 'done' AND unmatched = 0 THEN finished_at END"
-        f" AS done_at FROM pushkit_inbox ORDER BY id DESC LIMIT {_MOST_ARRIVALS}"
-    )
-    found = [(from_micros(row["received_at"]), moment_or_none(row["done_at"])) for row in newest]
-    since = now - within
-    is_all = len(found) < _MOST_ARRIVALS or found[-1][0] < since
-    return InboxFigures(
-        now=now,
-        received=AtMost(max(unfinished.number - in_progress.number, 0), unfinished.more),
-        in_progress=in_progress,
-        dead=dead,
-        unmatched=unmatched,
-        incomplete=incomplete,
-        oldest_unfinished_at=moment_or_none(oldest[0]["moment"]) if oldest else None,
-        due_since=moment_or_none(due[0]["moment"]),
-        arrivals=tuple(each for each in found if each[0] >= since),
-        arrivals_since=since if is_all else found[-1][0],
-    )
 
 
 def callback_troubles() -> Script[list[CallbackTrouble]]:

@@ -58,15 +58,15 @@ async def test_a_destination_that_failed_last_counts_as_failing_and_is_no_green_
     house.statuses["/wrong"] = status
     await house.notify("task-1", "/wrong")
     await house.deliver()
-    figures = await house.sender.outbox.figures()
-    assert figures.failing.number == 1
+    stats = await house.sender.outbox.stats()
+    assert stats.failing.number == 1
     page = await reader.get("/destinations")
     assert '<span class="state failing">failing</span>' in page
     assert "closed" not in page
     house.statuses["/wrong"] = 202
     await house.sender.outbox.retry_now([each.id for each in await house.sender.outbox.find()])
     await house.deliver()
-    assert (await house.sender.outbox.figures()).failing.number == 0
+    assert (await house.sender.outbox.stats()).failing.number == 0
     assert "state failing" not in await reader.get("/destinations")
 
 

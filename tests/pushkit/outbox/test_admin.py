@@ -235,8 +235,8 @@ async def test_a_redriven_delivery_is_as_old_as_its_redrive(desk: Desk) -> None:
 
     await desk.admin.redrive(DEAD)
     [redriven] = await desk.admin.find(DeliveryFilter(state=DeliveryState.PENDING))
-    stats, figures = await desk.admin.stats(), await desk.admin.figures()
-    assert stats.oldest_pending_at == figures.oldest_pending_at == redriven.redriven_at
+    stats = await desk.admin.stats()
+    assert stats.oldest_pending_at == redriven.redriven_at
 
 
 async def test_an_empty_outbox_has_numbers_too(desk: Desk) -> None:

@@ -14,10 +14,9 @@ from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.storage.worker_locks import WorkerLocks
 from receiver import Notification
-from receiver.admin import open_inbox
+from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
-from receiver.inbox import inspection
 from receiver.inbox.model import Job
 from tests.eventually import eventually
 from tests.receiver.storing import claim, store
@@ -88,7 +87,7 @@ class House:
         return await self.dispatcher.run_once()
 
     async def counts(self) -> dict[str, int]:
-        found = await self.database.read(inspection.stats())
+        found = await InboxAdmin(self.database).stats()
         return {status.value: count for status, count in found.statuses.items() if count}
 
     async def claim(self, worker: str) -> list[Job]:

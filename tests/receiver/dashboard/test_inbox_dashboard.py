@@ -27,7 +27,7 @@ from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.dashboard.app import inbox_dashboard
 from receiver.dashboard.health import Counts, findings, headline_of
-from receiver.inbox.inspection import CallbackTrouble, InboxFigures
+from receiver.inbox.inspection import CallbackTrouble, InboxStats
 from tests.receiver import storing
 
 TOKEN = "a-token-of-the-dashboard"
@@ -174,17 +174,19 @@ def test_callbacks_that_fail_are_named_and_their_notifications_not_counted_twice
     assert found.says == "Callbacks fail: handlers:first, handlers:second."
 
 
-def _nothing_else(now: datetime) -> InboxFigures:
+def _nothing_else(now: datetime) -> InboxStats:
     none = AtMost(0, more=False)
-    return InboxFigures(
+    return InboxStats(
         now=now,
         received=AtMost(1, more=False),
         in_progress=none,
+        done=none,
         dead=none,
         unmatched=none,
         incomplete=none,
         oldest_unfinished_at=now,
         due_since=None,
+        senders=(),
         arrivals=(),
         arrivals_since=now,
     )
