@@ -336,19 +336,20 @@ def _oldest(at_most: int) -> Script[datetime | None]:
 def _senders(at_most: int) -> Script[tuple[SenderStats, ...]]:
     names = ("unfinished", "dead", "missing", "late", "unmatched")
     counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(names, 0))
-    for name, what, condition in (
+    for name, number, condition in (
         # Every sender has a name: that makes SQLite use the index by sender.
-        ("unfinished", "COUNT(*)", f"{UNFINISHED} AND sender > ''"),
-        ("dead", "COUNT(*)", "state = 'dead'"),
-        ("missing", f"CAST(SUM({_COUNTED}) AS BIGINT)", "missing > 0 OR late = 1"),
-        ("late", "CAST(SUM(late) AS BIGINT)", "missing > 0 OR late = 1"),
-        ("unmatched", "COUNT(*)", "unmatched = 1"),
+        ("unfinished", "1", f"{UNFINISHED} AND sender > ''"),
+        ("dead", "1", "state = 'dead'"),
+        ("missing", _COUNTED, "missing > 0 OR late = 1"),
+        ("late", "late", "missing > 0 OR late = 1"),
+        ("unmatched", "1", "unmatched = 1"),
     ):
         # Not by the column itself: SQLite would read every row, in the order of an index by
         # sender, rather than those of the condition's index.
         rows = yield Statement(
-            f"SELECT sender || '' AS sender, {what} AS found FROM (SELECT sender, missing, late"
-            f" FROM pushkit_inbox WHERE {condition} LIMIT {at_most}) i GROUP BY 1"
+            f"SELECT sender || '' AS sender, CAST(SUM(number) AS BIGINT) AS found FROM"
+            f" (SELECT sender, {number} AS number FROM pushkit_inbox WHERE {condition}"
+            f" LIMIT {at_most}) counted GROUP BY 1"
         )
         for row in rows:
             counts[row["sender"]][name] = row["found"]
