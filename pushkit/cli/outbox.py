@@ -57,7 +57,8 @@ _OF_ATTEMPTS: Final = columns(
     " timing.address outcome status error"
 )
 _OF_QUEUES: Final = columns(
-    "id TASK=task_id origin worker SINCE=leased_at epoch waiting DUE=due_at FAILING=failing_since"
+    "id TASK=task_id origin worker SINCE=leased_at epoch NEXT=next_seq waiting DUE=due_at"
+    " FAILING=failing_since"
 )
 _STATS: Final = "states oldest_pending_at origins errors local_faults"
 _OF_ORIGINS: Final = columns("origin pending in_flight dead")

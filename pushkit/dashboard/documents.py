@@ -13,8 +13,8 @@ from typing import Annotated
 
 from pushkit.delivery.documents import KeyDocument, ReportDocument, SubscriptionDocument
 from pushkit.events.sender import PushConfigRefused
-from pushkit.outbox.browsing import DestinationStanding, OutboxStats
-from pushkit.outbox.inspection import DeliverySummary, QueueStanding
+from pushkit.outbox.browsing import FailingDestination, OutboxStats
+from pushkit.outbox.inspection import DeliverySummary, OutboxQueue
 from pushkit.storage.paging import AtMost
 from pushkit.webui.api import Document, Members
 from pushkit.webui.overview import Finding, Headline, NewestFirst, Percentiles
@@ -142,7 +142,7 @@ class BreakerState(StrEnum):
 class DestinationDocument(Document):
     """A destination that failed last, or asked to wait."""
 
-    standing: Annotated[DestinationStanding, Members("tenant owner origin failures", inline=True)]
+    destination: Annotated[FailingDestination, Members("tenant owner origin failures", inline=True)]
     state: BreakerState
     waits_until: datetime | None
     attempt_seconds: Sequence[float]
@@ -167,7 +167,7 @@ class Destinations(Document):
 class QueuesDocument(Document):
     """A page of queues."""
 
-    queues: Sequence[QueueStanding]
+    queues: Sequence[OutboxQueue]
     after: str | None
 
 

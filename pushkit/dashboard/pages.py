@@ -28,7 +28,7 @@ from pushkit.keys.jwk import Algorithm
 from pushkit.keys.source import KeySource
 from pushkit.lifetimes import TOKEN_LIFETIME
 from pushkit.net.authorization import credential_header
-from pushkit.outbox.browsing import DestinationStanding, Finished
+from pushkit.outbox.browsing import FailingDestination, Finished
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import DeliveryFilter, DeliveryReport
 from pushkit.outbox.states import DeliveryState
@@ -309,14 +309,14 @@ class Pages:
         return {origin: seconds[-_SPARK_ATTEMPTS:] for origin, seconds in found.items()}
 
     def _destination(
-        self, each: DestinationStanding, now: datetime, speeds: Mapping[str, list[float]]
+        self, each: FailingDestination, now: datetime, speeds: Mapping[str, list[float]]
     ) -> documents.DestinationDocument:
         threshold, waits = self._outbox.breaker.failures, each.waits_until > now
         state = documents.BreakerState.WAITS if waits else documents.BreakerState.FAILING
         if each.failures >= threshold:
             state = documents.BreakerState.OPEN if waits else documents.BreakerState.HALF_OPEN
         return documents.DestinationDocument(
-            standing=each,
+            destination=each,
             state=state,
             waits_until=each.waits_until if waits else None,
             attempt_seconds=speeds.get(each.origin, []),
@@ -335,5 +335,5 @@ def filter_of(
     return replace(wanted, tenant="") if is_unnamed else wanted
 
 
-def _cursor(each: DestinationStanding) -> str:
+def _cursor(each: FailingDestination) -> str:
     return "/".join(quote(part, safe="") for part in (each.tenant, each.owner, each.origin))

@@ -22,7 +22,7 @@ from pushkit.outbox import changes, inspection, retention
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.browsing import (
-    DestinationStanding,
+    FailingDestination,
     Finished,
     OutboxStats,
     browse_deliveries,
@@ -36,7 +36,7 @@ from pushkit.outbox.inspection import (
     DeliveryFilter,
     DeliveryReport,
     DeliverySummary,
-    QueueStanding,
+    OutboxQueue,
 )
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import CancelledBy, DeliveryState
@@ -176,12 +176,12 @@ class OutboxAdmin(Admin):
 
     async def destinations(
         self, *, after: DestinationKey | None = None, limit: int = 50
-    ) -> list[DestinationStanding]:
+    ) -> list[FailingDestination]:
         """Return a page of destinations that wait or fail, by tenant, owner and origin."""
         look = functools.partial(browse_destinations, after=after, limit=limit)
         return await read_now(self._database, look)
 
-    async def queues(self, *, after: str | None = None, limit: int = 100) -> list[QueueStanding]:
+    async def queues(self, *, after: str | None = None, limit: int = 100) -> list[OutboxQueue]:
         """Return a page of the queues that a worker leases, or that are due, now or later, by id.
 
         Those of paused subscriptions only while they are leased. `after` is the last id of the

@@ -121,7 +121,7 @@ class OutboxStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DestinationStanding:
+class FailingDestination:
     """A destination that failed last, or asked to wait."""
 
     tenant: str
@@ -305,7 +305,7 @@ def _by_state(found: dict[str, int]) -> dict[tuple[str, ...], float]:
 
 def browse_destinations(
     now: datetime, *, after: DestinationKey | None, limit: int
-) -> Script[list[DestinationStanding]]:
+) -> Script[list[FailingDestination]]:
     """Return a page of destinations that wait or fail, by tenant, owner and origin."""
     rows = yield Statement(
         "SELECT tenant, owner, origin, MAX(failures) AS failures, MAX(until) AS waits_until FROM"
@@ -317,7 +317,7 @@ def browse_destinations(
         " GROUP BY tenant, owner, origin ORDER BY tenant, owner, origin LIMIT CAST($4 AS BIGINT)",
         (*(after or ("", "", "")), limit, to_micros(now)),
     )
-    return [read_record(DestinationStanding, row) for row in rows]
+    return [read_record(FailingDestination, row) for row in rows]
 
 
 def finished_since(since: datetime) -> Script[list[Finished]]:

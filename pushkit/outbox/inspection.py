@@ -18,10 +18,11 @@ from pushkit.outbox.states import (
     CancelledBy,
     DeliveryState,
 )
+from pushkit.queue.listing import ListedQueue, list_queues
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
-from pushkit.storage.paging import WINDOW, AtMost, conditions, read_record, rows_after
+from pushkit.storage.paging import WINDOW, conditions, read_record, rows_after
 from pushkit.storage.script import Row, Script, Statement, to_micros
 from pushkit.subscriptions.model import OUTBOX
 
@@ -89,20 +90,16 @@ class DeliveryReport:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class QueueStanding:
-    """The queue of a subscription that a worker leases, or that has deliveries to be sent."""
+class OutboxQueue(ListedQueue):
+    """The queue of a subscription, whose id it has; its jobs are deliveries."""
 
-    id: str  # of the subscription
     tenant: str
     owner: str
     task_id: str
     origin: str
-    worker: str | None  # which worker leases it; None if none does
-    leased_at: datetime | None  # since when
-    lease_until: datetime | None  # until when, unless the worker renews it
-    epoch: int  # how many leases began or ended
-    waiting: AtMost  # how many deliveries are pending or in flight
-    due_at: datetime | None  # when to look for deliveries that no worker has in memory
+    next_seq: int | None  # the `seq` of its first unfinished delivery
+    paused: bool  # whether its deliveries wait until the subscription is resumed
+    removed: bool  # whether the subscription was removed, or withdrawn at its task's end
     failing_since: datetime | None  # since when every attempt of the subscription failed
     waits_until: datetime | None  # until when its destination waits
     failures: int  # of its destination, in a row
@@ -114,11 +111,6 @@ WHERE_STATE: Final = {
     DeliveryState.IN_FLIGHT: IS_IN_FLIGHT,
 }
 """The condition of each state, in SQL."""
-_MOST_WAITING: Final = 1000
-_BUSY: Final = "SELECT id FROM pushkit_subscriptions WHERE lease_worker IS NOT NULL"
-_DUE: Final = (
-    "SELECT id FROM pushkit_subscriptions WHERE due_at IS NOT NULL AND lease_worker IS NULL"
-)
 AGE_FROM: Final = "COALESCE(redriven_at, notified_at) AS age_from"  # as `Delivery.age_from`
 _SUMMARY: Final = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
@@ -189,28 +181,20 @@ def _opened(vault: Vault, delivery_id: str, body: bytes) -> bytes | None:
         return None
 
 
-def queues(now: datetime, *, after: str | None, limit: int) -> Script[list[QueueStanding]]:
+def queues(now: datetime, *, after: str | None, limit: int) -> Script[list[OutboxQueue]]:
     """Return a page of queues that are leased or due, now or later, by id."""
-    rows = yield Statement(
-        "SELECT q.id, q.tenant, q.owner, q.task_id, q.origin, q.lease_worker AS worker,"
-        " q.leased_at, q.lease_until, q.epoch, q.due_at, q.failing_since,"
-        " CASE WHEN g.until > $1 THEN g.until END AS waits_until,"
-        " COALESCE(g.failures, 0) AS failures, (SELECT COUNT(*) FROM (SELECT 1"
-        f" FROM pushkit_deliveries d WHERE d.subscription_id = q.id AND d.{UNFINISHED}"
-        f" LIMIT {_MOST_WAITING + 1}) w) AS waiting FROM {OUTBOX.joined} WHERE q.id IN"
-        # Not in the order of the primary key, which has many subscriptions that are idle.
-        f" (SELECT id FROM ({_BUSY} UNION ALL {_DUE}) b WHERE id || '' > $2"
-        " ORDER BY id || '' LIMIT CAST($3 AS BIGINT)) ORDER BY q.id",
-        (to_micros(now), after or "", limit),
+    return list_queues(
+        OUTBOX,
+        lambda row, waiting: read_record(OutboxQueue, row, waiting=waiting),
+        "q.tenant, q.owner, q.task_id, q.origin, q.paused, q.failing_since,"
+        f" (SELECT MIN(d.seq) FROM pushkit_deliveries d WHERE d.subscription_id = q.id"
+        f" AND d.{UNFINISHED}) AS next_seq, q.removed_at IS NOT NULL AS removed,"
+        " CASE WHEN g.until > $3 THEN g.until END AS waits_until,"
+        " COALESCE(g.failures, 0) AS failures",
+        to_micros(now),
+        after=after,
+        limit=limit,
     )
-    return [
-        read_record(
-            QueueStanding,
-            row,
-            waiting=AtMost(min(row["waiting"], _MOST_WAITING), more=row["waiting"] > _MOST_WAITING),
-        )
-        for row in rows
-    ]
 
 
 def summary_of(row: Row) -> DeliverySummary:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pushkit.arguments import read_member
 from pushkit.queue.leases import reschedule
+from pushkit.queue.listing import ListedQueue, list_queues
 from pushkit.record import field, record
 from pushkit.storage.paging import (
     MOST_COUNTED,
@@ -25,6 +26,7 @@ from pushkit.storage.paging import (
     rows_after,
 )
 from pushkit.storage.script import (
+    Row,
     Script,
     SqlValue,
     Statement,
@@ -146,18 +148,11 @@ class CallbackTrouble:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class InboxQueue:
-    """A queue of notifications that a process leases, or that is due, now or later."""
+class InboxQueue(ListedQueue):
+    """A queue of notifications; its id is sender and task, or a delivery id without a task."""
 
     sender: str
     task_id: str | None
-    worker: str | None  # the process that leases it; None if none does
-    leased_at: datetime | None  # since when
-    lease_until: datetime | None
-    epoch: int  # grows whenever a lease begins or ends
-    due_at: datetime | None  # when notifications are due that no process has
-    waiting: AtMost  # its unfinished notifications
-    id: str  # sender and task, or the delivery id of a notification without a task
 
 
 _SUMMARY = (
@@ -180,7 +175,6 @@ _FILTERED = "id, sender, task_id, state, waits, queue_id, place, unmatched"
 _REDRIVABLE = "(state = 'dead' OR unmatched = 1)"
 _MOST_ARRIVALS: Final = 2000
 _MOST_ROWS: Final = 250
-_MOST_WAITING: Final = 1000  # that are counted of a queue
 
 
 def find(wanted: InboxFilter, *, after: int, limit: int) -> Script[list[NotificationSummary]]:
@@ -246,25 +240,11 @@ def redrive(ids: Sequence[int], now: datetime) -> Script[list[int]]:
 
 def queues(*, after: str | None, limit: int) -> Script[list[InboxQueue]]:
     """Return a page of queues that are leased or due, now or later, by id."""
-    rows = yield Statement(
-        "SELECT q.id, q.owner AS sender, q.lease_worker AS worker, q.leased_at, q.lease_until,"
-        " q.epoch, q.due_at, (SELECT COUNT(*) FROM (SELECT 1 FROM pushkit_inbox i"
-        f" WHERE i.queue_id = q.id AND i.{UNFINISHED} LIMIT {_MOST_WAITING + 1}) w) AS waiting"
-        " FROM pushkit_inbox_queues q WHERE q.id IN (SELECT id FROM ("
-        "SELECT id FROM pushkit_inbox_queues WHERE lease_worker IS NOT NULL UNION ALL"
-        " SELECT id FROM pushkit_inbox_queues WHERE due_at IS NOT NULL AND lease_worker IS NULL) b"
-        " WHERE id || '' > $1 ORDER BY id || '' LIMIT CAST($2 AS BIGINT)) ORDER BY q.id",
-        (after or "", limit),
-    )
-    return [
-        read_record(
-            InboxQueue,
-            row,
-            task_id=task_of(row["id"]),
-            waiting=AtMost(min(row["waiting"], _MOST_WAITING), more=row["waiting"] > _MOST_WAITING),
-        )
-        for row in rows
-    ]
+
+    def read(row: Row, waiting: AtMost) -> InboxQueue:
+        return read_record(InboxQueue, row, task_id=task_of(row["id"]), waiting=waiting)
+
+    return list_queues(INBOX, read, "q.owner AS sender", after=after, limit=limit)
 
 
 def readings(now: datetime) -> Script[Readings]:

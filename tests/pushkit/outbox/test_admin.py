@@ -265,6 +265,8 @@ async def test_queues_say_who_leases_them_since_when_and_how_many_deliveries_wai
     )
     assert (other.id, other.worker, other.leased_at, other.epoch) == (due.id, None, None, 0)
     assert [str(each.waiting) for each in (one, other)] == ["3", "1"]
+    assert [each.next_seq for each in (one, other)] == [1, 1]
+    assert (one.paused, one.removed, one.abandoned) == (False, False, 0)
     assert other.due_at is not None
     assert await desk.admin.queues(after=found[0].id, limit=1) == found[1:]
 
