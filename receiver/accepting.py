@@ -24,7 +24,7 @@ from pushkit.storage.location import with_database
 from pushkit.storage.script import DEFERRED, Deferred, Refused, Script, to_micros
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import Capacity
-from receiver.inbox.model import Job, NewNotification, notification_of
+from receiver.inbox.model import NewNotification, NotificationJob, notification_of
 from receiver.inbox.queues import INBOX, new_queue, queue_id_of
 from receiver.inbox.store import Sequences, accepted_before
 from receiver.inbox.store import store as store_rows
@@ -175,7 +175,7 @@ class Acceptance:
                 issued_at=said.issued_at or candidate.stored_at,
                 received_at=candidate.stored_at,
             )
-            job = Job(
+            job = NotificationJob(
                 notification,
                 queue_id=new.queue_id,
                 place=handed.seq,

@@ -17,7 +17,7 @@ from pushkit.terminal.command import json_option
 from pushkit.terminal.databases import OperatedDatabase, check_option, migrate_database
 from pushkit.terminal.options import (
     DashboardOptions,
-    Page,
+    ListPage,
     age_option,
     choice_option,
     chosen_options,
@@ -137,7 +137,7 @@ def dashboard(*, where: InboxOptions, options: DashboardOptions) -> None:
 @_inbox
 @gathered("wanted", InboxFilter, status=choice_option("--status", of=InboxStatus), **_FILTER)
 @page_options(int)
-def list_(*, inbox: _Inbox, wanted: InboxFilter, page: Page) -> None:
+def list_(*, inbox: _Inbox, wanted: InboxFilter, page: ListPage) -> None:
     """List notifications, oldest first, without their bodies."""
     found = inbox.look(lambda admin: admin.find(wanted, after=page.after or 0, limit=page.limit))
     page.show(found, document, _COLUMNS)
@@ -232,7 +232,7 @@ def purge(
 @inbox.command(epilog=example("receiver inbox queues --limit 20"))
 @_inbox
 @page_options()
-def queues(*, inbox: _Inbox, page: Page) -> None:
+def queues(*, inbox: _Inbox, page: ListPage) -> None:
     """List queues: which process leases each, and what waits.
 
     The notifications of a sender's task are a queue; one without a task is alone in its queue. It

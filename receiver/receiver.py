@@ -381,11 +381,11 @@ class Receiver(CallbackDecorators):
 
     def _sending_alerts(self, options: AlertOptions) -> Alerts:
         from pushkit.alerts.alerts import Alerts
-        from receiver.alert_webhook import AlertWebhook
+        from receiver.alert_webhook import SignedAlertWebhook
 
         webhook = None
         if options.webhook is not None:
-            webhook = AlertWebhook(
+            webhook = SignedAlertWebhook(
                 options.webhook, options.webhook_secret, self._clock, self._transport.options
             )
         return Alerts(options, webhook, look=self._look, events=self.events)

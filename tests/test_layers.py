@@ -1,9 +1,10 @@
-"""The rules of the house: imports go down only, and each dependency has one door."""
+"""The rules of the house: imports go down only, each dependency has one door, a name one class."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,10 @@ DOORS = {
 
 PACKAGES = ("pushkit", "receiver")
 
+# The doors that name their classes alike: what `receive()` and the test kit return, and the two
+# adapters of an SDK, of which an application has one.
+DOORS_OF_ONE_NAME = {"Answer", "PushkitConfigStore", "PushkitNotificationSender"}
+
 
 @dataclass(frozen=True)
 class Module:
@@ -122,6 +127,7 @@ class Module:
     names: frozenset[str]  # the full names that it imports, without what only types need
     read_with: frozenset[str]  # our modules that it names, also for types or within a function
     private: frozenset[str]  # what it takes of our modules that has an underscore
+    classes: tuple[str, ...]  # the names of its classes
 
     @property
     def package(self) -> str:
@@ -160,7 +166,8 @@ def read(path: Path) -> Module:
             if of.startswith(PACKAGES):
                 read_with.update([of, *(f"{of}.{alias.name}" for alias in node.names)])
                 private.update(each.name for each in node.names if re.match("_[^_]", each.name))
-    return Module(path, frozenset(names), frozenset(read_with), frozenset(private))
+    classes = tuple(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    return Module(path, frozenset(names), frozenset(read_with), frozenset(private), classes)
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +224,11 @@ def test_each_dependency_has_one_door(modules: list[Module]) -> None:
 
 def test_a_name_with_an_underscore_stays_in_its_module(modules: list[Module]) -> None:
     assert told((each, name) for each in modules for name in sorted(each.private)) == []
+
+
+def test_no_two_classes_have_one_name(modules: list[Module]) -> None:
+    counted = Counter(name for module in modules for name in module.classes)
+    assert {name for name, number in counted.items() if number > 1} == DOORS_OF_ONE_NAME
 
 
 def test_no_files_import_each_other(modules: list[Module]) -> None:

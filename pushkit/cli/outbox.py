@@ -17,7 +17,7 @@ from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import report_document, shown_answer, why_document
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
-from pushkit.outbox.changes import Redriven, WhyNot
+from pushkit.outbox.changes import SentAgain, WhyNot
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.secrets.sealing import SecretKeys
@@ -25,7 +25,7 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import (
-    Page,
+    ListPage,
     age_option,
     choice_option,
     chosen_options,
@@ -118,7 +118,7 @@ def outbox() -> None:
     state=choice_option("--state", of=DeliveryState, help="Only those in this state."),
 )
 @page_options()
-def list_(*, outbox: _Outbox, wanted: DeliveryFilter, page: Page) -> None:
+def list_(*, outbox: _Outbox, wanted: DeliveryFilter, page: ListPage) -> None:
     """List deliveries, oldest first, without their bodies."""
     found = outbox.look(lambda admin: admin.find(wanted, after=page.after, limit=page.limit))
     page.show(found, document, _COLUMNS)
@@ -248,7 +248,7 @@ def erase(*, task: str, outbox: _Outbox, tenant: str) -> None:
 @outbox.command(epilog=example("pushkit outbox queues --limit 20"))
 @_outbox
 @page_options()
-def queues(*, outbox: _Outbox, page: Page) -> None:
+def queues(*, outbox: _Outbox, page: ListPage) -> None:
     """List queues: which worker leases each, and what waits.
 
     Every subscription is a queue. It is listed while a worker leases it, or deliveries wait for
@@ -395,7 +395,7 @@ def errors(*, as_json: bool) -> None:
 
 
 def _print_redriven(
-    redriven: Redriven, chosen: _Chosen, what: str, state: str, *, dry_run: bool
+    redriven: SentAgain, chosen: _Chosen, what: str, state: str, *, dry_run: bool
 ) -> None:
     _print_ids(redriven.ids, what, "pending again", dry_run=dry_run)
     if redriven.ids and not dry_run:

@@ -15,7 +15,13 @@ from pushkit.errors import ConfigError
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
 from pushkit.terminal.command import json_option
-from pushkit.terminal.options import Page, choice_option, chosen_options, page_options, with_place
+from pushkit.terminal.options import (
+    ListPage,
+    choice_option,
+    chosen_options,
+    page_options,
+    with_place,
+)
 from pushkit.terminal.output import columns, example, lines_of, numbered
 from pushkit.webui.api import json_of
 
@@ -58,7 +64,7 @@ def subscriptions() -> None:
     ),
 )
 @page_options()
-def list_(*, outbox: _Outbox, wanted: SubscriptionFilter, page: Page) -> None:
+def list_(*, outbox: _Outbox, wanted: SubscriptionFilter, page: ListPage) -> None:
     """List subscriptions, oldest first.
 
     A withdrawn subscription belongs to an ended task, and is kept for its dead letters.

@@ -11,13 +11,13 @@ from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.browsing import OutboxStats
 from pushkit.outbox.states import DeliveryState
-from pushkit.webui.overview import Finding, Headline, Severity, Verdict, worst_of
+from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict, worst_of
 
 _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)
 
 
-def findings(stats: OutboxStats, ring: KeyRing | None) -> Iterator[Finding]:
+def findings(stats: OutboxStats, ring: KeyRing | None) -> Iterator[HealthFinding]:
     """Yield what an operator should know."""
     yield from _of_deliveries(stats)
     if ring is not None:
@@ -25,10 +25,10 @@ def findings(stats: OutboxStats, ring: KeyRing | None) -> Iterator[Finding]:
             ring.active_key(stats.now)
         except NoSigningKeyError as exc:
             says = f"Nothing can be signed: {exc}."
-            yield Finding(Severity.FAILURE, says, remedy("no_signing_key"), "/keys")
+            yield HealthFinding(Severity.FAILURE, says, remedy("no_signing_key"), "/keys")
 
 
-class Counts(NamedTuple):
+class DeliveryCounts(NamedTuple):
     """What is known of deliveries, for one sentence."""
 
     delivered: int = 0  # within the last hour
@@ -38,10 +38,10 @@ class Counts(NamedTuple):
     worst: Severity = Severity.NOTE  # of the findings
 
 
-def headline(stats: OutboxStats, found: Iterable[Finding]) -> Headline:
+def headline(stats: OutboxStats, found: Iterable[HealthFinding]) -> Headline:
     """Return the verdict of the overview."""
     return headline_of(
-        Counts(
+        DeliveryCounts(
             delivered=sum(each.state is DeliveryState.DELIVERED for each in stats.finished),
             failed=stats.died.number + stats.retrying,
             waiting=stats.pending.number + stats.in_flight.number,
@@ -51,7 +51,7 @@ def headline(stats: OutboxStats, found: Iterable[Finding]) -> Headline:
     )
 
 
-def headline_of(counts: Counts) -> Headline:
+def headline_of(counts: DeliveryCounts) -> Headline:
     """Return the sentence for these counts: it says only what they show."""
     fault, warned = counts.worst is Severity.FAILURE, counts.worst is Severity.WARNING
     quiet = Verdict.ATTENTION if warned else Verdict.IDLE
@@ -79,9 +79,9 @@ def _is_unclaimed(stats: OutboxStats) -> bool:
     return overdue and not stats.local_faults
 
 
-def _of_deliveries(stats: OutboxStats) -> Iterator[Finding]:
+def _of_deliveries(stats: OutboxStats) -> Iterator[HealthFinding]:
     if _is_unclaimed(stats):
-        yield Finding(
+        yield HealthFinding(
             Severity.FAILURE,
             "Deliveries are due, and no worker claims them.",
             "Check that a worker runs (pushkit worker, or the agent's own). If one does, it is"
@@ -90,7 +90,7 @@ def _of_deliveries(stats: OutboxStats) -> Iterator[Finding]:
         )
     for code, number in stats.local_faults.items():
         waits = "delivery waits" if number == 1 else "deliveries wait"
-        yield Finding(
+        yield HealthFinding(
             Severity.FAILURE,
             f"{number} {waits} because of an error on this side: {meaning(code)}.",
             remedy(code),
@@ -100,21 +100,21 @@ def _of_deliveries(stats: OutboxStats) -> Iterator[Finding]:
         says = "One destination failed last, or asked to wait."
         if number > 1:
             says = f"{stats.failing} destinations failed last, or asked to wait."
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             says,
             "Deliveries to them are retried automatically; deliveries to others continue.",
             "/destinations",
         )
     if number := stats.died.number:
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             f"{stats.died} dead {'letter' if number == 1 else 'letters'} within the last hour.",
             "Look at their errors; redrive them once their webhook works again.",
             "/deliveries?state=dead",
         )
     elif stats.dead.number:
-        yield Finding(
+        yield HealthFinding(
             Severity.NOTE,
             "There are dead letters, none of the newest within the last hour.",
             "Redrive them, or leave them: they are deleted when their retention ends.",
@@ -122,7 +122,7 @@ def _of_deliveries(stats: OutboxStats) -> Iterator[Finding]:
         )
     oldest = stats.oldest_pending_at
     if oldest is not None and stats.now - oldest > _OLD:
-        yield Finding(
+        yield HealthFinding(
             Severity.NOTE,
             "The oldest delivery that is next in its queue has waited for more than an hour.",
             "It is attempted again by the retry schedule.",

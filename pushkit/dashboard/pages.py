@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from pushkit.clock import utc_now
 from pushkit.dashboard import documents
 from pushkit.dashboard.health import findings, headline
-from pushkit.dashboard.refused import Refusals
+from pushkit.dashboard.refused import ConfigRefusals
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import (
     KeyDocument,
@@ -40,7 +40,7 @@ from pushkit.subscriptions.model import Profile, Subscription, SubscriptionState
 from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
 from pushkit.webui import api
-from pushkit.webui.asgi import PageRequest, Refused
+from pushkit.webui.asgi import PageRefused, PageRequest
 from pushkit.webui.overview import (
     MOST_SHOWN,
     a_minute,
@@ -99,7 +99,7 @@ class Pages:
         *,
         keys: KeySource | None = None,
         issuer: str | None = None,
-        refused: Refusals | None = None,
+        refused: ConfigRefusals | None = None,
     ) -> None:
         self._outbox = outbox
         self._subscriptions = subscriptions
@@ -156,7 +156,7 @@ class Pages:
         """Return one delivery with its attempts, and its request rebuilt."""
         report = await self._outbox.show(ID.of(request.values))
         if report is None:
-            raise Refused(404, "there is no delivery of this id: it may have been purged")
+            raise PageRefused(404, "there is no delivery of this id: it may have been purged")
         of = await self._subscriptions.show(report.delivery.subscription_id)
         answers = [
             documents.WebhookAnswer(number=each.number, answer=shown_answer(each))
@@ -190,7 +190,7 @@ class Pages:
         subscription_id = ID.of(request.values)
         report = await self._subscriptions.show(subscription_id)
         if report is None:
-            raise Refused(404, "there is no subscription of this id")
+            raise PageRefused(404, "there is no subscription of this id")
         page = await self._outbox.browse(DeliveryFilter(subscription_id=subscription_id), limit=20)
         return documents.SubscriptionReportDocument(
             subscription=subscription_document(report.subscription),
@@ -326,7 +326,7 @@ class Pages:
 def filter_of(
     filters: Callable[..., F], by: Iterable[api.Parameter[Any]], query: Mapping[str, str]
 ) -> F:
-    """Return the filter that a query asks for. Raises Refused: a wrong value.
+    """Return the filter that a query asks for. Raises PageRefused: a wrong value.
 
     A task without a tenant is one of the tenant without a name, on pages and in actions alike.
     """

@@ -30,7 +30,7 @@ from pushkit.outbox.browsing import (
     finished_since,
     outbox_stats,
 )
-from pushkit.outbox.changes import Redriven, Retried
+from pushkit.outbox.changes import Retried, SentAgain
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import (
     DeliveryFilter,
@@ -47,7 +47,7 @@ from pushkit.storage.paging import MOST_COUNTED, Page
 from pushkit.storage.script import Script
 from pushkit.subscriptions import store as subscriptions
 
-D = TypeVar("D", Redriven, Retried)
+D = TypeVar("D", SentAgain, Retried)
 T = TypeVar("T")
 
 _log = logging.getLogger("pushkit.delivery")
@@ -202,7 +202,7 @@ class OutboxAdmin(Admin):
 
     async def redrive(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
-    ) -> Redriven:
+    ) -> SentAgain:
         """Redrive dead letters, by id or by filter; with `dry_run`, only return which ones.
 
         They keep id and `seq`, start with no attempts and a new age, and go ahead of pending
@@ -210,11 +210,11 @@ class OutboxAdmin(Admin):
         """
         chosen = self._chosen(wanted, DeliveryState.DEAD)
         send = functools.partial(changes.send_again, states=(DeliveryState.DEAD,))
-        return await self._send(OutboxChange.REDRIVEN, chosen, send, Redriven(), dry_run=dry_run)
+        return await self._send(OutboxChange.REDRIVEN, chosen, send, SentAgain(), dry_run=dry_run)
 
     async def resend(
         self, wanted: Sequence[str] | DeliveryFilter, *, from_seq: int = 1, dry_run: bool = False
-    ) -> Redriven:
+    ) -> SentAgain:
         """Send delivered or cancelled ones again; with `dry_run`, only return which ones.
 
         This is for a receiver that lost its data (others know the ids, and do nothing), and for
@@ -238,7 +238,7 @@ class OutboxAdmin(Admin):
                 )
         chosen = self._chosen(wanted, states[0], from_seq)
         send = functools.partial(changes.send_again, states=states)
-        return await self._send(OutboxChange.RESENT, chosen, send, Redriven(), dry_run=dry_run)
+        return await self._send(OutboxChange.RESENT, chosen, send, SentAgain(), dry_run=dry_run)
 
     async def retry_now(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False

@@ -16,7 +16,7 @@ from pushkit.delivery.gathering import Place, joining, make_way, place
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import OpenQueue, Queues
 from pushkit.delivery.reporting import NotifiedDelivery, NotifyResult, RefusedRecipient
-from pushkit.delivery.route import Job, Routes, job_of, read_subscriptions
+from pushkit.delivery.route import DeliveryJob, Routes, job_of, read_subscriptions
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import store as outbox
@@ -45,7 +45,7 @@ class Notice:
     # The worker to whose memory its deliveries may be handed; None for no worker.
     worker: Worker | None = None
     # Its deliveries that were handed to that worker as they were stored.
-    handed: list[tuple[OpenQueue, Handed, Job]] = field(default_factory=list)
+    handed: list[tuple[OpenQueue, Handed, DeliveryJob]] = field(default_factory=list)
     since: float = 0.0  # a moment before their queues were read (`pushkit.queue.runner.seconds`)
     seen_at: float = 0.0  # a moment when these were still locked
     some_wait: bool = False  # whether one of its deliveries waits for a claim
@@ -238,7 +238,7 @@ class _Transaction:
         # when the transaction began.
         self._left: dict[str | None, int] = {}
         self._quota: dict[str | None, int] = {}
-        self._unrouted: list[Job] = []  # whose routes are not remembered
+        self._unrouted: list[DeliveryJob] = []  # whose routes are not remembered
         self._some_wait = False
 
     def uncounted(self, notice: Notice) -> CountsMissing | None:

@@ -429,7 +429,7 @@ class PushSender:
 
     def _new_alerts(self, options: AlertOptions) -> Alerts:
         from pushkit.alerts.alerts import Alerts
-        from pushkit.delivery.alert_webhook import AlertWebhook
+        from pushkit.delivery.alert_webhook import OutboxAlertWebhook
 
         webhook = None
         if options.webhook is not None:
@@ -439,7 +439,7 @@ class PushSender:
                 advice = exc.advice(SENDER_ALLOW)
                 raise ConfigError(f"alerts: webhook: {exc}{advice}") from exc
             config = PushConfig(id="alerts", url=options.webhook, token=options.webhook_token)
-            webhook = AlertWebhook(self.subscribe, self.notify, config, every=options.every)
+            webhook = OutboxAlertWebhook(self.subscribe, self.notify, config, every=options.every)
         return Alerts(options, webhook, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import aiodns
 from aiohappyeyeballs import AddrInfoType
 
-from pushkit.decision import Decision
+from pushkit.decision import UrlDecision
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import DestinationPolicy, Judged
 from pushkit.net.failures import LookupFailedError
@@ -131,7 +131,7 @@ class Guard:
         """
         decision = self.policy.judge_address(address)
         if not decision.is_refusal and self._is_own(address):
-            decision = Decision.OWN_ADDRESS
+            decision = UrlDecision.OWN_ADDRESS
         self.policy.report(Judged(decision=decision, host=host, port=int(port), address=address))
         if decision.is_refusal:
             probe = current_probe.get()

@@ -50,7 +50,7 @@ class WhyNot(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redriven:
+class SentAgain:
     """The result of `redrive` or `resend`."""
 
     ids: tuple[str, ...] = ()  # the deliveries that are pending again, or would be
@@ -68,7 +68,7 @@ class Redriven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retried(Redriven):
+class Retried(SentAgain):
     """The result of `retry_now`: `ids` are due now, or would be."""
 
     behind: int = 0  # how many of them still wait for an older delivery of their subscription
@@ -148,13 +148,13 @@ def send_again(
     states: Sequence[DeliveryState],
     *,
     dry_run: bool = False,
-) -> Script[Redriven]:
+) -> Script[SentAgain]:
     """Make deliveries in these states pending again, if their subscriptions are active."""
     by_subscription = {} if dry_run else (yield from _subscriptions_of(ids))
     queues = yield from OUTBOX.lock(list(by_subscription))
     found = yield from standings(ids)
     reasons = {each: _why_not(found.get(each), states) for each in ids}
-    result = Redriven(
+    result = SentAgain(
         ids=tuple(each for each, why in reasons.items() if why is None),
         reasons=Counter(why for why in reasons.values() if why is not None),
     )

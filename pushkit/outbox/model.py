@@ -113,7 +113,7 @@ class NewDelivery(Delivery):
 
 
 @record(frozen=False, slots=True, kw_only=True, eq=False)
-class Result:
+class AttemptResult:
     """The result of one attempt, with which its delivery is settled."""
 
     outcome: Outcome  # what it means for the delivery

@@ -44,7 +44,7 @@ class Page(Generic[T]):
         return Page(items=tuple(items), before=self.before, is_cut=self.is_cut)
 
 
-class Filter(Protocol):
+class RowFilter(Protocol):
     """A filter of rows."""
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
@@ -64,7 +64,7 @@ def conditions(
     return " AND ".join([*placed, *more] or [_ALL]), tuple(map(str, given.values()))
 
 
-def rows_after(select: str, wanted: Filter, after: str | int, *, limit: int) -> Script[Rows]:
+def rows_after(select: str, wanted: RowFilter, after: str | int, *, limit: int) -> Script[Rows]:
     """Return rows by id, the oldest first, after the last id of the page before."""
     where, values = wanted.where()
     n = len(values)
@@ -83,7 +83,7 @@ class Search:
     looked_at: str  # the rows that it looks through, in `order`: `FROM … WHERE …`
     named: tuple[SqlValue, ...]  # the parameters of `looked_at`
     columns: str  # the columns that it reads, with `id` and those that `wanted` needs
-    wanted: Filter  # which of these rows match
+    wanted: RowFilter  # which of these rows match
     order: str = "id DESC"
 
 

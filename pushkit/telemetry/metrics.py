@@ -39,7 +39,7 @@ Readings: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ScrapeAnswer:
     """An answer to a scrape, or to a check of health."""
 
     status: int
@@ -154,7 +154,7 @@ class Metrics(Collector):
 
     # --- the page ------------------------------------------------------------------------------
 
-    async def page(self) -> Page:
+    async def page(self) -> ScrapeAnswer:
         """Return the page, as Prometheus reads it."""
         async with self._reading:
             if self._read_at is None or time.monotonic() - self._read_at >= _HOLDS:
@@ -162,7 +162,7 @@ class Metrics(Collector):
                 self._read_at = time.monotonic()
         self._tick()
         body = b"".join(generate_latest(registry) for registry in self._registries())
-        return Page(200, body, prometheus_client.CONTENT_TYPE_LATEST)
+        return ScrapeAnswer(200, body, prometheus_client.CONTENT_TYPE_LATEST)
 
     async def _read_now(self) -> Readings:
         try:

@@ -239,7 +239,7 @@ def age_option(name: str, **more: Any) -> OptionDecorator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class ListPage:
     """Which page of a list to show, and in which format."""
 
     after: Any  # the last id of the previous page
@@ -265,7 +265,7 @@ def page_options(ids: type = str) -> OptionDecorator:
     """Add the options for one page of a list of rows with such ids, as `page`."""
     return gathered(
         "page",
-        Page,
+        ListPage,
         after=click.option("--after", type=ids, help="The last id of the previous page."),
         limit=click.option(
             "--limit", type=click.IntRange(1, 10000), default=100, help="The most rows to show."

@@ -37,7 +37,7 @@ from typing import (
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.version import __version__
-from pushkit.webui.asgi import Refused
+from pushkit.webui.asgi import PageRefused
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
@@ -186,21 +186,21 @@ class Parameter(Generic[T]):
     is_in_path: bool = False
 
     def of(self, values: Mapping[str, str]) -> T:
-        """Return its value. Raises Refused: it is not as expected, or required and not there."""
+        """Return its value. Raises PageRefused: it is wrong, or required and not there."""
         given = values.get(self.name, "")
         if not given and not self.is_required:
             return self.default
         if re.fullmatch(self.pattern, given):
             return self.read(given)
         if self.is_in_path:
-            raise Refused(404, "there is nothing with this id")
-        raise Refused(400, f"{self.name}: expected {self.expected}")
+            raise PageRefused(404, "there is nothing with this id")
+        raise PageRefused(400, f"{self.name}: expected {self.expected}")
 
 
 def selected(
     filters: Callable[..., T], by: Iterable[Parameter[Any]], values: Mapping[str, str]
 ) -> T:
-    """Return a filter with the values of parameters. Raises Refused: one is wrong."""
+    """Return a filter with the values of parameters. Raises PageRefused: one is wrong."""
     return filters(**{each.member: each.of(values) for each in by if each.member is not None})
 
 

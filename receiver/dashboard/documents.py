@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypedDict
 
 from pushkit.events.receiver import CalledBack, NotificationRefused
 from pushkit.webui.api import Document, Members
-from pushkit.webui.overview import Finding, Headline, NewestFirst, Percentiles
+from pushkit.webui.overview import Headline, HealthFinding, NewestFirst, Percentiles
 from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.inspection import (
     CallbackTrouble,
@@ -55,7 +55,7 @@ class InboxOverviewDocument(Document):
     """Whether the receiver is healthy, and its main numbers."""
 
     headline: Annotated[Headline, Members(inline=True)]
-    findings: Sequence[Finding]
+    findings: Sequence[HealthFinding]
     stats: Annotated[InboxStats, Members(_STATS, inline=True)]
     measured_since: datetime
     accepted: int

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypeAlias
 
 from pushkit.events.receiver import NotificationRefused
-from pushkit.webui.overview import Finding, Headline, Severity, Verdict, worst_of
+from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict, worst_of
 from receiver.dashboard.memory import MOST_KEPT, KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxStats
 from receiver.refusals import refusal_of
@@ -27,17 +27,17 @@ def findings(
     troubles: Sequence[CallbackTrouble],
     refusals: Iterable[KeptRefusal] = (),  # kept by a receiver in this process
     degraded: Mapping[str, str] | None = None,  # why it fails for some senders, by part
-) -> Iterator[Finding]:
+) -> Iterator[HealthFinding]:
     """Yield what an operator should know."""
     yield from _of_callbacks(stats, troubles)
     yield from _of_refusals(stats, refusals)
     for part, reason in (degraded or {}).items():
         link = "/refusals" if part == "keys" else "/callbacks"
         remedy = "The receiver's log says more."
-        yield Finding(Severity.WARNING, f"Degraded: {reason}.", remedy, link)
+        yield HealthFinding(Severity.WARNING, f"Degraded: {reason}.", remedy, link)
 
 
-class Counts(NamedTuple):
+class NotificationCounts(NamedTuple):
     """What is known of notifications, for one sentence."""
 
     accepted: int = 0  # within the last hour
@@ -53,12 +53,12 @@ def headline(
     stats: InboxStats,
     troubles: Sequence[CallbackTrouble],
     refusals: Iterable[KeptRefusal],
-    found: Iterable[Finding],
+    found: Iterable[HealthFinding],
 ) -> Headline:
     """Return the verdict of the overview."""
     genuine, _ = _recent(stats, refusals)
     return headline_of(
-        Counts(
+        NotificationCounts(
             accepted=len(stats.arrivals),
             called_back=sum(done is not None for _, done in stats.arrivals),
             failed=sum(
@@ -73,7 +73,7 @@ def headline(
     )
 
 
-def headline_of(counts: Counts) -> Headline:
+def headline_of(counts: NotificationCounts) -> Headline:
     """Return the sentence for these counts: it says only what they show."""
     fault, warned = counts.worst is Severity.FAILURE, counts.worst is Severity.WARNING
     quiet = Verdict.ATTENTION if warned else Verdict.IDLE
@@ -110,9 +110,11 @@ def _is_unclaimed(stats: InboxStats) -> bool:
     return stats.due_since is not None and stats.now - stats.due_since > _OVERDUE
 
 
-def _of_callbacks(stats: InboxStats, troubles: Sequence[CallbackTrouble]) -> Iterator[Finding]:
+def _of_callbacks(
+    stats: InboxStats, troubles: Sequence[CallbackTrouble]
+) -> Iterator[HealthFinding]:
     if _is_unclaimed(stats):
-        yield Finding(
+        yield HealthFinding(
             Severity.FAILURE,
             "Notifications are due for their callbacks, and no receiver claims them.",
             "Check that a receiver with callbacks runs: its log and /readyz say what hangs.",
@@ -120,21 +122,21 @@ def _of_callbacks(stats: InboxStats, troubles: Sequence[CallbackTrouble]) -> Ite
         )
     if failing := sorted({each.callback for each in troubles if each.waiting}):
         named = ", ".join(failing[:3]) + (" …" if failing[3:] else "")
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             f"{'A callback fails' if len(failing) == 1 else 'Callbacks fail'}: {named}.",
             "Notifications wait for a retry, by the schedule; the errors say why.",
             "/callbacks",
         )
     if dead := stats.dead.number:
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             "There is a dead letter." if dead == 1 else "There are dead letters.",
             "Look at their errors; redrive them once their callback works again.",
             "/notifications?status=dead",
         )
     if stats.unmatched.number:
-        yield Finding(
+        yield HealthFinding(
             Severity.NOTE,
             "Some notifications matched no callback.",
             "Register a callback for them and redrive them, or ignore them.",
@@ -155,21 +157,21 @@ def _recent(stats: InboxStats, refusals: Iterable[KeptRefusal]) -> tuple[_Refuse
     return genuine, strangers
 
 
-def _of_refusals(stats: InboxStats, refusals: Iterable[KeptRefusal]) -> Iterator[Finding]:
+def _of_refusals(stats: InboxStats, refusals: Iterable[KeptRefusal]) -> Iterator[HealthFinding]:
     genuine, strangers = _recent(stats, refusals)
     by_code = defaultdict[str, _Refused](list)
     for each in genuine:
         by_code[each.code].append(each)
     for code, of_code in sorted(by_code.items(), key=lambda found: -len(found[1])):
         row = refusal_of(code)
-        yield Finding(
+        yield HealthFinding(
             Severity.FAILURE if code in _OURS else Severity.WARNING,
             f"{_requests(of_code)} refused within the last hour: {row.means}.",
             row.remedy,
             f"/refusals?code={code}",
         )
     if strangers:
-        yield Finding(
+        yield HealthFinding(
             Severity.NOTE,
             f"{_requests(strangers)} refused within the last hour, not from a proven sender.",
             "These are strangers, or a misconfigured agent: the reasons tell which.",

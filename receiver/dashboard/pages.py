@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from pushkit.webui import api
-from pushkit.webui.asgi import PageRequest, Refused
+from pushkit.webui.asgi import PageRefused, PageRequest
 from pushkit.webui.overview import (
     MOST_SHOWN,
     a_minute,
@@ -22,7 +22,7 @@ from pushkit.webui.overview import (
 from receiver.admin import InboxAdmin
 from receiver.dashboard import documents
 from receiver.dashboard.health import findings, headline, is_of_a_sender
-from receiver.dashboard.memory import Calls, Memory
+from receiver.dashboard.memory import Calls, RecentEvents
 from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
 from receiver.inbox.inspection import CallbackTrouble, InboxFilter, NotificationSummary
 from receiver.inbox.model import InboxStatus
@@ -58,7 +58,7 @@ class InboxPages:
         self,
         inbox: InboxAdmin,
         *,
-        memory: Memory | None = None,  # its events; None without a receiver in this process
+        memory: RecentEvents | None = None,  # its events; None without a receiver in this process
         # Returns why such a receiver fails for some senders, by part.
         degraded: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
@@ -108,7 +108,7 @@ class InboxPages:
         """Return one notification with the steps of its verification and its callbacks."""
         report = await self.inbox.show(ID.of(request.values))
         if report is None:
-            raise Refused(404, _PURGED)
+            raise PageRefused(404, _PURGED)
         return documents.NotificationDocument(
             summary=report.notification,
             steps=steps_of_accepted(report),
@@ -169,7 +169,7 @@ class InboxPages:
         number = ID.of(request.values)
         found = self._memory.find(number) if self._memory else None
         if found is None:
-            raise Refused(404, _FORGOTTEN)
+            raise PageRefused(404, _FORGOTTEN)
         return documents.RefusalReport(
             request=documents.RefusedRequest(kept=found, event=found.event),
             refusal=refusal_of(found.event.code),

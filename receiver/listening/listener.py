@@ -38,7 +38,7 @@ from receiver.diagnosis.report import said_of, step_lines
 from receiver.forwards import FORWARD_TIMEOUT
 from receiver.limits import ConnectionLimits
 from receiver.listening.edge import Arrival, ListeningEdge
-from receiver.listening.trusting import KeySource, Trusting
+from receiver.listening.trusting import AcceptedSignatures, Trusting
 from receiver.receiver import Receiver
 from receiver.serving.server import HttpServer
 
@@ -54,7 +54,7 @@ class Listening:
 
     url: str  # the base URL at which agents reach the receiver: the audience
     path: str  # of the webhook
-    source: KeySource  # which signatures are accepted
+    source: AcceptedSignatures  # which signatures are accepted
     token: str = field(repr=False)  # of the push config
     trial_key: VerificationKey  # a key of this machine, to try it with
     forward: str | None  # the URL that accepted notifications are posted to, if any

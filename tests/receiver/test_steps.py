@@ -25,7 +25,7 @@ from receiver import Answer, Limits, RateLimit, SenderProfile, TaskPolicy, Trust
 from receiver.dashboard.steps import steps_of_refused
 from receiver.diagnosis.by_itself import Expected, verify_by_itself
 from receiver.listening.edge import Arrival, ListeningEdge
-from receiver.listening.trusting import KeySource, Trusting
+from receiver.listening.trusting import AcceptedSignatures, Trusting
 from receiver.options import Schemes
 from receiver.refusals import REFUSALS
 from receiver.request import BrokenBodyError, ConsumedBodyError, Request
@@ -505,7 +505,7 @@ async def seen(
     async def show(arrival: Arrival) -> None:
         arrivals.append(arrival)
 
-    source = KeySource(profile=way.profile, issuer=ISSUER, schemes=way.schemes)
+    source = AcceptedSignatures(profile=way.profile, issuer=ISSUER, schemes=way.schemes)
     trusting = Trusting(source, PATH, TOKEN, STRANGER.to_verification_key())
     edge = ListeningEdge(receiver, trusting, show)
     for number in range(1, around.accepted_before + 1):

@@ -49,7 +49,7 @@ _RUNNER = "pushkit.queue.runner:Runner"
 _RESULTS = "pushkit.outbox.attempts"
 _TRANSACTION = "pushkit.delivery.enqueue:_Transaction"
 _ATTEMPT = "pushkit.delivery.attempt:Attempt"
-_SETTLER = "pushkit.delivery.settle:Settler"
+_SETTLER = "pushkit.delivery.settle:DeliverySettler"
 _OUTBOX = "pushkit.outbox.store"
 _SET_CONFIG = "pushkit.delivery.registrar:Registrar.put"
 _SUBSCRIPTIONS = "pushkit.subscriptions.store"
@@ -272,7 +272,7 @@ CUTS = (
         "back-off",
         "After a failure the next attempt waits as the schedule says.",
         "the same delivery came",
-        passes(f"{_ATTEMPT}._failed", "Result", "retry_at", "wait_until or now"),
+        passes(f"{_ATTEMPT}._failed", "AttemptResult", "retry_at", "wait_until or now"),
     ),
     _cut(
         "Retry-After",
@@ -286,7 +286,7 @@ CUTS = (
         ("slots of its worker are lost", "not drained", "took"),
         passes(
             f"{_TRANSPORT}:Transport.post",
-            "Request",
+            "HttpRequest",
             2,
             "asyncio.get_running_loop().time() + timeout.total_seconds() + 1e6",
         ),
@@ -601,6 +601,6 @@ CUTS = (
         "callback time-out",
         "A callback that hangs is cancelled.",
         ("not called back", "called back while called back already"),
-        answers("receiver.callbacks.calls:Caller.call", "limit", "False"),
+        answers("receiver.callbacks.calls:CallbackCaller.call", "limit", "False"),
     ),
 )

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import AnswerTimeoutError, TransportError
-from pushkit.net.connection import Answer, Connection, Request, write_requests
+from pushkit.net.connection import Connection, HttpAnswer, HttpRequest, write_requests
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
 from pushkit.net.transport import Transport
@@ -37,7 +37,7 @@ def client(make_transport: MakeTransport) -> Transport:
 
 async def post(
     client: Transport, url: str, body: bytes = b"{}", *, within: timedelta = PATIENT
-) -> Answer:
+) -> HttpAnswer:
     return await client.post(client.policy.check(url), [], body, timeout=within)
 
 
@@ -54,9 +54,9 @@ def connected(wire: Wire) -> Connection:
     return connection
 
 
-async def asked(connection: Connection, wire: Wire) -> asyncio.Task[Answer]:
+async def asked(connection: Connection, wire: Wire) -> asyncio.Task[HttpAnswer]:
     until = asyncio.get_running_loop().time() + 1000
-    request = Request(b"POST / HTTP/1.1\r\n\r\n", b"{}", until, 1000, 64)
+    request = HttpRequest(b"POST / HTTP/1.1\r\n\r\n", b"{}", until, 1000, 64)
     if connection.requests_sent == 0:
         connection.connection_made(wire)
     task = asyncio.create_task(connection.send(request, Probe()))
@@ -118,7 +118,7 @@ async def test_a_connection_that_cannot_be_written_to_ends_no_other_request() ->
 
 async def test_bytes_that_arrive_before_the_request_is_written_are_no_answer_to_it() -> None:
     writes, wires, loop = RoundBatches(write_requests), [Wire(), Wire()], asyncio.get_running_loop()
-    request = Request(b"POST / HTTP/1.1\r\n\r\n", b"{}", loop.time() + 1000)
+    request = HttpRequest(b"POST / HTTP/1.1\r\n\r\n", b"{}", loop.time() + 1000)
     connections = [Connection(Deadlines(), writes, lambda _: None, lambda _: None) for _ in wires]
     for connection, wire in zip(connections, wires, strict=True):
         connection.connection_made(wire)
@@ -326,7 +326,7 @@ async def test_nothing_is_sent_once_the_deadline_is_over() -> None:
     wire, connection = Wire(), new_connection()
     connection.connection_made(wire)
     with pytest.raises(TimeoutError):
-        await connection.send(Request(b"POST", b"", asyncio.get_running_loop().time()), Probe())
+        await connection.send(HttpRequest(b"POST", b"", asyncio.get_running_loop().time()), Probe())
     assert not wire.written
     assert wire.is_aborted
 

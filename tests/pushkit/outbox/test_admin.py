@@ -18,7 +18,7 @@ from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
 from pushkit.outbox import attempts, destinations
 from pushkit.outbox.inspection import DeliveryFilter
-from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.storage.database import Database, opened
@@ -78,7 +78,7 @@ class Desk:
         error: str | None = None,
         ago: timedelta = timedelta(0),
     ) -> None:
-        result = Result(
+        result = AttemptResult(
             outcome=outcome,
             status=200 if outcome is Outcome.DELIVERED else 500,
             error=error,
@@ -630,7 +630,7 @@ async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:
     for table in ("pushkit_subscriptions", "pushkit_bodies", "pushkit_attempts"):
         rows = await desk.query(f"SELECT * FROM {table}")  # noqa: S608  # one of these names
         assert len(rows) == 2
-    late = Result(outcome=Outcome.DELIVERED, status=200, started_at=desk.now)
+    late = AttemptResult(outcome=Outcome.DELIVERED, status=200, started_at=desk.now)
     await desk.database.write(attempts.add_late(in_flight, late))
     assert len(await desk.query("SELECT * FROM pushkit_attempts")) == 2
 

@@ -17,7 +17,7 @@ from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
-from receiver.inbox.model import Job
+from receiver.inbox.model import NotificationJob
 from tests.eventually import eventually
 from tests.receiver.storing import claim, store
 
@@ -90,7 +90,7 @@ class House:
         found = await InboxAdmin(self.database).stats()
         return {status.value: count for status, count in found.statuses.items() if count}
 
-    async def claim(self, worker: str) -> list[Job]:
+    async def claim(self, worker: str) -> list[NotificationJob]:
         """Claim a notification for a worker of another process."""
         until = self.now + LEASE
         return await self.database.write(claim(worker, limit=1, now=self.now, until=until))
