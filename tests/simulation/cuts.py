@@ -269,6 +269,14 @@ CUTS = (
         uses(f"{_CLAIMS}.expire", "each.abandoned", "1"),
     ),
     _cut(
+        "alone after deaths",
+        "After two workers died with a queue, its first delivery is handed out alone.",
+        "was handed out after two deaths",
+        uses(
+            f"{_CLAIMS}._lease", "queue.abandoned or queue.group in tried", "queue.group in tried"
+        ),
+    ),
+    _cut(
         "back-off",
         "After a failure the next attempt waits as the schedule says.",
         "the same delivery came",
