@@ -85,7 +85,7 @@ BODY_SHA256 = hashlib.sha256(BODY).hexdigest()
 Pages: TypeAlias = dict[str, Callable[[], str]]
 
 
-def _result(number: int, made_at: datetime, again_at: datetime) -> AttemptResult:
+def _result(number: int, made_at: datetime, next_at: datetime) -> AttemptResult:
     result = AttemptResult(
         outcome=Outcome.DELIVERED,
         status=202,
@@ -95,7 +95,7 @@ def _result(number: int, made_at: datetime, again_at: datetime) -> AttemptResult
     )
     if number % 100 == 99:
         return replace(
-            result, outcome=Outcome.RETRY, status=503, error="status_503", retry_at=again_at
+            result, outcome=Outcome.RETRY, status=503, error="status_503", retry_at=next_at
         )
     if number % 50 == 49:
         error = ("rejected", "gone", "too_old")[number % 3]

@@ -42,7 +42,7 @@ from receiver.inbox.retention import (
 from receiver.registrations import RegistrationStore
 
 if TYPE_CHECKING:
-    from pushkit.telemetry.metrics import Readings
+    from pushkit.telemetry.metrics import Gauges
 
 _BATCH = 100
 # Between two batches, so that other transactions get their turn.
@@ -126,9 +126,9 @@ class InboxAdmin:
         """Return failing callbacks by error: of waiting notifications and the newest dead ones."""
         return await self._database.read(inspection.callback_troubles())
 
-    async def readings(self) -> Readings:
+    async def gauges(self) -> Gauges:
         """Return the inbox's metrics: their time does not grow with finished notifications."""
-        return await read_now(self._database, inspection.readings)
+        return await read_now(self._database, inspection.gauges)
 
     # --- redrive -------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from pushkit.alerts.alerts import Alerts
     from pushkit.schemas import CardSchemas
-    from pushkit.telemetry.metrics import Readings
+    from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import ReceiverMetrics
     from pushkit.telemetry.tracing import Tracing
     from pushkit.threads import ServingThread
@@ -405,18 +405,18 @@ class Receiver(CallbackDecorators):
             ),
         ]
 
-    async def _read(self) -> Readings:
+    async def _read(self) -> Gauges:
         missing = self.trust.missing()
-        readings: dict[str, Mapping[tuple[str, ...], float]] = {
+        gauges: dict[str, Mapping[tuple[str, ...], float]] = {
             "receiver_keys_missing": {(name,): float(name in missing) for name in self.senders},
             "receiver_build_info": {(__version__,): 1.0},
         }
         try:
             async with promptly():
-                readings |= await self.inbox.readings()
+                gauges |= await self.inbox.gauges()
         except StorageError:
-            return readings | {"receiver_database_up": {(): 0.0}}
-        return readings | {"receiver_database_up": {(): 1.0}}
+            return gauges | {"receiver_database_up": {(): 0.0}}
+        return gauges | {"receiver_database_up": {(): 1.0}}
 
     # --- trust ---------------------------------------------------------------------------------
 
@@ -503,7 +503,7 @@ class Receiver(CallbackDecorators):
             )
         )
 
-    async def expect_no_longer(
+    async def unregister(
         self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None
     ) -> int:
         """Withdraw the registrations of a token or a task; return how many there were.
@@ -519,7 +519,7 @@ class Receiver(CallbackDecorators):
         """
         check_each(str | None, token=token, task_id=task_id)
         if token is None and task_id is None:
-            raise ConfigError("expect_no_longer: expected a token or a task_id, found neither")
+            raise ConfigError("unregister: expected a token or a task_id, found neither")
         await self._runtime.ask()
         return await self._database.write(
             self._registrations.unregister(

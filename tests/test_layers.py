@@ -114,6 +114,12 @@ DOORS = {
 
 PACKAGES = ("pushkit", "receiver")
 
+# Words that no identifier has: the field's are decide and classify, snooze, rate, remedy, state,
+# numbers, gauges, handler.
+GONE = {"judge", "judged", "park", "parked", "pace", "mend", "mends", "standing", "standings"} | {
+    "figures", "readings", "edge",
+}  # fmt: skip
+
 # The doors that name their classes alike: what `receive()` and the test kit return, and the two
 # adapters of an SDK, of which an application has one.
 DOORS_OF_ONE_NAME = {"Answer", "PushkitConfigStore", "PushkitNotificationSender"}
@@ -128,6 +134,7 @@ class Module:
     read_with: frozenset[str]  # our modules that it names, also for types or within a function
     private: frozenset[str]  # what it takes of our modules that has an underscore
     classes: tuple[str, ...]  # the names of its classes
+    named: frozenset[str]  # all that it gives a name to, and its own
 
     @property
     def package(self) -> str:
@@ -167,7 +174,20 @@ def read(path: Path) -> Module:
                 read_with.update([of, *(f"{of}.{alias.name}" for alias in node.names)])
                 private.update(each.name for each in node.names if re.match("_[^_]", each.name))
     classes = tuple(node.name for node in nodes if isinstance(node, ast.ClassDef))
-    return Module(path, frozenset(names), frozenset(read_with), frozenset(private), classes)
+    named = frozenset([path.stem, *(name for node in nodes for name in named_by(node))])
+    return Module(path, frozenset(names), frozenset(read_with), frozenset(private), classes, named)
+
+
+def named_by(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case ast.Attribute(attr=name, ctx=ast.Store()):
+            yield name
+        case _:
+            pass
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +249,19 @@ def test_a_name_with_an_underscore_stays_in_its_module(modules: list[Module]) ->
 def test_no_two_classes_have_one_name(modules: list[Module]) -> None:
     counted = Counter(name for module in modules for name in module.classes)
     assert {name for name, number in counted.items() if number > 1} == DOORS_OF_ONE_NAME
+
+
+def test_identifiers_are_the_words_of_the_field(modules: list[Module]) -> None:
+    def words(name: str) -> set[str]:
+        return {word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+    gone = [
+        f"{module.path.relative_to(ROOT)}: {name}"
+        for module in modules
+        for name in sorted(module.named)
+        if words(name) & GONE
+    ]
+    assert gone == []
 
 
 def test_no_files_import_each_other(modules: list[Module]) -> None:

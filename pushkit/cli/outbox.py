@@ -17,7 +17,7 @@ from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import report_document, shown_answer, why_document
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
-from pushkit.outbox.changes import SentAgain, WhyNot
+from pushkit.outbox.changes import Requeued, WhyNot
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.secrets.sealing import SecretKeys
@@ -395,7 +395,7 @@ def errors(*, as_json: bool) -> None:
 
 
 def _print_redriven(
-    redriven: SentAgain, chosen: _Chosen, what: str, state: str, *, dry_run: bool
+    redriven: Requeued, chosen: _Chosen, what: str, state: str, *, dry_run: bool
 ) -> None:
     _print_ids(redriven.ids, what, "pending again", dry_run=dry_run)
     if redriven.ids and not dry_run:

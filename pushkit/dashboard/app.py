@@ -13,7 +13,7 @@ from pushkit.dashboard.documents import Done
 from pushkit.dashboard.pages import OF_DELIVERIES, Pages, filter_of
 from pushkit.dashboard.refused import ConfigRefusals
 from pushkit.keys.source import KeySource
-from pushkit.outbox.changes import Retried, SentAgain
+from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.api import LIMIT
@@ -123,15 +123,15 @@ def dashboard_app(
 def _add_changes(site: Site, outbox: OutboxAdmin) -> None:
     async def redrive(ids: list[str]) -> tuple[Done, str]:
         """Redrive a dead letter."""
-        return _again("redriven", await outbox.redrive(ids))
+        return _requeued("redriven", await outbox.redrive(ids))
 
     async def resend(ids: list[str]) -> tuple[Done, str]:
         """Send a delivered or cancelled delivery again."""
-        return _again("sent again", await outbox.resend(ids))
+        return _requeued("sent again", await outbox.resend(ids))
 
     async def retry(ids: list[str]) -> tuple[Done, str]:
         """Attempt a pending delivery now."""
-        return _again("tried now", await outbox.retry_now(ids))
+        return _requeued("tried now", await outbox.retry_now(ids))
 
     async def cancel(ids: list[str]) -> tuple[Done, str]:
         """Cancel a pending delivery."""
@@ -142,7 +142,7 @@ def _add_changes(site: Site, outbox: OutboxAdmin) -> None:
     async def redrive_all(request: PageRequest) -> FormResult:
         query = fields_of(request, OF_DELIVERIES)
         found = await outbox.redrive(filter_of(DeliveryFilter, OF_DELIVERIES, query))
-        done, said = _again("redriven", found)
+        done, said = _requeued("redriven", found)
         return FormResult(done.ids, said, "/deliveries", query)
 
     site.change("/deliveries/redrive-all", "redrive-all", redrive_all, OF_DELIVERIES)
@@ -180,7 +180,7 @@ def _found_by(wanted: str) -> str:
     return f"/deliveries?{urlencode({'origin' if '://' in wanted else 'task': wanted})}"
 
 
-def _again(done: str, found: SentAgain | Retried) -> tuple[Done, str]:
+def _requeued(done: str, found: Requeued | Retried) -> tuple[Done, str]:
     return _result(done, found.ids, {why.value: n for why, n in found.reasons.items()})
 
 

@@ -30,7 +30,7 @@ from pushkit.outbox.browsing import (
     finished_since,
     outbox_stats,
 )
-from pushkit.outbox.changes import Retried, SentAgain
+from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import (
     DeliveryFilter,
@@ -47,7 +47,7 @@ from pushkit.storage.paging import MOST_COUNTED, Page
 from pushkit.storage.script import Script
 from pushkit.subscriptions import store as subscriptions
 
-D = TypeVar("D", SentAgain, Retried)
+D = TypeVar("D", Requeued, Retried)
 T = TypeVar("T")
 
 _log = logging.getLogger("pushkit.delivery")
@@ -56,7 +56,7 @@ _BATCH = 200
 _BREAKER = BreakerPolicy()
 # Between two batches, so that other transactions get their turn.
 _PAUSE = timedelta(milliseconds=20)
-_SENT_AGAIN = (DeliveryState.DELIVERED, DeliveryState.CANCELLED)
+_RESENDABLE = (DeliveryState.DELIVERED, DeliveryState.CANCELLED)
 
 
 class Erased(NamedTuple):
@@ -202,19 +202,19 @@ class OutboxAdmin(Admin):
 
     async def redrive(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
-    ) -> SentAgain:
+    ) -> Requeued:
         """Redrive dead letters, by id or by filter; with `dry_run`, only return which ones.
 
         They keep id and `seq`, start with no attempts and a new age, and go ahead of pending
         deliveries. A webhook may get one again that it has, if its answer was lost.
         """
         chosen = self._chosen(wanted, DeliveryState.DEAD)
-        send = functools.partial(changes.send_again, states=(DeliveryState.DEAD,))
-        return await self._send(OutboxChange.REDRIVEN, chosen, send, SentAgain(), dry_run=dry_run)
+        send = functools.partial(changes.requeue, states=(DeliveryState.DEAD,))
+        return await self._send(OutboxChange.REDRIVEN, chosen, send, Requeued(), dry_run=dry_run)
 
     async def resend(
         self, wanted: Sequence[str] | DeliveryFilter, *, from_seq: int = 1, dry_run: bool = False
-    ) -> SentAgain:
+    ) -> Requeued:
         """Send delivered or cancelled ones again; with `dry_run`, only return which ones.
 
         This is for a receiver that lost its data (others know the ids, and do nothing), and for
@@ -229,16 +229,16 @@ class OutboxAdmin(Admin):
         Raises:
             ConfigError: The filter is for another state.
         """
-        states: Sequence[DeliveryState] = _SENT_AGAIN
+        states: Sequence[DeliveryState] = _RESENDABLE
         if isinstance(wanted, DeliveryFilter):
             states = (wanted.state or DeliveryState.DELIVERED,)
-            if states[0] not in _SENT_AGAIN:
+            if states[0] not in _RESENDABLE:
                 raise ConfigError(
                     f"resend: found state {states[0]}, expected delivered or cancelled"
                 )
         chosen = self._chosen(wanted, states[0], from_seq)
-        send = functools.partial(changes.send_again, states=states)
-        return await self._send(OutboxChange.RESENT, chosen, send, SentAgain(), dry_run=dry_run)
+        send = functools.partial(changes.requeue, states=states)
+        return await self._send(OutboxChange.RESENT, chosen, send, Requeued(), dry_run=dry_run)
 
     async def retry_now(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
@@ -287,7 +287,7 @@ class OutboxAdmin(Admin):
     async def states(self, ids: Sequence[str]) -> dict[str, DeliveryState]:
         """Return the states of deliveries by id; unknown ids are left out."""
         check_list("ids", ids)
-        found = await self._database.read(changes.standings(ids))
+        found = await self._database.read(changes.current_deliveries(ids))
         return {delivery_id: each.state for delivery_id, each in found.items()}
 
     async def _chosen(

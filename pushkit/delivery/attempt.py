@@ -23,7 +23,7 @@ from pushkit.delivery.answers import (
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.route import Route, Routes
-from pushkit.delivery.signatures import RoundSigner, signed_headers, signing_of
+from pushkit.delivery.signatures import BatchSigner, signed_headers, signing_of
 from pushkit.errors import (
     AddressRefusedError,
     AnswerTimeoutError,
@@ -137,7 +137,7 @@ class Attempt:
     tracing: Tracing | None  # makes a span of each attempt; None for no spans
     # Logs faults of this side, once a minute for each kind.
     faults: RepeatedLog = field(default_factory=lambda: RepeatedLog(_log))
-    signer: RoundSigner = field(default_factory=RoundSigner)
+    signer: BatchSigner = field(default_factory=BatchSigner)
     # The `kid` of the key that signed last, by algorithm.
     signed_with: dict[Algorithm, str] = field(default_factory=dict)
 
@@ -175,8 +175,8 @@ class Attempt:
                 _explained(exc),
                 extra={"code": code, "delivery_id": delivery.id},
             )
-            again_at = self.clock() + after_faults(delivery.faults + 1)
-            return AttemptResult(outcome=Outcome.LOCAL_FAULT, error=code, retry_at=again_at)
+            next_at = self.clock() + after_faults(delivery.faults + 1)
+            return AttemptResult(outcome=Outcome.LOCAL_FAULT, error=code, retry_at=next_at)
 
     async def _make_traced(
         self, tracing: Tracing, delivery: Delivery, to: StoredSubscription | Route, refusals: int

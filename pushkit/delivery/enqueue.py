@@ -21,7 +21,7 @@ from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey, StoredDelivery, TaskKey, find_enqueued
-from pushkit.outbox.model import NewDelivery, StatusMark, new_delivery_ids
+from pushkit.outbox.model import NewDelivery, StatusContent, new_delivery_ids
 from pushkit.queue.rules import Handed
 from pushkit.queue.runner import seconds
 from pushkit.record import field, record
@@ -277,7 +277,7 @@ class _Transaction:
             if missing:
                 return missing
         bodies.remember(versions)
-        status = _status_mark(update)
+        status = _status_content(update)
         added, refused, notice.some_wait = list[NewDelivery](), [], False
         for queue in without:
             recipient = queue.recipient
@@ -322,7 +322,7 @@ class _Transaction:
         return (yield from place(queue.row, body, join, interval=interval, now=now))
 
     def _add(
-        self, queue: OpenQueue, to: Place, notice: Notice, status: StatusMark | None
+        self, queue: OpenQueue, to: Place, notice: Notice, status: StatusContent | None
     ) -> NewDelivery:
         """Add an update to a queue, and hand it to the worker's memory if that is allowed."""
         worker, recipient, body = notice.worker, queue.recipient, to.body
@@ -383,7 +383,7 @@ class _Transaction:
         if enqueuer.options.coalesce:
             dropped = yield from outbox.supersede(
                 queue.row,
-                by_new_status=_status_mark(notice.bodies.update) is not None,
+                by_new_status=_status_content(notice.bodies.update) is not None,
                 now=self._now,
             )
             if dropped:  # at least one leaves for the one that is added, however full it is
@@ -451,7 +451,7 @@ def _notified(stored: list[StoredDelivery | NewDelivery]) -> tuple[NotifiedDeliv
     )
 
 
-def _status_mark(update: AnyUpdate) -> StatusMark | None:
+def _status_content(update: AnyUpdate) -> StatusContent | None:
     if update.kind in (UpdateKind.ARTIFACT_UPDATE, UpdateKind.MESSAGE):
         return None
-    return StatusMark.BARE if update.is_bare else StatusMark.FULL
+    return StatusContent.BARE if update.is_bare else StatusContent.FULL

@@ -30,8 +30,8 @@ from pushkit.subscriptions.model import OUTBOX
 _LAST_WRITES = 1.0  # seconds for the transactions that run when the worker ends
 _ANSWERS = {
     Outcome.DELIVERED: Consequence.ACKNOWLEDGED,
-    Outcome.RETRY: Consequence.AGAIN,
-    Outcome.LOCAL_FAULT: Consequence.AGAIN,
+    Outcome.RETRY: Consequence.RETRY,
+    Outcome.LOCAL_FAULT: Consequence.RETRY,
     Outcome.DEAD: Consequence.FINISHED,
     Outcome.GONE: Consequence.FINISHED,
 }
@@ -143,14 +143,14 @@ class Worker(QueueWorker[DeliveryJob]):
             delivery = deliveries[job.id]
             retry_at: int | None = job.not_before
             if deaths:
-                again_at = next_attempt(
+                next_at = next_attempt(
                     self._options.retry,
                     attempts=delivery.attempts + 1,
                     since=delivery.age_from,
                     now=moment,
                 )
                 soon = to_micros(moment + after_faults(deaths))
-                retry_at = None if again_at is None else min(to_micros(again_at), soon)
+                retry_at = None if next_at is None else min(to_micros(next_at), soon)
             yield from lose(job.id, error, counts=deaths > 0, retry_at=retry_at, now=now)
 
     async def attempt(self, job: DeliveryJob) -> Consequence:

@@ -19,7 +19,7 @@ from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
 from pushkit.record import field, record
 from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.rounds import RoundBatches
+from pushkit.scheduling.iteration_batches import IterationBatches
 from pushkit.timing import Timing
 from pushkit.webhook import Headers
 
@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self,
         deadlines: Deadlines,  # the timer that all connections share
         # Where requests are added to be written by `write_requests`, shared as well.
-        writes: RoundBatches[tuple[Connection, Sequence[bytes]]],
+        writes: IterationBatches[tuple[Connection, Sequence[bytes]]],
         on_idle: Callable[[Connection], None],  # called when another request may be sent
         on_closed: Callable[[Connection], None],  # called once, when no more may be sent
     ) -> None:

@@ -41,7 +41,7 @@ _SPECIAL_SUFFIXES = (
 # fmt: on
 
 
-class Judged(NamedTuple):
+class Decided(NamedTuple):
     """A decision and its subject."""
 
     decision: UrlDecision
@@ -92,7 +92,7 @@ class DestinationRules:
     refused_networks: Sequence[str] = ()
     allow_domains: Sequence[str] = ()
     allow_networks: Sequence[str] = ()
-    on_decision: Callable[[Judged], None] | None = None
+    on_decision: Callable[[Decided], None] | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -135,7 +135,7 @@ class DestinationPolicy:
         )
         self._on_decision = rules.on_decision
         # A decision on a URL does not change, and the few in use are judged at every attempt.
-        self._decide = functools.lru_cache(maxsize=4096)(self.judge_url)
+        self._decide = functools.lru_cache(maxsize=4096)(self.decide_on_url)
 
     @classmethod
     def naming(cls, *urls: str) -> Self:
@@ -166,10 +166,10 @@ class DestinationPolicy:
         try:
             url = Url.parse(text)
         except InvalidUrlError as exc:
-            self.report(Judged(decision=UrlDecision.NOT_A_URL))
+            self.report(Decided(decision=UrlDecision.NOT_A_URL))
             raise DestinationRefusedError(str(exc), decision=UrlDecision.NOT_A_URL) from exc
         decision = self._decide(url)
-        self.report(Judged(decision=decision, host=url.host, port=url.port))
+        self.report(Decided(decision=decision, host=url.host, port=url.port))
         if decision.is_refusal:
             expected = ""
             if decision is UrlDecision.PORT:
@@ -182,7 +182,7 @@ class DestinationPolicy:
             )
         return Destination(url=url, allowed_by_name=decision is UrlDecision.NAMED)
 
-    def judge_url(self, url: Url) -> UrlDecision:
+    def decide_on_url(self, url: Url) -> UrlDecision:
         """Decide on a URL without its addresses."""
         if self.allows_by_name(url):
             return UrlDecision.NAMED
@@ -190,11 +190,11 @@ class DestinationPolicy:
             return UrlDecision.NOT_HTTPS
         if url.port not in self._ports:
             return UrlDecision.PORT
-        decision = self._judge_host(url.host)
+        decision = self._decide_on_host(url.host)
         listed = not self._domains or any(_is_within(url.host, each) for each in self._domains)
         return decision if listed or decision.is_refusal else UrlDecision.OTHER_DOMAIN
 
-    def judge_address(self, text: str) -> UrlDecision:
+    def decide_on_address(self, text: str) -> UrlDecision:
         """Decide on an address that is about to be dialled."""
         address = parse_address(text)
         if address is None:
@@ -223,16 +223,16 @@ class DestinationPolicy:
         """
         return not self._is_of_urls or host_is_loopback(host)
 
-    def report(self, judged: Judged) -> None:
+    def report(self, decided: Decided) -> None:
         """Call the operator's `on_decision` with a decision."""
         if self._on_decision is None:
             return
         try:
-            self._on_decision(judged)
+            self._on_decision(decided)
         except Exception:  # noqa: BLE001  # the decision is valid all the same
             _log.exception("on_decision failed")
 
-    def _judge_host(self, host: str) -> UrlDecision:
+    def _decide_on_host(self, host: str) -> UrlDecision:
         labels = host.split(".")
         if ":" in host or _ENDS_IN_NUMBER.search(host):
             return UrlDecision.LITERAL_ADDRESS
@@ -248,7 +248,7 @@ class DestinationPolicy:
 
     def _parse_domain(self, entry: str) -> str:
         domain = entry.lower().removesuffix(".")
-        if self._judge_host(domain.removeprefix("*.")).is_refusal:
+        if self._decide_on_host(domain.removeprefix("*.")).is_refusal:
             raise ConfigError(
                 f"domains: {entry!r}: expected a public name or one within allow_domains,"
                 " with or without *. before it"

@@ -34,7 +34,7 @@ from pushkit.storage.paging import (
 from pushkit.storage.script import Script, SqlValue, Statement, count, moment_or_none, to_micros
 
 if TYPE_CHECKING:
-    from pushkit.telemetry.metrics import Readings
+    from pushkit.telemetry.metrics import Gauges
 
 _MOST_FINISHED = 2000
 _MOST_ERRORS = 500
@@ -270,7 +270,7 @@ def _due_since(now: datetime) -> Script[datetime | None]:
     return moment_or_none(rows[0]["moment"])
 
 
-def outbox_readings(now: datetime, *, breaker_opens_at: int) -> Script[Readings]:
+def outbox_gauges(now: datetime, *, breaker_opens_at: int) -> Script[Gauges]:
     """Return the outbox's metrics.
 
     Args:

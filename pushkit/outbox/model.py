@@ -17,7 +17,7 @@ from pushkit.timing import Timing
 _MOST_RANDOM: Final = 2**80
 
 
-class StatusMark(StrEnum):
+class StatusContent(StrEnum):
     """How much a delivery says about its task's status."""
 
     BARE = "bare"
@@ -106,7 +106,7 @@ def delivery_of(row: Row) -> Delivery:
 class NewDelivery(Delivery):
     """A delivery to be stored."""
 
-    status: StatusMark | None = None  # what it says about the task's status, if anything
+    status: StatusContent | None = None  # what it says about the task's status, if anything
     idempotency_key: str | None = None  # the caller's key, if any
     update_sha256: str | None = None  # the digest of the update that the key stands for
     waits: bool = False  # it may be joined with a newer one until a worker has it

@@ -42,7 +42,7 @@ class Consequence(Enum):
 
     ACKNOWLEDGED = "acknowledged"  # the next one may begin before it is settled
     FINISHED = "finished"  # given up: the next one may begin once it is settled
-    AGAIN = "again"  # it stays the first: the queue is released until it is due
+    RETRY = "retry"  # it stays the first: the queue is released until it is due
 
 
 class Ask(NamedTuple):
@@ -135,7 +135,7 @@ class HeldQueue(Generic[J]):
         self.current = None
         if answer is not Consequence.ACKNOWLEDGED:
             self.must_settle = True
-        if answer is Consequence.AGAIN:
+        if answer is Consequence.RETRY:
             self.stops = True
 
     def ask(self) -> Ask:

@@ -68,10 +68,10 @@ _MOST_AHEAD: Final = 32  # times as many queues as are called back at once
 _ANSWERS: Final = {
     CallbackOutcome.DONE: Consequence.ACKNOWLEDGED,
     CallbackOutcome.UNMATCHED: Consequence.ACKNOWLEDGED,
-    CallbackOutcome.FAILED: Consequence.AGAIN,
+    CallbackOutcome.FAILED: Consequence.RETRY,
     CallbackOutcome.DEAD: Consequence.FINISHED,
-    CallbackOutcome.PUT_OFF: Consequence.AGAIN,
-    CallbackOutcome.LOST: Consequence.AGAIN,
+    CallbackOutcome.PUT_OFF: Consequence.RETRY,
+    CallbackOutcome.LOST: Consequence.RETRY,
 }
 
 

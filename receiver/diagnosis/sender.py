@@ -40,8 +40,8 @@ _MOST_TAKEN: Final = 16 * 1024 * 1024
 _BODY: Final = b"OK"
 _UNSENT: Final = "an agent may take configs and have no sender: /readyz of a pushkit agent says so"
 
-Judgement = tuple[CheckOutcome, tuple[str, ...]]
-_Judge = Callable[[Sequence[Visit], float], Judgement]
+Conclusion = tuple[CheckOutcome, tuple[str, ...]]
+_Conclude = Callable[[Sequence[Visit], float], Conclusion]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Scenario:
     script: Script  # what the webhook does
     # Returns the outcome, from the visits (at least one), and from the seconds that they were
     # watched since the first.
-    judge: _Judge
+    conclude: _Conclude
 
 
 # --- what the webhook does ------------------------------------------------------------------------
@@ -89,16 +89,16 @@ async def _floods(connection: VisitConnection) -> None:
 # --- how the sender must react --------------------------------------------------------------------
 
 
-def _passed_unless(*faults: str) -> Judgement:
+def _passed_unless(*faults: str) -> Conclusion:
     found = tuple(fault for fault in faults if fault)
     return (CheckOutcome.FAILED if found else CheckOutcome.PASSED), found
 
 
-def _once(visits: Sequence[Visit], _watched: float) -> Judgement:
+def _once(visits: Sequence[Visit], _watched: float) -> Conclusion:
     return _passed_unless(_repeated(visits), _unsigned(visits[0]))
 
 
-def _again(visits: Sequence[Visit], watched: float) -> Judgement:
+def _again(visits: Sequence[Visit], watched: float) -> Conclusion:
     """Check that the sender retries: the same bytes and id, after a pause."""
     if len(visits) == 1:
         return CheckOutcome.UNSEEN, (f"no retry within {watched:.0f} s: raise --patience",)
@@ -114,7 +114,7 @@ def _again(visits: Sequence[Visit], watched: float) -> Judgement:
     )
 
 
-def _waits(visits: Sequence[Visit], watched: float) -> Judgement:
+def _waits(visits: Sequence[Visit], watched: float) -> Conclusion:
     if len(visits) == 1 and watched < _RETRY_AFTER + _EARLY:
         return CheckOutcome.UNSEEN, (f"watched for {watched:.0f} s only: raise --patience",)
     early = [visit for visit in visits[1:] if visit.at - visits[0].at < _RETRY_AFTER - _EARLY]
@@ -124,17 +124,17 @@ def _waits(visits: Sequence[Visit], watched: float) -> Judgement:
     )
 
 
-def _never_again(visits: Sequence[Visit], _watched: float) -> Judgement:
+def _never_again(visits: Sequence[Visit], _watched: float) -> Conclusion:
     more = len(visits) - 1
     return _passed_unless(f"{more} more requests after the 410, expected none" if more else "")
 
 
-def _stays(visits: Sequence[Visit], _watched: float) -> Judgement:
+def _stays(visits: Sequence[Visit], _watched: float) -> Conclusion:
     landed = [visit for visit in visits if visit.request.target.startswith(LANDED)]
     return _passed_unless("it followed the redirect" if landed else "")
 
 
-def _gives_up(visits: Sequence[Visit], watched: float) -> Judgement:
+def _gives_up(visits: Sequence[Visit], watched: float) -> Conclusion:
     stayed = visits[0].stayed
     if stayed is None and watched < _LONGEST_WAIT:
         return CheckOutcome.UNSEEN, (f"it still waits after {watched:.0f} s: raise --patience",)
@@ -143,11 +143,11 @@ def _gives_up(visits: Sequence[Visit], watched: float) -> Judgement:
     return _passed_unless()
 
 
-def _lets_go(visits: Sequence[Visit], watched: float) -> Judgement:
+def _lets_go(visits: Sequence[Visit], watched: float) -> Conclusion:
     """Check that the sender closes the connection soon, and counts the 2xx as an acceptance."""
-    judged, details = _gives_up(visits, watched)
-    if judged is not CheckOutcome.PASSED:
-        return judged, details
+    outcome, details = _gives_up(visits, watched)
+    if outcome is not CheckOutcome.PASSED:
+        return outcome, details
     taken = visits[0].taken
     return _passed_unless(
         _repeated(visits),
@@ -278,7 +278,7 @@ async def examine_sender(
         await asyncio.sleep(patience.total_seconds())
         held = await expected() if expected else None
         for name, url in urls.items():
-            result = _judged(name, sink, driven=driven)
+            result = _concluded(name, sink, driven=driven)
             visits = sink.visits.get(f"/{name}", ())
             base = url.removesuffix(f"/{name}")
             if held and (wrong := fault(visits, held, url=base, opened=opened)):
@@ -287,7 +287,7 @@ async def examine_sender(
             yield result
 
 
-def _judged(name: str, sink: Sink, *, driven: bool) -> Examined:
+def _concluded(name: str, sink: Sink, *, driven: bool) -> Examined:
     scenario = SCENARIOS[name]
     visits = [*sink.visits.get(f"/{name}", ())]
     if name == "redirect":
@@ -296,7 +296,7 @@ def _judged(name: str, sink: Sink, *, driven: bool) -> Examined:
         outcome = CheckOutcome.FAILED if driven else CheckOutcome.UNSEEN
         details: tuple[str, ...] = (f"no request arrived within {sink.elapsed():.0f} s", _UNSENT)
     else:
-        outcome, details = scenario.judge(visits, sink.elapsed() - visits[0].at)
+        outcome, details = scenario.conclude(visits, sink.elapsed() - visits[0].at)
     return Examined(check=name, promise=scenario.promise, outcome=outcome, details=details)
 
 

@@ -40,7 +40,7 @@ from receiver.inbox.queues import INBOX, task_of
 from receiver.inbox.store import IS_IN_PROGRESS, STATUS, UNFINISHED
 
 if TYPE_CHECKING:
-    from pushkit.telemetry.metrics import Readings
+    from pushkit.telemetry.metrics import Gauges
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,7 @@ def queues(*, after: str | None, limit: int) -> Script[list[InboxQueue]]:
     return list_queues(INBOX, read, "q.owner AS sender", after=after, limit=limit)
 
 
-def readings(now: datetime) -> Script[Readings]:
+def gauges(now: datetime) -> Script[Gauges]:
     """Return the inbox's metrics."""
     counts = yield from _counts(MOST_COUNTED)
     since = yield from _oldest(MOST_COUNTED)

@@ -37,7 +37,7 @@ from pushkit.terminal.output import document, in_a_line
 from receiver.diagnosis.report import said_of, step_lines
 from receiver.forwards import FORWARD_TIMEOUT
 from receiver.limits import ConnectionLimits
-from receiver.listening.edge import Arrival, ListeningEdge
+from receiver.listening.handler import Arrival, ListeningHandler
 from receiver.listening.trusting import AcceptedSignatures, Trusting
 from receiver.receiver import Receiver
 from receiver.serving.server import HttpServer
@@ -88,9 +88,9 @@ async def listening(
     )
     trusting.watch(receiver)
     output = _Output(options, receiver)
-    edge = ListeningEdge(receiver, trusting, output.show)
+    handler = ListeningHandler(receiver, trusting, output.show)
     server = HttpServer(
-        edge.handle,
+        handler.handle,
         limits=_LIMITS,
         is_proxy=receiver.handler.peers.is_proxy,
         max_head_bytes=receiver.handler.limits.max_header_bytes,

@@ -449,7 +449,7 @@ def _bit(seq: int) -> int:
 
 _ANSWERS = {
     Outcome.DELIVERED: Consequence.ACKNOWLEDGED,
-    Outcome.RETRY: Consequence.AGAIN,
+    Outcome.RETRY: Consequence.RETRY,
     Outcome.DEAD: Consequence.FINISHED,
     Outcome.GONE: Consequence.FINISHED,
 }

@@ -152,7 +152,7 @@ class Toy:
             return Reply(kept=False)
         jobs = self.pending[ask.id]
         for job in ask.results:
-            if job in jobs and self.outcomes[job] is not Consequence.AGAIN:
+            if job in jobs and self.outcomes[job] is not Consequence.RETRY:
                 jobs.remove(job)
         more = [job for job in jobs if job.seq not in ask.has][: ask.more]
         if ask.id in self.stopped:

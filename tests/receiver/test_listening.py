@@ -36,7 +36,7 @@ from pushkit.net.transport import Transport
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.url import Url
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.listening.edge import steps_of
+from receiver.listening.handler import steps_of
 from receiver.listening.listener import Listening, listening
 from receiver.listening.trusting import TRIAL_ISSUER, AcceptedSignatures
 from receiver.options import Schemes

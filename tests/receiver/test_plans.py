@@ -51,7 +51,7 @@ async def test_no_statement_scans_a_whole_table(
 
     await eventually(lambda: len(called) == 2)
     await receiver.wait("task-1", until=lambda _: True)
-    await receiver.expect_no_longer("agent", token=replacing)
+    await receiver.unregister("agent", token=replacing)
     await receiver.inbox.redrive(InboxFilter())
     await receiver.inbox.retain(InboxRetention(done=timedelta(days=1), dead=timedelta(days=1)))
     await receiver.inbox.purge(max_done=1)

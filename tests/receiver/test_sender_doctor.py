@@ -212,7 +212,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("scenario", "visits", "says"), WRONG)
 def test_a_faulty_sender_is_reported(scenario: str, visits: list[Visit], says: str) -> None:
-    outcome, details = SCENARIOS[scenario].judge(visits, 60.0)
+    outcome, details = SCENARIOS[scenario].conclude(visits, 60.0)
     assert outcome is CheckOutcome.FAILED
     assert says in details[0]
 
@@ -223,7 +223,7 @@ def test_a_faulty_sender_is_reported(scenario: str, visits: list[Visit], says: s
 def test_a_scenario_that_was_not_watched_for_long_enough_is_unseen(
     scenario: str, watched: float
 ) -> None:
-    outcome, details = SCENARIOS[scenario].judge([visit(0)], watched)
+    outcome, details = SCENARIOS[scenario].conclude([visit(0)], watched)
     assert outcome is CheckOutcome.UNSEEN
     assert "--patience" in details[0]
 

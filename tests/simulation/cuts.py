@@ -165,7 +165,7 @@ CUTS = (
         "many destinations",
         "Many destinations of one owner do not delay other owners.",
         _UNFAIR,
-        answers(f"{_CLAIMS}._round", "is_all", "True"),
+        answers(f"{_CLAIMS}._first_queues", "is_all", "True"),
     ),
     _cut(
         "reserved quota",
@@ -196,7 +196,7 @@ CUTS = (
         "failure goes first",
         "After a failure its queue is released: the same delivery is the next.",
         ("overtook", "came after seq"),
-        answers(f"{_HELD}:HeldQueue.answer", "AGAIN", "False"),
+        answers(f"{_HELD}:HeldQueue.answer", "RETRY", "False"),
     ),
     _cut(
         "memory without gaps",
@@ -537,7 +537,7 @@ CUTS = (
         "id conflict at once",
         "Of two bodies that come under one id at the same moment, one is refused.",
         ("was answered 200", "accepted two bodies of one id"),
-        answers(f"{_ACCEPTING}:Acceptance._judge_copies", "_hash_of", "False"),
+        answers(f"{_ACCEPTING}:Acceptance._decide_on_copies", "_hash_of", "False"),
     ),
     _cut(
         "id conflict in the inbox",

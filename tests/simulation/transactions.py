@@ -25,7 +25,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox import changes
 from pushkit.outbox import retention as outbox_retention
 from pushkit.outbox import store as outbox
-from pushkit.outbox.model import AttemptResult, StatusMark
+from pushkit.outbox.model import AttemptResult, StatusContent
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import leased_deliveries, lose
 from pushkit.queue import held
@@ -60,7 +60,7 @@ _PROBATION_FROM = 2
 _CALLED_AGAIN = RetryPolicy(wait=wait_fixed(5), stop=stop_after_attempt(2))
 _TRIED = {
     Outcome.DELIVERED: (204, None, held.Consequence.ACKNOWLEDGED),
-    Outcome.RETRY: (500, "status_500", held.Consequence.AGAIN),
+    Outcome.RETRY: (500, "status_500", held.Consequence.RETRY),
     Outcome.DEAD: (400, "rejected", held.Consequence.FINISHED),
     Outcome.GONE: (410, "gone", held.Consequence.FINISHED),
 }
@@ -168,7 +168,7 @@ def _store(
                 f"dlv_{queue.recipient.id}_{queue.row.last_seq + 1}{mark}",
                 b"{}",
                 now=now + timedelta(microseconds=number),  # no two queues are due at one moment
-                status=StatusMark.BARE,
+                status=StatusContent.BARE,
                 worker=worker,
                 until=to_micros(now + _LEASE),
                 probation_from=_PROBATION_FROM,
@@ -365,7 +365,7 @@ def _retry(chance: random.Random, _number: int) -> Make:
 def _redrive(chance: random.Random, _number: int) -> Make:
     ids = _ids(chance)
     states = (DeliveryState.DEAD, DeliveryState.CANCELLED)
-    return lambda memory: _sent(changes.send_again(memory.database, ids, states))  # type: ignore[arg-type]  # a stub
+    return lambda memory: _sent(changes.requeue(memory.database, ids, states))  # type: ignore[arg-type]  # a stub
 
 
 def _sent(script: Script[Any]) -> Script[Callable[[], object]]:
@@ -572,8 +572,8 @@ def _lose_notifications(lost: Sequence[tuple[PendingJob, str, int]], now: int) -
 _CALLED = {
     inbox_model.CallbackOutcome.DONE: held.Consequence.ACKNOWLEDGED,
     inbox_model.CallbackOutcome.UNMATCHED: held.Consequence.ACKNOWLEDGED,
-    inbox_model.CallbackOutcome.FAILED: held.Consequence.AGAIN,
-    inbox_model.CallbackOutcome.PUT_OFF: held.Consequence.AGAIN,
+    inbox_model.CallbackOutcome.FAILED: held.Consequence.RETRY,
+    inbox_model.CallbackOutcome.PUT_OFF: held.Consequence.RETRY,
     inbox_model.CallbackOutcome.DEAD: held.Consequence.FINISHED,
 }
 

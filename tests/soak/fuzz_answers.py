@@ -25,7 +25,7 @@ from pushkit.net.connection import Connection, HttpAnswer, HttpRequest, write_re
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
 from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.rounds import RoundBatches
+from pushkit.scheduling.iteration_batches import IterationBatches
 
 __all__ = ["FuzzFailedError", "Wire", "fuzz", "hear"]
 
@@ -219,7 +219,7 @@ def _split(chance: random.Random, said: bytes) -> list[bytes]:
     return [said[a:b] for a, b in zip([0, *cuts], [*cuts, len(said)], strict=True) if a < b]
 
 
-class _AtOnce(RoundBatches[tuple[Connection, Sequence[bytes]]]):
+class _AtOnce(IterationBatches[tuple[Connection, Sequence[bytes]]]):
     """Each request has a round of its own, of an event loop that does not run here."""
 
     def add(self, item: tuple[Connection, Sequence[bytes]]) -> None:

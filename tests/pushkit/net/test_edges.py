@@ -123,10 +123,10 @@ def test_networks_narrow_down_and_refused_ones_go_first() -> None:
     rules = DestinationRules(networks=["8.8.8.0/24"], refused_networks=["8.8.8.128/25"])
     policy = DestinationPolicy(rules=rules)
 
-    assert policy.judge_address("8.8.8.127") is UrlDecision.PUBLIC
-    assert policy.judge_address("8.8.8.128") is UrlDecision.REFUSED_NETWORK
-    assert policy.judge_address("8.8.9.0") is UrlDecision.OTHER_NETWORK
-    assert policy.judge_address("10.0.0.1") is UrlDecision.NOT_PUBLIC
+    assert policy.decide_on_address("8.8.8.127") is UrlDecision.PUBLIC
+    assert policy.decide_on_address("8.8.8.128") is UrlDecision.REFUSED_NETWORK
+    assert policy.decide_on_address("8.8.9.0") is UrlDecision.OTHER_NETWORK
+    assert policy.decide_on_address("10.0.0.1") is UrlDecision.NOT_PUBLIC
 
 
 @pytest.mark.parametrize(("octets", "read"), [(65536, True), (65537, False)])

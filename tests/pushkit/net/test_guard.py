@@ -41,8 +41,8 @@ PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 class Relaxed(DestinationPolicy):
     """A policy that allows http and any port, with all other rules."""
 
-    def judge_url(self, url: Url) -> UrlDecision:
-        return super().judge_url(replace(url, scheme="https", port=443))
+    def decide_on_url(self, url: Url) -> UrlDecision:
+        return super().decide_on_url(replace(url, scheme="https", port=443))
 
 
 class Naive(DestinationPolicy):
@@ -63,7 +63,7 @@ class Naive(DestinationPolicy):
 class Nothing(Naive):
     """A policy without any rule on addresses, too."""
 
-    def judge_address(self, text: str) -> UrlDecision:
+    def decide_on_address(self, text: str) -> UrlDecision:
         del text
         return UrlDecision.PUBLIC
 

@@ -25,7 +25,7 @@ from pushkit.errors import (
 )
 from pushkit.net import dialling
 from pushkit.net.connection import HttpAnswer
-from pushkit.net.destination import DestinationPolicy, Judged
+from pushkit.net.destination import Decided, DestinationPolicy
 from pushkit.net.guard import Guard
 from pushkit.net.transport import Transport
 from tests.eventually import PATIENT
@@ -131,7 +131,7 @@ def test_domains_narrow_down_what_is_opened() -> None:
 def test_a_network_is_open_from_its_first_address_to_its_last(
     address: str, decision: UrlDecision
 ) -> None:
-    assert DestinationPolicy(rules=INTRANET).judge_address(address) is decision
+    assert DestinationPolicy(rules=INTRANET).decide_on_address(address) is decision
 
 
 CLOSED = [
@@ -209,7 +209,7 @@ def test_networks_narrow_down_what_is_opened(
         networks=rules.networks,
         refused_networks=rules.refused_networks,
     )
-    assert DestinationPolicy(rules=opened).judge_address("10.1.9.1") is decision
+    assert DestinationPolicy(rules=opened).decide_on_address("10.1.9.1") is decision
 
 
 async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(
@@ -324,7 +324,7 @@ def test_the_page_lists_each_decision_by_its_value() -> None:
 async def test_every_decision_is_reported_with_its_subject(
     network: Network, make_transport: MakeTransport
 ) -> None:
-    heard: list[Judged] = []
+    heard: list[Decided] = []
     rules = DestinationRules(
         allow_domains=["corp.example"], allow_networks=["10.1.0.0/16"], on_decision=heard.append
     )
@@ -340,13 +340,13 @@ async def test_every_decision_is_reported_with_its_subject(
         with pytest.raises(TransportError):
             await transport.post(destination, [], b"{}", timeout=PATIENT)
     assert heard == [
-        Judged(decision=UrlDecision.NOT_A_URL),
-        Judged(decision=UrlDecision.SPECIAL_NAME, host="evilcorp.example", port=443),
-        Judged(decision=UrlDecision.NAMED, host="::1", port=8080),
-        Judged(decision=UrlDecision.INTRANET, host=HOOKS, port=443),
-        Judged(decision=UrlDecision.INTRANET, host=HOOKS, port=443, address="10.1.0.5"),
-        Judged(decision=UrlDecision.INTRANET, port=443, address="10.1.0.5"),
-        Judged(decision=UrlDecision.NOT_PUBLIC, host=HOOKS, port=443, address="10.2.0.1"),
+        Decided(decision=UrlDecision.NOT_A_URL),
+        Decided(decision=UrlDecision.SPECIAL_NAME, host="evilcorp.example", port=443),
+        Decided(decision=UrlDecision.NAMED, host="::1", port=8080),
+        Decided(decision=UrlDecision.INTRANET, host=HOOKS, port=443),
+        Decided(decision=UrlDecision.INTRANET, host=HOOKS, port=443, address="10.1.0.5"),
+        Decided(decision=UrlDecision.INTRANET, port=443, address="10.1.0.5"),
+        Decided(decision=UrlDecision.NOT_PUBLIC, host=HOOKS, port=443, address="10.2.0.1"),
     ]
 
 
@@ -354,7 +354,7 @@ async def test_every_decision_is_reported_with_its_subject(
 def test_on_decision_cannot_change_the_decision(
     caplog: pytest.LogCaptureFixture, error: Callable[[], Exception]
 ) -> None:
-    def complain(_: Judged) -> None:
+    def complain(_: Decided) -> None:
         raise error()
 
     policy = DestinationPolicy(rules=DestinationRules(on_decision=complain))

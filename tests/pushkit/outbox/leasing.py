@@ -25,8 +25,8 @@ LEASE = timedelta(seconds=30)
 NEVER = 1_000_000  # failures
 _ANSWERS = {
     Outcome.DELIVERED: Consequence.ACKNOWLEDGED,
-    Outcome.RETRY: Consequence.AGAIN,
-    Outcome.LOCAL_FAULT: Consequence.AGAIN,
+    Outcome.RETRY: Consequence.RETRY,
+    Outcome.LOCAL_FAULT: Consequence.RETRY,
 }
 
 

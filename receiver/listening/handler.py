@@ -54,7 +54,7 @@ class Arrival:
     proven: Proven | None  # what it says; None unless its body is proven
 
 
-class ListeningEdge:
+class ListeningHandler:
     """Answers as the receiver does, and shows each request."""
 
     def __init__(
