@@ -10,6 +10,7 @@ from typing import Final
 from pushkit.errors import SealedSecretError
 from pushkit.outbox import attempts
 from pushkit.outbox.attempts import LoggedAttempt
+from pushkit.outbox.model import DeliveryColumns
 from pushkit.outbox.states import (
     IS_IN_FLIGHT,
     IS_NEXT,
@@ -55,27 +56,11 @@ class DeliveryFilter:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class DeliverySummary:
-    """A delivery without its body; the names are those of `Delivery`."""
+class DeliverySummary(DeliveryColumns):
+    """A delivery without its body."""
 
-    id: str
-    subscription_id: str
-    tenant: str
-    owner: str
-    task_id: str
-    config_id: str
-    seq: int
-    origin: str
-    content_type: str
     body_bytes: int
-    state: DeliveryState
-    attempts: int
-    notified_at: datetime
-    redriven_at: datetime | None
-    not_before: datetime
     finished_at: datetime | None
-    last_status: int | None
-    last_error: str | None
     cancelled_by: CancelledBy | None
 
 

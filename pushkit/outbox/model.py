@@ -27,8 +27,8 @@ class StatusContent(StrEnum):
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """One update for one subscription."""
+class DeliveryColumns:
+    """What is known of a delivery with or without its body."""
 
     id: str  # the delivery id: `jti` and `webhook-id`, the same on every attempt
     subscription_id: str  # its subscription; the ordering key, since a subscription has one task
@@ -39,11 +39,7 @@ class Delivery:
     seq: int  # 1, 2, 3… per subscription
     origin: str  # the destination when it was enqueued
     content_type: str  # the media type of the body
-    # The bytes to send, frozen; sealed if the sender seals them.
-    body: bytes = field(repr=False)
     state: DeliveryState = DeliveryState.PENDING
-    redrives: int = 0  # how often it was redriven: fences results of before off
-    faults: int = 0  # how many faults of this side in a row, without a request
     # How many requests were made since the last redrive, if any: they use up the schedule.
     # Counted when the attempt is settled.
     attempts: int = 0
@@ -52,6 +48,16 @@ class Delivery:
     last_status: int | None = None  # the status of the last answer, if any
     last_error: str | None = None  # the short code of the last error, if any
     redriven_at: datetime | None = None  # the last redrive, if any: its age counts from here
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Delivery(DeliveryColumns):
+    """One update for one subscription."""
+
+    # The bytes to send, frozen; sealed if the sender seals them.
+    body: bytes = field(repr=False)
+    redrives: int = 0  # how often it was redriven: fences results of before off
+    faults: int = 0  # how many faults of this side in a row, without a request
     traceparent: str | None = None  # the trace of the `notify()` call, if any
 
     @property

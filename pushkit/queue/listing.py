@@ -59,10 +59,4 @@ def list_queues(
         " WHERE id || '' > $1 ORDER BY id || '' LIMIT CAST($2 AS BIGINT)) ORDER BY q.id",
         (after or "", limit, *values),
     )
-    return [
-        read(
-            row,
-            AtMost(min(row["unfinished"], _MOST_WAITING), more=row["unfinished"] > _MOST_WAITING),
-        )
-        for row in rows
-    ]
+    return [read(row, AtMost.of(row["unfinished"], _MOST_WAITING)) for row in rows]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from types import NoneType
-from typing import Any, Final, Generic, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, get_args, get_type_hints
 
 from pushkit.arguments import check_count
 from pushkit.record import record
@@ -172,6 +172,11 @@ class AtMost:
     number: int  # how many, or the bound if there are more
     more: bool = False  # whether there are more
 
+    @classmethod
+    def of(cls, found: int, at_most: int) -> Self:
+        """Return the count, given up to one more than the bound."""
+        return cls(min(found, at_most), more=found > at_most)
+
     def __str__(self) -> str:
         return f"{self.number:,}{'+' if self.more else ''}"
 
@@ -179,4 +184,4 @@ class AtMost:
 def count_at_most(at_most: int, source: str, *values: SqlValue) -> Script[AtMost]:
     """Count rows as `count` does, up to a bound."""
     found = yield from count(source, *values, limit=at_most + 1)
-    return AtMost(min(found, at_most), more=found > at_most)
+    return AtMost.of(found, at_most)
