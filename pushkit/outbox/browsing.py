@@ -20,7 +20,7 @@ from pushkit.outbox.inspection import (
     DeliverySummary,
     summary_of,
 )
-from pushkit.outbox.states import SHOWN_STATE, UNFINISHED, DeliveryState
+from pushkit.outbox.states import UNFINISHED, DeliveryState
 from pushkit.storage.paging import (
     MOST_COUNTED,
     AtMost,
@@ -102,11 +102,12 @@ class OutboxStats:
     oldest_pending_at: datetime | None
     # Since when the first queue is due whose destination does not wait; None if none is.
     due_since: datetime | None
-    origins: tuple[OriginStats, ...]  # by origin, the most pending first
+    # Of the newest dead letters and some unfinished deliveries, the most pending first.
+    origins: tuple[OriginStats, ...]
     # How many first deliveries of queues wait because of a fault of the sender, by its code: a
     # key, a secret or a database out of reach, a worker that died.
     local_faults: dict[str, int]
-    # How many first deliveries of queues, and dead letters, have an error, by its code.
+    # How many first deliveries of queues, and newest dead letters, have an error, by its code.
     errors: dict[str, int]
     retrying: int  # queues that wait after a failed attempt, of those that are due first
     failing: AtMost  # destinations that wait, or whose last attempt failed
@@ -177,8 +178,10 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
     Args:
         now: The current time.
         within: How recently a delivery finished, to be among `finished`.
-        at_most: Up to how many deliveries each number counts.
+        at_most: Up to how many deliveries each number counts. Errors and origins are of a
+            twentieth as many dead letters and unfinished deliveries, whose rows are read.
     """
+    rows_read = at_most // 20
     counts = yield from _counts(at_most)
     ended = yield Statement(
         "SELECT state, COUNT(*) AS found FROM (SELECT state FROM pushkit_deliveries"
@@ -197,20 +200,26 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
     due_since = yield from _due_since(now)
     since = now - within
     finished = yield from finished_since(since)
+    is_all = len(finished) < _MOST_FINISHED
     # Of busy workers, `finished` covers seconds: dead letters are read by themselves, too.
     died = sum(each.state is DeliveryState.DEAD for each in finished)
     buried = yield Statement(
-        "SELECT last_error, COUNT(*) AS found,"
-        " SUM(CASE WHEN finished_at >= $1 THEN 1 ELSE 0 END) AS lately FROM (SELECT last_error,"
-        " finished_at FROM pushkit_deliveries WHERE state = 'dead' ORDER BY id DESC"
-        f" LIMIT {at_most}) d GROUP BY last_error",
+        "SELECT origin, last_error, COUNT(*) AS found,"
+        " SUM(CASE WHEN finished_at >= $1 THEN 1 ELSE 0 END) AS lately FROM (SELECT origin,"
+        " last_error, finished_at FROM pushkit_deliveries WHERE state = 'dead' ORDER BY id DESC"
+        f" LIMIT {rows_read}) d GROUP BY origin, last_error",
         (to_micros(since),),
     )
     first = yield Statement(
         "SELECT last_error, faults > 0 AS is_local, COUNT(*) AS found FROM"
         f" ({_FIRST}) f WHERE last_error IS NOT NULL GROUP BY last_error, faults > 0"
     )
-    errors = Counter[str]({row["last_error"]: row["found"] for row in (*buried, *first)})
+    errors, dead = Counter[str](), Counter[str]()
+    for row in buried:
+        dead[row["origin"]] += row["found"]
+    for row in (*buried, *first):
+        if row["last_error"] is not None:
+            errors[row["last_error"]] += row["found"]
     local = {row["last_error"]: row["found"] for row in first if row["is_local"]}
     return OutboxStats(
         now=now,
@@ -219,14 +228,17 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
         cancelled=AtMost(found["cancelled"], more=not are_all),
         oldest_pending_at=moment_or_none(oldest[0]["oldest"]),
         due_since=due_since,
-        origins=(yield from _origins(at_most)),
+        origins=(yield from _origins(dead, rows_read)),
         local_faults=local,
         errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),
         retrying=sum(row["found"] for row in first if not row["is_local"]),
         failing=failing,
-        died=AtMost(max(died, sum(row["lately"] for row in buried)), more=counts["dead"].more),
+        died=AtMost(
+            max(died, sum(row["lately"] for row in buried)),
+            more=not is_all and counts["dead"].number > rows_read,
+        ),
         finished=tuple(finished),
-        finished_since=since if len(finished) < _MOST_FINISHED else finished[-1].finished_at,
+        finished_since=since if is_all else finished[-1].finished_at,
     )
 
 
@@ -239,22 +251,26 @@ def _counts(at_most: int) -> Script[dict[str, AtMost]]:
     return {"pending": pending, "in_flight": in_flight, "dead": dead}
 
 
-def _origins(at_most: int) -> Script[tuple[OriginStats, ...]]:
-    """Return the origins of the first so many unfinished deliveries, and of as many dead ones."""
-    of_state = "SELECT * FROM pushkit_deliveries WHERE state = '{}' LIMIT " + str(at_most)
-    rows = yield Statement(
-        f"SELECT origin, {SHOWN_STATE} AS state, COUNT(*) AS found FROM"
-        f" (SELECT * FROM ({of_state.format('pending')}) p UNION ALL"
-        f" SELECT * FROM ({of_state.format('dead')}) d) b GROUP BY 1, 2"
-    )
-    origins = {row["origin"]: Counter[str]() for row in rows}
-    for row in rows:
-        origins[row["origin"]][row["state"]] = row["found"]
-    found = [
-        OriginStats(origin=origin, **{name: of[name] for name in ("pending", "in_flight", "dead")})
-        for origin, of in origins.items()
+def _origins(dead: Counter[str], limit: int) -> Script[tuple[OriginStats, ...]]:
+    """Return the origins of dead letters, counted by origin, and of unfinished deliveries."""
+    found: list[Counter[str]] = []
+    for source in (f"pushkit_deliveries d WHERE {UNFINISHED}", IN_FLIGHT):
+        rows = yield Statement(
+            f"SELECT origin, COUNT(*) AS found FROM (SELECT d.origin FROM {source}"
+            f" LIMIT {limit}) o GROUP BY origin"
+        )
+        found.append(Counter({row["origin"]: row["found"] for row in rows}))
+    unfinished, in_flight = found
+    origins = [
+        OriginStats(
+            origin=each,
+            pending=max(unfinished[each] - in_flight[each], 0),
+            in_flight=in_flight[each],
+            dead=dead[each],
+        )
+        for each in unfinished.keys() | dead.keys()
     ]
-    return tuple(sorted(found, key=lambda each: (-each.pending, -each.dead, each.origin)))
+    return tuple(sorted(origins, key=lambda each: (-each.pending, -each.dead, each.origin)))
 
 
 def _due_since(now: datetime) -> Script[datetime | None]:
