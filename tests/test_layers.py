@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A row may import the rows under it; the rooms of one row are strangers.
 SENDER_ROWS = [
-    {"__init__", "cli", "integrations"},
+    {"__init__", "cli"},
+    {"gateway"},
+    {"integrations"},
     {"dashboard"},
     {"delivery"},
     {"outbox"},
@@ -78,6 +80,7 @@ DOORS = {
     "aiodns": {"pushkit.net"},
     "aiohappyeyeballs": {"pushkit.net"},
     "aiohttp": {
+        "pushkit.gateway",
         "pushkit.integrations",
         "pushkit.telemetry",
         "receiver.app",
@@ -98,7 +101,8 @@ DOORS = {
     "jinja2": {"pushkit.webui"},
     "jsonschema": {"pushkit.schemas"},
     "jwcrypto": {"pushkit.keys"},
-    "jwt": {"pushkit.signing"},  # the second opinion of `pushkit verify` and `pushkit doctor`
+    # The second opinion of `pushkit verify` and `pushkit doctor`; tokens of a gateway's callers.
+    "jwt": {"pushkit.gateway", "pushkit.signing"},
     "re2": {"pushkit.schemas"},
     "referencing": {"pushkit.schemas"},
     "opentelemetry": {"pushkit.telemetry"},

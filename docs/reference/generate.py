@@ -33,6 +33,12 @@ _HEAD = f"<!-- {_WRITTEN_BY.capitalize()}: change the code, and run that. -->\n\
 
 # How to fix each error that is neither a refusal nor a reason why a delivery failed.
 _ERROR_REMEDIES = {
+    "lease_lost": "Nothing: another gateway watches the task. Often: the database was out of"
+    " reach for longer than a lease.",
+    "push_config_api": "The message tells the client what was expected.",
+    "task_refused": "The caller may not see the task, or the agent has forgotten it: its log says"
+    " which.",
+    "upstream": "Look whether the agent runs, and whether --upstream names it.",
     "alert_failed": "The log has the alert, and why it was not sent: check the alert command, or"
     " the webhook's URL and secret.",
     "backlog_full": "The webhook is down or too slow: the dashboard shows why. `max_backlog` and"

@@ -15,7 +15,7 @@ from pushkit.terminal.output import example
 from pushkit.version import __version__
 
 _ENTRY_POINTS = "pushkit.commands"
-_NAMES = "card dashboard keys outbox replay secrets send subscriptions worker"
+_NAMES = "card dashboard gateway keys outbox replay secrets send subscriptions worker"
 _MODULES = {name: f"pushkit.cli.{name}" for name in _NAMES.split()} | {
     "import": "pushkit.cli.importing",
     "migrate": "pushkit.cli.databases",

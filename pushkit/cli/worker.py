@@ -14,7 +14,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -251,7 +251,7 @@ async def _deliver(settings: Mapping[str, Any], sockets: Sequence[socket.socket]
         sender = sender_of(**settings)
         if not await unless_stopped(stop, sender.start()):
             return
-        async with sender, _serving(sender, sockets), reporting_to_systemd():
+        async with sender, serving_operators(sender, sockets), reporting_to_systemd():
             collect_rarely()
             say(f"process {os.getpid()} delivers for {settings['issuer']}")
             await stop.wait()
@@ -259,8 +259,12 @@ async def _deliver(settings: Mapping[str, Any], sockets: Sequence[socket.socket]
 
 
 @contextlib.asynccontextmanager
-async def _serving(sender: PushSender, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
-    """Serve metrics and health, if there are sockets."""
+async def serving_operators(
+    sender: PushSender,
+    sockets: Sequence[socket.socket],
+    degraded: Callable[[], Mapping[str, str]] = dict,
+) -> AsyncIterator[None]:
+    """Serve metrics and health, if there are sockets; `degraded` as of `Endpoints`."""
     if not sockets:
         yield
         return
@@ -268,7 +272,7 @@ async def _serving(sender: PushSender, sockets: Sequence[socket.socket]) -> Asyn
     from pushkit.telemetry.place import count_in_place
 
     count_in_place(place_in_service())
-    endpoints = Endpoints(metrics=sender.metrics, unready=sender.unready)
+    endpoints = Endpoints(metrics=sender.metrics, unready=sender.unready, degraded=degraded)
     async with serving(endpoints, sockets):
         yield
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
-from pushkit.delivery.gathering import Place, joining, make_way, place
+from pushkit.delivery.gathering import PlaceInQueue, joining, make_way, place
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import OpenQueue, Queues
 from pushkit.delivery.reporting import NotifiedDelivery, NotifyResult, RefusedRecipient
@@ -309,11 +309,11 @@ class _Transaction:
             earlier += map(_enqueued, added)
         return result
 
-    def _place(self, queue: OpenQueue, update: AnyUpdate, body: bytes) -> Script[Place]:
+    def _place(self, queue: OpenQueue, update: AnyUpdate, body: bytes) -> Script[PlaceInQueue]:
         """Return where an update goes in a queue."""
         interval = queue.recipient.wanted.min_interval
         if interval is None:
-            return Place(body, 0)
+            return PlaceInQueue(body, 0)
         if queue.has_new:
             yield from self._queues.write()
         vault, most_bytes = self._enqueuer.vault, self._enqueuer.options.max_body_bytes
@@ -322,7 +322,7 @@ class _Transaction:
         return (yield from place(queue.row, body, join, interval=interval, now=now))
 
     def _add(
-        self, queue: OpenQueue, to: Place, notice: Notice, status: StatusContent | None
+        self, queue: OpenQueue, to: PlaceInQueue, notice: Notice, status: StatusContent | None
     ) -> NewDelivery:
         """Add an update to a queue, and hand it to the worker's memory if that is allowed."""
         worker, recipient, body = notice.worker, queue.recipient, to.body

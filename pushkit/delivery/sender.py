@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from pushkit.alerts.alerts import Alerts
     from pushkit.delivery.admin import OutboxAdmin
     from pushkit.delivery.subscription_admin import SubscriptionAdmin
+    from pushkit.delivery.watches import Watches
     from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import SenderMetrics
     from pushkit.telemetry.tracing import Tracing
@@ -370,6 +371,12 @@ class PushSender:
             clock=self._clock,
         )
 
+    def watches(self) -> Watches:
+        """Return the tasks that a gateway watches, as one more gateway sees them."""
+        from pushkit.delivery.watches import Watches
+
+        return Watches(self._database, self._vault)
+
     @property
     def metrics(self) -> SenderMetrics:
         """Metrics for Prometheus, counted from the first access of this property on."""
@@ -529,6 +536,14 @@ class PushSender:
             self._reports.report_replaced(before, subscription)
         report_changed(self.events, change, [subscription], self._clock())
         return subscription
+
+    def check_url(self, url: str) -> None:
+        """Check the URL of a config before there is a task, as `subscribe` does.
+
+        Raises:
+            DestinationRefusedError: The URL is malformed, or a destination that is not allowed.
+        """
+        self._policy.check(url)
 
     def report_refusal(
         self,

@@ -122,6 +122,23 @@ CREATE TABLE pushkit_destinations (  -- those that failed or asked to wait
     PRIMARY KEY (tenant, owner, origin)
 );
 
+CREATE TABLE pushkit_watches (  -- tasks of an agent behind a gateway that are under way
+    tenant TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    version TEXT NOT NULL,    -- of A2A, in which the agent is asked
+    binding TEXT NOT NULL,
+    path TEXT NOT NULL,       -- of the agent's endpoint
+    credentials TEXT,         -- header fields of the caller, may be sealed
+    told TEXT NOT NULL,       -- a digest of all updates that were stored
+    view TEXT NOT NULL,       -- a digest of the task as the last one left it
+    holder TEXT,              -- the gateway that watches it
+    due_at BIGINT NOT NULL,   -- when another may take it: the end of the holder's lease
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (tenant, task_id)
+);
+CREATE INDEX pushkit_watches_due ON pushkit_watches (due_at);
+CREATE INDEX pushkit_watches_held ON pushkit_watches (holder);
+
 {OUTBOX.indexes()}
 """)
 

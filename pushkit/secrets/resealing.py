@@ -16,7 +16,7 @@ from pushkit.errors import SealedSecretError
 from pushkit.progress import advance
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SecretKeys
-from pushkit.secrets.vault import ANSWER, BODY, CREDENTIALS, TOKEN, SecretColumn, Vault
+from pushkit.secrets.vault import ANSWER, BODY, CREDENTIALS, TOKEN, WATCHER, SecretColumn, Vault
 from pushkit.storage.database import Database
 from pushkit.storage.script import Row, Script, SqlValue, Statement
 from pushkit.storage.sqlite import SqliteDatabase
@@ -58,11 +58,13 @@ class SecretsAdmin:
 
     async def status(self) -> SecretsStatus:
         """Return how many secrets are sealed with each key."""
-        tokens, credentials, bodies, answers = [
+        tokens, credentials, watchers, bodies, answers = [
             await self._database.read(_count_keys(column))
-            for column in (TOKEN, CREDENTIALS, BODY, ANSWER)
+            for column in (TOKEN, CREDENTIALS, WATCHER, BODY, ANSWER)
         ]
-        return SecretsStatus(secrets=tokens + credentials, bodies=bodies, answers=answers)
+        return SecretsStatus(
+            secrets=tokens + credentials + watchers, bodies=bodies, answers=answers
+        )
 
     async def rotate(self, keys: SecretKeys, *, bodies: bool = False) -> Rotated:
         """Seal secrets with the first key that are plain, or sealed with another one.
@@ -75,7 +77,7 @@ class SecretsAdmin:
         for _ in range(_PASSES):
             rotated.unopened.clear()
             rotated.held = 0
-            for column in (TOKEN, CREDENTIALS):
+            for column in (TOKEN, CREDENTIALS, WATCHER):
                 rotated.secrets += await self._rotate(keys, column, rotated, plain=True)
             rotated.bodies += await self._rotate(keys, BODY, rotated, plain=bodies)
             rotated.answers += await self._rotate(keys, ANSWER, rotated, plain=True)

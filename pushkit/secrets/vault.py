@@ -84,6 +84,15 @@ TOKEN, CREDENTIALS = (
     )
     for name in ("token", "credentials")
 )
+WATCHER: Final = SecretColumn(
+    table="pushkit_watches",
+    name="credentials",
+    row="watched task",
+    belongs_to=("tenant", "task_id"),
+    is_text=True,
+    key=("tenant", "task_id"),
+)
+"""What a gateway asks an agent with, about a task that it watches."""
 BODY: Final = SecretColumn(
     table="pushkit_bodies", name="body", row="delivery", belongs_to=("id",), is_text=False
 )
@@ -117,6 +126,11 @@ class Vault:
             )
         self._keys = keys
         self._seals_bodies = seals_bodies
+
+    @property
+    def seals(self) -> bool:
+        """Whether there are keys to seal with."""
+        return self._keys is not None
 
     def seal_text(
         self, column: SecretColumn, plain: str | None, belongs_to: Sequence[str]

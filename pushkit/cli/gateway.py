@@ -1,0 +1,189 @@
+"""`pushkit gateway`: durable, signed push notifications for an agent that has none."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from pushkit.cli.worker import sender_of, serving_operators, worker_settings
+from pushkit.gateway.options import GatewayOptions
+from pushkit.gateway.service import Service, checked_public_url
+from pushkit.net.tls import ClientCertificate
+from pushkit.terminal.listening import accepting, listen
+from pushkit.terminal.log_output import LogFormat, log_to_stderr
+from pushkit.terminal.options import (
+    FILE,
+    choice_option,
+    gathered,
+    option_of,
+)
+from pushkit.terminal.output import example
+from pushkit.terminal.processes import (
+    collect_rarely,
+    run_service_loop,
+    say,
+    unless_stopped,
+    until_stopped,
+)
+from pushkit.terminal.systemd import reporting_to_systemd
+from pushkit.variables import secret_variable
+
+
+def _options(
+    *,
+    upstream_authorization_env: str | None,
+    upstream_certificate: Any,
+    upstream_key: Any,
+    upstream_timeout: timedelta,
+    **options: Any,  # of `GatewayOptions`, by its names
+) -> GatewayOptions:
+    authorization = None
+    if upstream_authorization_env is not None:
+        authorization = secret_variable(upstream_authorization_env)
+        if not authorization:
+            raise click.UsageError(
+                f"--upstream-authorization-env: the variable {upstream_authorization_env} is not"
+                " set, expected the value of `Authorization` for the agent"
+            )
+    certificate = None
+    if upstream_certificate is not None:
+        certificate = ClientCertificate(certificate=upstream_certificate, key=upstream_key)
+    elif upstream_key is not None:
+        raise click.UsageError("--upstream-key: expected --upstream-certificate with it")
+    return GatewayOptions(
+        upstream_authorization=authorization,
+        upstream_certificate=certificate,
+        timeout=upstream_timeout,
+        **options,
+    )
+
+
+_gateway_options = gathered(
+    "options",
+    _options,
+    public_url=option_of(
+        GatewayOptions, "public_url", "--public-url", metavar="URL", envvar="PUSHKIT_PUBLIC_URL"
+    ),
+    identity_jwks=option_of(GatewayOptions, "identity_jwks", metavar="URL"),
+    identity_claim=option_of(GatewayOptions, "identity_claim", metavar="NAME"),
+    identity_issuer=option_of(GatewayOptions, "identity_issuer", metavar="ISS"),
+    identity_audience=option_of(GatewayOptions, "identity_audience", metavar="AUD"),
+    identity_header=option_of(GatewayOptions, "identity_header", metavar="NAME"),
+    trusted_proxies=option_of(
+        GatewayOptions, "trusted_proxies", "--trusted-proxy", "trusted_proxies", metavar="NETWORK"
+    ),
+    shared_configs=option_of(GatewayOptions, "shared_configs"),
+    trust=option_of(GatewayOptions, "trust", metavar="FILE"),
+    credential_headers=option_of(
+        GatewayOptions,
+        "credential_headers",
+        "--credential-header",
+        "credential_headers",
+        metavar="NAME",
+    ),
+    upstream_authorization_env=click.option(
+        "--upstream-authorization-env",
+        metavar="VARIABLE",
+        help="The variable with the `Authorization` with which the gateway itself asks the agent.",
+    ),
+    upstream_ca_file=option_of(GatewayOptions, "upstream_ca_file", metavar="FILE"),
+    upstream_certificate=click.option(
+        "--upstream-certificate", type=FILE, help="The client certificate towards the agent."
+    ),
+    upstream_key=click.option("--upstream-key", type=FILE, help="Its private key."),
+    upstream_timeout=option_of(GatewayOptions, "timeout", "--upstream-timeout"),
+    max_body_bytes=option_of(GatewayOptions, "max_body_bytes"),
+    max_requests=option_of(GatewayOptions, "max_requests"),
+    max_requests_per_caller=option_of(GatewayOptions, "max_requests_per_caller"),
+    max_watches=option_of(GatewayOptions, "max_watches"),
+    watch_for=option_of(GatewayOptions, "watch_for"),
+)
+
+
+@click.command(
+    epilog=example(
+        "pushkit gateway --upstream http://127.0.0.1:8000 --listen 127.0.0.1:8080 \\",
+        "    --issuer http://127.0.0.1:8080 --keys keys.json --database outbox.db --shared-configs",
+    )
+)
+@click.option("--upstream", required=True, metavar="URL", help="The base URL of the agent.")
+@click.option(
+    "--listen", "address", default="127.0.0.1:8080", metavar="HOST:PORT", help="Serve there."
+)
+@_gateway_options
+@worker_settings
+@click.option("--verbose", is_flag=True, help="Log every attempt.")
+@choice_option(
+    "--log-format",
+    of=LogFormat,
+    default=LogFormat.TEXT.value,
+    envvar="PUSHKIT_LOG_FORMAT",
+    show_envvar=True,
+    help="Log lines for people, or JSON objects.",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Serve /metrics, /healthz and /readyz there, for operators.",
+)
+def gateway(
+    *,
+    upstream: str,
+    address: str,
+    options: GatewayOptions,
+    settings: Mapping[str, Any],
+    verbose: bool,
+    log_format: LogFormat,
+    http: str | None,
+) -> None:
+    """Give the agent behind --upstream durable, signed push notifications, until SIGTERM.
+
+    All requests are passed on, except for push configs, which the gateway answers itself, and
+    messages that come with one: their tasks are watched, and each update is signed and delivered.
+    Who may see a task, by the agent's own answer, may set its push configs.
+    """
+    serving = listen(address, setting="--listen")
+    operators = listen(http, setting="--http") if http else []
+    settings["key_file"].ring()
+    log_to_stderr(verbose=verbose, log_format=log_format)
+    run_service_loop(_serve(upstream, options, settings, serving, operators))
+
+
+async def _serve(
+    upstream: str,
+    options: GatewayOptions,
+    settings: Mapping[str, Any],
+    sockets: Sequence[socket.socket],
+    operators: Sequence[socket.socket],
+) -> None:
+    """Serve until a signal comes."""
+    with until_stopped() as stop:
+        sender = sender_of(**settings)
+        service = Service(
+            upstream,
+            sender=sender,
+            ring=settings["key_file"].ring,
+            public_url=checked_public_url(options.public_url, settings["issuer"]),
+            options=options,
+        )
+        if not await unless_stopped(stop, sender.start()):
+            return
+        async with sender, serving_operators(sender, operators, service.degraded):
+            if not await unless_stopped(stop, service.open()):
+                return
+            async with service.serving() as server:
+                where = ", ".join(f"{name[0]}:{name[1]}" for name in map(_name_of, sockets))
+                async with accepting(lambda _: server(), sockets), reporting_to_systemd():
+                    collect_rarely()
+                    say(f"process {os.getpid()} serves {upstream} at {where}")
+                    await stop.wait()
+                    say(f"process {os.getpid()} drains")
+
+
+def _name_of(listener: socket.socket) -> Any:
+    return listener.getsockname()

@@ -1,0 +1,275 @@
+"""The calls of A2A that a gateway must understand, and those that it makes itself.
+
+A2A 0.3 §7 and §3.5.3, 1.0 §9.4 (JSON-RPC) and §11.3 (HTTP+JSON). All other requests are passed on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from pushkit.a2a import Task, TaskSnapshot, TaskUpdate, WireVersion, parse_update
+from pushkit.bounded_json import JsonObject, JsonValue, read_json
+from pushkit.errors import MalformedJsonError, UnrecognisedBodyError
+from pushkit.integrations.push_config_api import PushConfigApi
+
+V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
+
+
+class Binding(StrEnum):
+    """How calls of A2A are written."""
+
+    JSON_RPC = "JSONRPC"
+    HTTP_JSON = "HTTP+JSON"
+
+
+class Act(StrEnum):
+    """What a call does."""
+
+    SEND = "send"  # a message, for one answer
+    STREAM = "stream"  # a message, for a stream of events
+    CONFIGS = "configs"  # a method of push configs
+    CARD = "card"  # the card for callers who are known
+
+
+class Place(NamedTuple):
+    """Where and how the agent is asked about a task."""
+
+    version: WireVersion
+    binding: Binding
+    path: str  # of the JSON-RPC endpoint; of HTTP+JSON, what precedes `/tasks`
+    tenant: str = ""  # of the task
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientCall:
+    """A call of a client that is not simply passed on."""
+
+    act: Act
+    place: Place
+    params: JsonObject = field(repr=False)
+    id: JsonValue = None  # of the JSON-RPC request
+    changes_config: bool = False
+
+    @property
+    def configuration(self) -> JsonObject:
+        """The configuration of a message; empty if there is none."""
+        found = self.params.get("configuration")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def answers_early(self) -> bool:
+        """Whether the client wants an answer before the task ends."""
+        if self.place.version is V1_0:
+            early = (self.configuration.get(name) for name in _EARLY)
+            return any(value is True for value in early)
+        return self.configuration.get("blocking") is False
+
+    @property
+    def history_length(self) -> int | None:
+        """How much history the client wants in the answer."""
+        length = self.configuration.get("historyLength")
+        return length if isinstance(length, int) and not isinstance(length, bool) else None
+
+
+class MalformedCallError(MalformedJsonError):
+    """A body that the agent might read otherwise than the gateway does: it is not passed on."""
+
+
+_EARLY: Final = ("returnImmediately", "return_immediately")
+# Where a message holds its push config (0.3, 1.0, and its spelling in ProtoJSON).
+_CONFIG_MEMBERS: Final = (
+    "pushNotificationConfig",
+    "taskPushNotificationConfig",
+    "task_push_notification_config",
+    "pushNotification",
+)
+_METHODS: Final = {
+    "message/send": (Act.SEND, V0_3),
+    "message/stream": (Act.STREAM, V0_3),
+    "SendMessage": (Act.SEND, V1_0),
+    "SendStreamingMessage": (Act.STREAM, V1_0),
+    "agent/getAuthenticatedExtendedCard": (Act.CARD, V0_3),
+    "GetExtendedAgentCard": (Act.CARD, V1_0),
+}
+_STREAMING: Final = {V0_3: "message/stream", V1_0: "SendStreamingMessage"}
+_GET_TASK: Final = {V0_3: "tasks/get", V1_0: "GetTask"}
+_SUBSCRIBE: Final = {V0_3: "tasks/resubscribe", V1_0: "SubscribeToTask"}
+_SENDING_PATH: Final = re.compile(r"(?P<base>.*)/message:(?P<act>send|stream)")
+_CONFIGS_PATH: Final = re.compile(r"(?P<base>.*?)/tasks/[^/]+/pushNotificationConfigs(/[^/]+)?")
+
+
+def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
+    """Return the call that a request makes; None for what is passed on.
+
+    Args:
+        method: The HTTP method.
+        path: The path, undecoded, without its query.
+        body: The body.
+
+    Raises:
+        MalformedCallError: Its JSON can be read in two ways, or holds several calls.
+    """
+    decoded = unquote(path)
+    if _CONFIGS_PATH.fullmatch(decoded):
+        base = decoded[: decoded.rindex("/tasks/")]
+        place = Place(V1_0, Binding.HTTP_JSON, quote(base, safe="/:@"))
+        return ClientCall(act=Act.CONFIGS, place=place, params={}, changes_config=method == "POST")
+    if method != "POST" or body.lstrip()[:1] not in (b"{", b"["):
+        return None
+    try:
+        document = read_json(body)
+    except MalformedJsonError as exc:
+        raise MalformedCallError(str(exc)) from exc
+    if isinstance(document, list):
+        raise MalformedCallError("expected one call, found a batch, which A2A does not have")
+    if not isinstance(document, dict):
+        return None
+    if sending := _SENDING_PATH.fullmatch(decoded):
+        # The tenant is the last segment of what precedes, for some agents; it stays in the path.
+        base = quote(sending["base"], safe="/:@")
+        tenant = document.get("tenant")
+        place = Place(V1_0, Binding.HTTP_JSON, base, tenant if isinstance(tenant, str) else "")
+        return ClientCall(act=Act(sending["act"]), place=place, params=document)
+    return _json_rpc_call(document, path)
+
+
+def _json_rpc_call(document: JsonObject, path: str) -> ClientCall | None:
+    name, params = document.get("method"), document.get("params")
+    if not isinstance(name, str) or "jsonrpc" not in document:
+        return None
+    if PushConfigApi.serves(name):
+        version = V0_3 if "/" in name else V1_0
+        found = params if isinstance(params, dict) else {}
+        sets = name.endswith("/set") or name.startswith("Create")
+        place = Place(version, Binding.JSON_RPC, path, _tenant(found, version))
+        return ClientCall(act=Act.CONFIGS, place=place, params=found, changes_config=sets)
+    if name not in _METHODS or not isinstance(params, dict | None):
+        return None
+    act, version = _METHODS[name]
+    params = params or {}
+    place = Place(version, Binding.JSON_RPC, path, _tenant(params, version))
+    return ClientCall(act=act, place=place, params=params, id=document.get("id"))
+
+
+def _tenant(params: JsonObject, version: WireVersion) -> str:
+    tenant = params.get("tenant") if version is V1_0 else None
+    return tenant if isinstance(tenant, str) else ""
+
+
+class OwnRequest(NamedTuple):
+    """A request of the gateway to the agent."""
+
+    method: str
+    path: str
+    body: bytes
+
+
+def message_request(call: ClientCall, *, streams: bool) -> OwnRequest:
+    """Return a client's message without its push config: as a stream, or for one answer."""
+    configuration = {
+        name: value for name, value in call.configuration.items() if name not in _CONFIG_MEMBERS
+    }
+    if streams:
+        for name in ("blocking", *_EARLY):
+            configuration.pop(name, None)
+    params = {**call.params, "configuration": configuration}
+    if not configuration:
+        del params["configuration"]
+    place = call.place
+    if place.binding is Binding.HTTP_JSON:
+        act = Act.STREAM if streams else call.act
+        return OwnRequest("POST", f"{place.path}/message:{act}", _json(params))
+    sends = {V0_3: "message/send", V1_0: "SendMessage"}[place.version]
+    method = _STREAMING[place.version] if streams else sends
+    return OwnRequest("POST", place.path, _rpc(method, params, call.id))
+
+
+def task_request(place: Place, task_id: str, history_length: int | None = None) -> OwnRequest:
+    """Return a request for a task."""
+    if place.binding is Binding.HTTP_JSON:
+        query = "" if history_length is None else f"?historyLength={history_length}"
+        return OwnRequest("GET", f"{place.path}/tasks/{quote(task_id, safe='')}{query}", b"")
+    params: JsonObject = _named(place, task_id)
+    if history_length is not None:
+        params["historyLength"] = history_length
+    return OwnRequest("POST", place.path, _rpc(_GET_TASK[place.version], params))
+
+
+def subscribe_request(place: Place, task_id: str) -> OwnRequest:
+    """Return a request for the stream of a task that is under way."""
+    if place.binding is Binding.HTTP_JSON:
+        path = f"{place.path}/tasks/{quote(task_id, safe='')}:subscribe"
+        return OwnRequest("GET", path, b"")
+    return OwnRequest("POST", place.path, _rpc(_SUBSCRIBE[place.version], _named(place, task_id)))
+
+
+def _named(place: Place, task_id: str) -> JsonObject:
+    named: JsonObject = {"id": task_id}
+    return named | {"tenant": place.tenant} if place.tenant else named
+
+
+def _rpc(method: str, params: Mapping[str, Any], request_id: JsonValue = "pushkit") -> bytes:
+    return _json({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+class Answered(NamedTuple):
+    """An answer of the agent, or one event of a stream."""
+
+    result: JsonObject | None  # None for an error
+    code: int | None = None  # of a JSON-RPC error
+
+
+def read_answer(body: bytes, binding: Binding) -> Answered:
+    """Read an answer. Raises MalformedJsonError: it is no answer of A2A."""
+    document = read_json(body)
+    if not isinstance(document, dict):
+        raise MalformedJsonError("expected an object")
+    if binding is Binding.HTTP_JSON:
+        return Answered(None if "error" in document else document)
+    result, error = document.get("result"), document.get("error")
+    if isinstance(error, dict):
+        code = error.get("code")
+        return Answered(None, code if isinstance(code, int) else None)
+    if not isinstance(result, dict):
+        raise MalformedJsonError("expected a result or an error")
+    return Answered(result)
+
+
+def read_update(result: JsonObject, version: WireVersion) -> TaskUpdate:
+    """Read an event, or the answer to a message. Raises UnrecognisedBodyError."""
+    try:
+        return parse_update(result)
+    except UnrecognisedBodyError:
+        return TaskSnapshot(task=read_task(result, version))
+
+
+def read_task(result: JsonObject, version: WireVersion) -> Task:
+    """Read a whole task, in the version that was asked for or as another. Raises as above."""
+    try:
+        found = parse_update({"task": result} if version is V1_0 else result, version)
+    except UnrecognisedBodyError:
+        found = parse_update(result if version is V1_0 else {"task": result})
+    if not isinstance(found, TaskSnapshot):
+        raise UnrecognisedBodyError(f"expected a task, found a {found.kind.value}")
+    return found.task
+
+
+def message_answer(call: ClientCall, task: JsonObject) -> bytes:
+    """Return the answer to a client's message: a task, as the agent wrote it."""
+    result: JsonObject = {"task": task} if call.place.version is V1_0 else task
+    if call.place.binding is Binding.HTTP_JSON:
+        return _json(result)
+    return _json({"jsonrpc": "2.0", "id": call.id, "result": result})

@@ -1,0 +1,273 @@
+"""The agent's card as the gateway serves it: what names the agent names the gateway.
+
+Everything else stays byte for byte. A signed card is verified, changed, and signed anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from json.decoder import scanstring  # type: ignore[attr-defined]  # documented by its use
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from pushkit.bounded_json import JsonObject, read_json_object
+from pushkit.cards.origins import CardTrust
+from pushkit.cards.signing import sign_card
+from pushkit.cards.verify import verify_card
+from pushkit.errors import CardUnavailableError, ConfigError, InvalidUrlError, MalformedJsonError
+from pushkit.keys.ring import KeyRing
+from pushkit.url import Url
+
+_Path: TypeAlias = tuple[str | int, ...]
+
+_SPACE: Final = re.compile(r"[\s,:]*")
+_SCALAR: Final = re.compile(r"[^\s,\]}]+")
+_INTERFACES: Final = ("supportedInterfaces", "additionalInterfaces")
+_SPOKEN: Final = ("JSONRPC", "HTTP+JSON")
+
+
+class CardFacts(NamedTuple):
+    """What the gateway has to know of a card."""
+
+    streams: bool
+    rest_bases: tuple[str, ...]  # the paths below which the agent speaks HTTP+JSON
+    rpc_path: str  # of its JSON-RPC endpoint
+
+
+class CardRewriter:
+    """Makes the gateway's card of the agent's.
+
+    Args:
+        upstream: The agent's base URL.
+        public_url: The gateway's.
+        ring: Returns the keys that sign.
+        trust: The keys of signed cards; None to refuse them.
+        clock: Returns the current time.
+    """
+
+    def __init__(
+        self,
+        upstream: Url,
+        public_url: str,
+        ring: Callable[[], KeyRing],
+        trust: CardTrust | None,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._upstream = upstream
+        self._public_url = public_url.rstrip("/")
+        self._ring = ring
+        self._trust = trust
+        self._clock = clock
+        self._last: tuple[bytes, bytes] | None = None  # the agent's card, and the gateway's
+
+    async def rewritten(self, body: bytes) -> bytes:
+        """Return the gateway's card.
+
+        Raises:
+            CardUnavailableError: It is no card; it is signed, and no signature counts; or it has
+                no interface that the gateway speaks.
+        """
+        if self._last is not None and self._last[0] == body:
+            return self._last[1]
+        text, card = _read(body)
+        is_signed = bool(card.get("signatures"))
+        if is_signed:
+            card = await self._verified(body)
+            del card["signatures"]
+            text = json.dumps(card, ensure_ascii=False)
+        changed = self.changed(text, card).encode()
+        if is_signed:
+            changed = sign_card(changed, self._ring(), now=self._clock()).content
+        self._last = (body, changed)
+        return changed
+
+    async def _verified(self, body: bytes) -> JsonObject:
+        origin = f"{self._upstream.scheme}://{self._upstream.authority}"
+        if self._trust is None:
+            raise CardUnavailableError(
+                "the agent's card is signed, and would not verify once it names the gateway: give"
+                " --trust with its keys, so that the gateway can verify it and sign its own"
+            )
+        keys = await self._trust.keys_for(origin)
+        verdict = verify_card(body, keys, now=self._clock())
+        if not verdict.verified:
+            raise CardUnavailableError(f"the agent's card: no signature counts: {verdict.reason}")
+        return dict(verdict.card)
+
+    def changed(self, text: str, card: JsonObject) -> str:
+        """Return the text of a card, or of an answer that holds one, with its values replaced."""
+        found = dict(_spans(text))
+        at = _place_of_card(card)
+        own = _at(card, at)
+        edits: list[tuple[int, int, str]] = []
+        where = (*at, "capabilities", "pushNotifications")
+        if where in found:
+            edits.append((*found[where], "true"))
+        elif isinstance(own.get("capabilities"), dict):
+            start = found[(*at, "capabilities")][0] + 1
+            comma = "," if own["capabilities"] else ""
+            edits.append((start, start, f'"pushNotifications":true{comma}'))
+        else:
+            start = found[at][0] + 1
+            edits.append((start, start, '"capabilities":{"pushNotifications":true},'))
+        interfaces = [(*at, name, n) for name in _INTERFACES for n in _numbers(own.get(name))]
+        endpoints = [path for path in (at, *interfaces) if (*path, "url") in found]
+        origins = {self._upstream.origin}
+        for path in endpoints:
+            url = _at(card, path).get("url")
+            if isinstance(url, str) and (parsed := _parsed(url)) is not None:
+                origins.add(parsed.origin)
+        for span in found.values():
+            value = json.loads(text[slice(*span)]) if text[span[0]] == '"' else None
+            if isinstance(value, str) and (instead := self._instead(value, origins)) != value:
+                edits.append((*span, json.dumps(instead, ensure_ascii=False)))
+        edits += _left_out(text, found, card, interfaces)
+        return _edited(text, edits)
+
+    def _instead(self, value: str, origins: set[str]) -> str:
+        url = _parsed(value)
+        if url is None or url.origin not in origins:
+            return value
+        path = url.target
+        base = self._upstream.target.partition("?")[0].rstrip("/")
+        if base and url.origin == self._upstream.origin and path.startswith(base):
+            path = path.removeprefix(base)
+        return self._public_url + ("" if path == "/" and not value.endswith("/") else path)
+
+
+def facts_of(body: bytes, base_path: str) -> CardFacts:
+    """Read what the gateway has to know of the agent's card.
+
+    Raises:
+        CardUnavailableError: It is no card, or has no interface that the gateway speaks.
+    """
+    _, card = _read(body)
+    capabilities: Any = card.get("capabilities")
+    streams = isinstance(capabilities, dict) and capabilities.get("streaming") is True
+    interfaces = [
+        each for name in _INTERFACES for each in _list(card.get(name)) if isinstance(each, dict)
+    ]
+    if isinstance(card.get("url"), str):
+        transport = card.get("preferredTransport", "JSONRPC")
+        interfaces.append({"url": card["url"], "transport": transport})
+    spoken = [each for each in interfaces if _binding(each) in _SPOKEN]
+    if interfaces and not spoken:
+        names = ", ".join(sorted({str(_binding(each)) for each in interfaces}))
+        raise CardUnavailableError(
+            f"the agent's card: found interfaces of {names}, expected JSONRPC or HTTP+JSON: the"
+            " gateway does not speak gRPC"
+        )
+    paths = [(_binding(each), _path_of(each.get("url"), base_path)) for each in spoken]
+    return CardFacts(
+        streams=streams,
+        rest_bases=tuple(path.rstrip("/") for name, path in paths if name == "HTTP+JSON"),
+        rpc_path=next((path for name, path in paths if name == "JSONRPC"), "/"),
+    )
+
+
+def _binding(interface: JsonObject) -> object:
+    return interface.get("protocolBinding", interface.get("transport", "JSONRPC"))
+
+
+def _path_of(url: object, base_path: str) -> str:
+    parsed = _parsed(url) if isinstance(url, str) else None
+    path = parsed.target.partition("?")[0] if parsed else "/"
+    return path.removeprefix(base_path) or "/" if base_path else path
+
+
+def _read(body: bytes) -> tuple[str, JsonObject]:
+    try:
+        return body.decode(), read_json_object(body)
+    except (MalformedJsonError, UnicodeDecodeError) as exc:
+        raise CardUnavailableError(f"the agent's card: {exc}") from exc
+
+
+def _parsed(text: str) -> Url | None:
+    try:
+        return Url.parse(text)
+    except (InvalidUrlError, ConfigError):
+        return None
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _numbers(value: object) -> range:
+    return range(len(_list(value)))
+
+
+def _place_of_card(document: JsonObject) -> _Path:
+    """Return where the card is: it may be the result of a JSON-RPC answer."""
+    return ("result",) if isinstance(document.get("result"), dict) else ()
+
+
+def _at(document: JsonObject, path: _Path) -> Any:
+    found: Any = document
+    for step in path:
+        found = found[step]
+    return found if isinstance(found, dict) else {}
+
+
+def _left_out(
+    text: str, found: dict[_Path, tuple[int, int]], card: JsonObject, interfaces: list[_Path]
+) -> list[tuple[int, int, str]]:
+    """Return the edits that take interfaces out that the gateway does not speak."""
+    edits = []
+    for path in interfaces:
+        if _binding(_at(card, path)) in _SPOKEN:
+            continue
+        start, end = found[path]
+        after = re.compile(r"\s*,").match(text, end)
+        if after is not None:
+            end = after.end()
+        elif (before := re.compile(r",\s*\Z").search(text[:start])) is not None:
+            start = before.start()
+        edits.append((start, end, ""))
+    return edits
+
+
+def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:
+    """Return a text with its parts replaced; within a part that goes, nothing else counts."""
+    written, last = [], 0
+    for start, end, instead in sorted(edits, key=lambda each: (each[0], -each[1])):
+        if start >= last:
+            written += [text[last:start], instead]
+            last = end
+    return "".join([*written, text[last:]])
+
+
+def _spans(text: str, at: int = 0, path: _Path = ()) -> Iterator[tuple[_Path, tuple[int, int]]]:
+    """Yield where each value of a valid JSON text begins and ends, by its path."""
+    for found, start, end in _values(text, _after_space(text, at), path):
+        yield found, (start, end)
+
+
+def _after_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _values(text: str, at: int, path: _Path) -> Iterator[tuple[_Path, int, int]]:
+    start, opening = at, text[at]
+    if opening == '"':
+        yield path, start, scanstring(text, at + 1)[1]
+        return
+    if opening not in "{[":
+        scalar = _SCALAR.match(text, at)
+        yield path, start, scalar.end() if scalar else at + 1
+        return
+    at, number = _after_space(text, at + 1), 0
+    while text[at] not in "}]":
+        step: str | int = number
+        if opening == "{":
+            step, at = scanstring(text, at + 1)
+            at = _after_space(text, at)
+        end = at
+        for found in _values(text, at, (*path, step)):
+            yield found
+            end = max(end, found[2])
+        at, number = _after_space(text, end), number + 1
+    yield path, start, at + 1

@@ -1,0 +1,215 @@
+"""A message with a push config, or one that its client wants an early answer to.
+
+It goes to the agent without its config, as a stream where the agent has streams, and its task is
+watched from the first event on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+import aiohttp
+from aiohttp import web
+
+from pushkit.a2a import MessageUpdate, TaskSnapshot
+from pushkit.errors import MalformedJsonError, PushkitError, UnrecognisedBodyError
+from pushkit.gateway.answers import (
+    Asked,
+    cut,
+    head_of,
+    json_response,
+    not_compressed,
+    refusal,
+    whole,
+)
+from pushkit.gateway.calls import (
+    Act,
+    ClientCall,
+    message_answer,
+    message_request,
+    read_answer,
+    read_update,
+)
+from pushkit.gateway.events import EventStream, Unsent
+from pushkit.gateway.upstream import (
+    EVENT_STREAM,
+    TaskRefusedError,
+    Upstream,
+    UpstreamError,
+    is_event_stream,
+)
+from pushkit.gateway.watcher import Watcher
+from pushkit.integrations.push_config_api.errors import ApiError
+
+_log: Final = logging.getLogger("pushkit.gateway")
+
+Respond: TypeAlias = Callable[[], Awaitable[web.StreamResponse]]
+"""Answers the client, on its connection."""
+
+
+class Sending:
+    """A message on its way to the agent, and its answer.
+
+    Args:
+        upstream: The agent.
+        watcher: Watches the message's task.
+        asked: The client's request.
+        call: What it says.
+        streams: Whether the agent streams.
+        credentials: What the agent is asked with about the task.
+
+    Attributes:
+        register: Registers the config of the message for a task; None if there is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        upstream: Upstream,
+        watcher: Watcher,
+        asked: Asked,
+        call: ClientCall,
+        streams: bool,
+        credentials: list[tuple[str, str]],
+    ) -> None:
+        self.register: Callable[[str], Awaitable[None]] | None = None
+        self._upstream = upstream
+        self._watcher = watcher
+        self._asked = asked
+        self._call = call
+        self._streams = streams
+        self._credentials = credentials
+        self._answer: asyncio.Future[Respond] = asyncio.get_running_loop().create_future()
+
+    async def answered(self) -> web.StreamResponse:
+        """Answer the client, once it is known how. Raises UpstreamError: the agent did not."""
+        respond = await asyncio.shield(self._answer)
+        return await respond()
+
+    async def run(self) -> None:
+        """Send the message, register its config, watch its task."""
+        try:
+            self._respond(await self._sent())
+        except ApiError as exc:
+            self._respond(_at_once(refusal(self._call, exc)))
+        except TaskRefusedError:
+            self._fail(UpstreamError("the agent does not show the task that it began"))
+        except PushkitError as exc:
+            self._fail(exc if isinstance(exc, UpstreamError) else UpstreamError(str(exc), 503))
+        except Exception:  # noqa: BLE001  # the client waits for an answer
+            _log.exception("a message could not be answered")
+            self._fail(UpstreamError("internal error", 500))
+
+    async def _sent(self) -> Respond:
+        """Send the message; return how the client is answered."""
+        own = message_request(self._call, streams=self._streams)
+        query = self._asked.request.raw_path.partition("?")[2]
+        fields = [
+            (name, value)
+            for name, value in not_compressed(self._asked.fields)
+            if name.lower() != "accept"
+        ]
+        accept = EVENT_STREAM if self._streams else "application/json"
+        answer = await self._upstream.ask(
+            own.method,
+            own.path + (f"?{query}" if query else ""),
+            [*fields, ("Accept", accept)],
+            own.body,
+            streams=self._streams,
+        )
+        if is_event_stream(answer):
+            return await self._streamed(answer)
+        try:
+            return await self._answered_once(answer, await self._upstream.read(answer))
+        finally:
+            answer.close()
+
+    async def _answered_once(self, answer: aiohttp.ClientResponse, body: bytes) -> Respond:
+        """Take the one answer of an agent that does not stream, or that refuses."""
+        place, update = self._call.place, None
+        try:
+            result = read_answer(body, place.binding).result
+            update = read_update(result, place.version) if result is not None else None
+        except (MalformedJsonError, UnrecognisedBodyError):
+            pass  # it is the client's to understand
+        if update is not None and update.task_id and not isinstance(update, MessageUpdate):
+            await self._watch(update.task_id, None)
+        return _at_once(whole(answer, body))
+
+    async def _streamed(self, answer: aiohttp.ClientResponse) -> Respond:
+        stream = self._upstream.stream_of(answer, self._call.place)
+        unsent = stream.for_client() if self._call.act is Act.STREAM else None
+        first = await stream.first
+        update = first.update if first is not None else None
+        # A message belongs to no task that can be watched.
+        has_task = update is not None and not isinstance(update, MessageUpdate)
+        task_id = update.task_id if update is not None and has_task else None
+        try:
+            is_watched = bool(task_id) and await self._watch(task_id or "", stream)
+        except ApiError:
+            stream.unwatch()  # the client is told; the agent works on
+            raise
+        if not is_watched:
+            stream.unwatch()
+        if unsent is not None:
+            return lambda: self._passed_on(answer, unsent)
+        if first is None:
+            raise UpstreamError("the agent's stream ended before its first event")
+        if not task_id:  # a message, or an error
+            return _at_once(json_response(200, first.data))
+        if not self._call.answers_early:
+            await stream.settled
+        elif isinstance(update, TaskSnapshot):
+            return _at_once(json_response(200, first.data))
+        _, written = await self._upstream.task(
+            self._call.place,
+            task_id,
+            self._asked.fields_to_ask_with,
+            self._call.history_length,
+        )
+        return _at_once(json_response(200, message_answer(self._call, written)))
+
+    async def _watch(self, task_id: str, stream: EventStream | None) -> bool:
+        """Register the config, and watch the task; return whether the stream is read for it.
+
+        A task without a config is left alone, unless it is watched here already.
+
+        Raises:
+            ApiError: The config is refused.
+            StorageError: The task cannot be watched.
+        """
+        place = self._call.place
+        if self.register is None:
+            there = self._watcher.get(place.tenant, task_id)
+            return there is not None and there.attach(stream)
+        await self.register(task_id)
+        return await self._watcher.add(place, task_id, self._credentials, stream=stream)
+
+    async def _passed_on(
+        self, answer: aiohttp.ClientResponse, unsent: Unsent
+    ) -> web.StreamResponse:
+        response, request = head_of(answer), self._asked.request
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):  # the client is gone; the stream is read on
+            async for chunk in unsent.chunks():
+                await response.write(chunk)
+        return response if unsent.is_whole else cut(request, response)
+
+    def _respond(self, how: Respond) -> None:
+        if not self._answer.done():
+            self._answer.set_result(how)
+
+    def _fail(self, error: UpstreamError) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(error)
+
+
+def _at_once(response: web.Response) -> Respond:
+    async def respond() -> web.StreamResponse:
+        return response
+
+    return respond

@@ -1,0 +1,319 @@
+"""The agent behind a gateway: the one host that the gateway asks, whatever its cards say."""
+
+from __future__ import annotations
+
+import logging
+import re
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import aiohttp
+from yarl import URL
+
+from pushkit.a2a import Task
+from pushkit.bounded_json import JsonObject
+from pushkit.errors import (
+    CardUnavailableError,
+    ConfigError,
+    MalformedJsonError,
+    PushkitError,
+    UnrecognisedBodyError,
+)
+from pushkit.gateway.calls import (
+    OwnRequest,
+    Place,
+    read_answer,
+    read_task,
+    subscribe_request,
+    task_request,
+)
+from pushkit.gateway.events import EventStream
+from pushkit.gateway.options import GatewayOptions
+from pushkit.net.tls import tls_context
+from pushkit.url import Url
+from pushkit.version import USER_AGENT
+
+_log: Final = logging.getLogger("pushkit.gateway")
+
+Fields: TypeAlias = Iterable[tuple[str, str]]
+
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "http2-settings",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_NOT_FOUND: Final = -32001
+EVENT_STREAM: Final = "text/event-stream"
+
+
+class UpstreamError(PushkitError, code="upstream"):
+    """The agent could not be asked; `status` is what a client gets."""
+
+    def __init__(self, reason: str, status: int = 502) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class TaskRefusedError(PushkitError, code="task_refused"):
+    """The agent refuses a caller a task: `status` is its own, 404 for a task that is not there."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the agent refuses the task, with HTTP status {status}")
+        self.status = status
+
+
+def end_to_end(fields: Fields) -> list[tuple[str, str]]:
+    """Return the fields of a head that concern not only its connection (RFC 9110 §7.6.1)."""
+    found = list(fields)
+    named = {
+        name.strip().lower()
+        for field, value in found
+        if field.lower() == "connection"
+        for name in value.split(",")
+    }
+    return [
+        (field, value)
+        for field, value in found
+        if (name := field.lower()) not in _HOP_BY_HOP and name not in named
+    ]
+
+
+class Upstream:
+    """The agent.
+
+    Raises:
+        ConfigError: The URL, or a file of TLS, cannot be used.
+    """
+
+    def __init__(self, url: str, options: GatewayOptions) -> None:
+        if re.match(r"(wss?|grpcs?)://", url, re.IGNORECASE):
+            scheme = url.partition(":")[0]
+            raise ConfigError(
+                f"upstream: found {scheme}://, expected http:// or https://: the gateway speaks"
+                " JSON-RPC and HTTP+JSON, not WebSocket and not gRPC"
+            )
+        self.url: Final = Url.parse(url)
+        path, _, query = self.url.target.partition("?")
+        if query:
+            raise ConfigError("upstream: found a query, expected the base URL of an agent")
+        self.base_path: Final = path.rstrip("/")
+        self._options = options
+        self._tls: ssl.SSLContext | bool = True
+        if options.upstream_ca_file is not None or options.upstream_certificate is not None:
+            ca_file = options.upstream_ca_file
+            self._tls = tls_context(
+                client=options.upstream_certificate,
+                ca_file=None if ca_file is None else Path(ca_file),
+            )
+        self._session: aiohttp.ClientSession | None = None
+        self._streams = set[EventStream]()
+
+    async def open(self) -> None:
+        """Make the client."""
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, ssl=self._tls)
+        # Bodies are passed on byte by byte; the only host is the operator's; no cookie is kept.
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            trust_env=False,
+            max_line_size=16_384,
+            max_field_size=16_384,
+        )
+
+    async def close(self) -> None:
+        """Close all connections, those of streams that are still read, too."""
+        for stream in list(self._streams):
+            await stream.close()
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def asked(
+        self, method: str, path: str, fields: Fields, body: bytes, *, streams: bool = False
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request, and yield the head of the answer; then its body is not read further.
+
+        Args:
+            method: The HTTP method.
+            path: Path and query below the base URL, as they are sent.
+            fields: The header fields, without those of the connection.
+            body: The body.
+            streams: Whether the answer may be a stream of events.
+
+        Raises:
+            UpstreamError: There is no answer.
+        """
+        answer = await self.ask(method, path, fields, body, streams=streams)
+        try:
+            yield answer
+        finally:
+            answer.release() if answer.content.at_eof() else answer.close()
+
+    async def ask(
+        self, method: str, path: str, fields: Fields, body: bytes, *, streams: bool = False
+    ) -> aiohttp.ClientResponse:
+        """Send a request, and return the head of the answer, which the caller closes.
+
+        Arguments and errors are as for `asked`.
+        """
+        if self._session is None:
+            raise UpstreamError("the gateway is not open")
+        options = self._options
+        silence = options.stream_timeout if streams else options.timeout
+        timeout = aiohttp.ClientTimeout(
+            total=None,
+            sock_connect=options.connect_timeout.total_seconds(),
+            sock_read=silence.total_seconds(),
+        )
+        scheme, authority = self.url.scheme, self.url.authority
+        url = URL(f"{scheme}://{authority}{self.base_path}{path}", encoded=True)
+        try:
+            return await self._session.request(
+                method,
+                url,
+                headers=list(fields),
+                data=body or None,
+                allow_redirects=False,
+                timeout=timeout,
+            )
+        except TimeoutError as exc:
+            raise UpstreamError("the agent did not answer in time", 504) from exc
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
+            raise UpstreamError(f"the agent cannot be reached: {type(exc).__name__}") from exc
+
+    async def read(self, answer: aiohttp.ClientResponse) -> bytes:
+        """Return the body of an answer.
+
+        Raises:
+            UpstreamError: It is too long, or broke off.
+        """
+        body, most = bytearray(), self._options.max_body_bytes
+        try:
+            async for chunk in answer.content.iter_any():
+                body += chunk
+                if len(body) > most:
+                    answer.close()
+                    raise UpstreamError(f"an answer of the agent is longer than {most} bytes")
+        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+            raise UpstreamError("an answer of the agent broke off") from exc
+        return bytes(body)
+
+    async def task(
+        self, place: Place, task_id: str, fields: Fields, history_length: int | None = None
+    ) -> tuple[Task, JsonObject]:
+        """Return a task, and how the agent writes it.
+
+        Raises:
+            TaskRefusedError: There is no such task for these credentials.
+            UpstreamError: The agent did not answer with a task.
+        """
+        request = task_request(place, task_id, history_length)
+        async with self._own(place, request, fields) as answer:
+            body = await self.read(answer)
+        refused = answer.status in (401, 403, 404)
+        try:
+            answered = read_answer(body, place.binding)
+            if answered.result is not None and answer.status == 200:
+                task = read_task(answered.result, place.version)
+                if task.id != task_id:
+                    raise UpstreamError("the agent answered with another task than was asked for")
+                return task, answered.result
+            refused = refused or answered.code == _NOT_FOUND
+        except (MalformedJsonError, UnrecognisedBodyError) as exc:
+            if not refused:
+                raise UpstreamError(f"the agent did not answer with a task: {exc}") from exc
+        if refused:
+            raise TaskRefusedError(answer.status if answer.status in (401, 403) else 404)
+        raise UpstreamError(f"the agent did not answer with a task: HTTP status {answer.status}")
+
+    async def subscribe(self, place: Place, task_id: str, fields: Fields) -> EventStream | None:
+        """Return the stream of a task; None if the agent gives none.
+
+        Raises:
+            UpstreamError: There is no answer.
+        """
+        request = subscribe_request(place, task_id)
+        answer = await self._ask_itself(place, request, fields, streams=True)
+        if is_event_stream(answer):
+            return self.stream_of(answer, place)
+        answer.close()
+        return None
+
+    def stream_of(self, answer: aiohttp.ClientResponse, place: Place) -> EventStream:
+        """Return the stream of an answer, which is read from now on until its end."""
+        stream = EventStream(answer, place, self._options.max_event_bytes, self._streams.discard)
+        self._streams.add(stream)
+        return stream
+
+    @asynccontextmanager
+    async def _own(
+        self, place: Place, request: OwnRequest, fields: Fields
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        answer = await self._ask_itself(place, request, fields, streams=False)
+        try:
+            yield answer
+        finally:
+            answer.release() if answer.content.at_eof() else answer.close()
+
+    async def _ask_itself(
+        self, place: Place, request: OwnRequest, fields: Fields, *, streams: bool
+    ) -> aiohttp.ClientResponse:
+        accept = EVENT_STREAM if streams else "application/json"
+        own = [("Accept", accept), ("Accept-Encoding", "identity"), ("User-Agent", USER_AGENT)]
+        own += [("A2A-Version", place.version.value)]
+        if request.body:
+            own += [("Content-Type", "application/json")]
+        return await self.ask(
+            request.method, request.path, [*own, *fields], request.body, streams=streams
+        )
+
+    async def card(self, path: str, fields: Fields = ()) -> tuple[int, bytes]:
+        """Return status and body of the answer to a request for the card.
+
+        Raises:
+            UpstreamError: There is no whole answer.
+        """
+        own = [("Accept", "application/json"), ("Accept-Encoding", "identity")]
+        async with self.asked("GET", path, [*own, *fields], b"") as answer:
+            return answer.status, await self.read(answer)
+
+    async def asks_who_calls(self, place: Place) -> bool:
+        """Return whether the agent refuses a task to a caller without credentials, as unknown.
+
+        Raises:
+            UpstreamError: There is no answer.
+        """
+        request = task_request(place, "pushkit-no-such-task")
+        async with self._own(place, request, ()) as answer:
+            await self.read(answer)
+        return answer.status in (401, 403)
+
+
+def is_event_stream(answer: aiohttp.ClientResponse) -> bool:
+    """Return whether an answer is a stream of events."""
+    return answer.status == 200 and answer.content_type == EVENT_STREAM
+
+
+def card_error(status: int) -> CardUnavailableError:
+    """Return the error of a card that cannot be had."""
+    return CardUnavailableError(f"the agent's card: expected HTTP status 200, found {status}")
+
+
+def credentials_of(fields: Fields, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the fields in which a caller proves who it is."""
+    wanted = {name.lower() for name in names}
+    return [(name, value) for name, value in fields if name.lower() in wanted]

@@ -1,0 +1,475 @@
+"""Watches tasks of the agent, and stores each of their updates, once and in order.
+
+A task has one source at a time: the stream of the message that began it, a stream that the gateway
+subscribed to, or, where the agent gives none, the task itself, asked for again and again. After a
+break the task is compared with what its webhooks were told last: its last state is never missed.
+
+What was told is a chain of digests, and the link of an update is its idempotency key. So a gateway
+that takes over and finds what the dead one had stored stores it under the same key, which changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from pushkit.a2a import (
+    Artifact,
+    ArtifactUpdate,
+    MessageUpdate,
+    Task,
+    TaskSnapshot,
+    TaskUpdate,
+    WireVersion,
+)
+from pushkit.clock import utc_now
+from pushkit.delivery.sender import PushSender
+from pushkit.delivery.watches import LEASE
+from pushkit.errors import PushkitError, StorageError
+from pushkit.gateway.calls import Binding, Place
+from pushkit.gateway.events import EventStream
+from pushkit.gateway.options import GatewayOptions
+from pushkit.gateway.upstream import TaskRefusedError, Upstream, UpstreamError
+from pushkit.gateway.view import TaskView, chain
+from pushkit.logs import RepeatedLog, printable
+from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.outbox.watches import WatchRow
+from pushkit.storage.script import from_micros, to_micros
+
+_log: Final = logging.getLogger("pushkit.gateway")
+T = TypeVar("T")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two looks at a task
+_PAUSE_OF_CLIENT: Final = 15.0  # while a task waits for its client
+_PER_EVENT: Final = 1.0  # at most one look in this time, where events only say that it changed
+_UNSEEN: Final = timedelta(minutes=10)  # how long a task may be missing
+_UNWANTED: Final = timedelta(minutes=1)  # how long a task is watched without a config
+_RENEWED_EVERY: Final = LEASE.total_seconds() / 3
+_MARGIN: Final = 3.0  # seconds before the end of a lease in which nothing is stored any more
+_CLAIMED_EVERY: Final = 1.0
+_MOST_KEPT: Final = 4 * 2**20  # characters of artifacts that are kept for clients of 0.3
+
+
+class LeaseLostError(PushkitError, code="lease_lost"):
+    """Another gateway watches the task."""
+
+
+class Watcher:
+    """The tasks that this gateway watches.
+
+    Args:
+        sender: Stores the updates; open.
+        upstream: The agent.
+        options: Limits, and the operator's credentials.
+    """
+
+    def __init__(self, sender: PushSender, upstream: Upstream, options: GatewayOptions) -> None:
+        self.sender = sender
+        self.upstream = upstream
+        self.options = options
+        self.store = sender.watches()
+        self.faults = RepeatedLog(_log)
+        self._tasks: dict[tuple[str, str], WatchedTask] = {}
+        self._unstored: dict[tuple[str, str], str] = {}  # credentials, without keys to seal them
+        self._adding = Counter[tuple[str, str]]()
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to take tasks that nobody watches."""
+        self._running = asyncio.create_task(self._run(), name="pushkit-gateway-watcher")
+
+    async def stop(self) -> None:
+        """Hand all tasks over to other gateways, or the next start."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        await asyncio.gather(*[each.stop() for each in self._tasks.values()])
+        self._tasks.clear()
+        with contextlib.suppress(StorageError):
+            await self.store.release()
+
+    def get(self, tenant: str, task_id: str) -> WatchedTask | None:
+        """Return a task that this gateway watches."""
+        return self._tasks.get((tenant, task_id))
+
+    def __len__(self) -> int:
+        """Return how many tasks this gateway watches."""
+        return len(self._tasks)
+
+    async def add(
+        self,
+        place: Place,
+        task_id: str,
+        credentials: list[tuple[str, str]],
+        *,
+        known: Task | None = None,
+        stream: EventStream | None = None,
+    ) -> bool:
+        """Watch a task from now on; return whether this gateway reads the stream.
+
+        Args:
+            place: How the agent is asked.
+            task_id: The task.
+            credentials: What the agent is asked with.
+            known: The task, if its webhooks need not be told what it is now.
+            stream: Its events, from the first one on.
+
+        Raises:
+            StorageError: The database is out of reach: it is not watched.
+        """
+        there = self.get(place.tenant, task_id)
+        if there is not None:
+            return there.attach(stream)
+        written = "" if self.options.upstream_authorization else json.dumps(credentials)
+        row = WatchRow(
+            tenant=place.tenant,
+            task_id=task_id,
+            version=place.version.value,
+            binding=place.binding.value,
+            path=place.path,
+            credentials=written or None,
+            told=secrets.token_hex(16),  # a watch that begins anew repeats no key
+            view="" if known is None else TaskView.of(known).digest(),
+            created_at=to_micros(utc_now()),
+        )
+        if len(self._tasks) >= self.options.max_watches:
+            await self.store.add(row, hold=False)
+            return False
+        if not self.store.seals and written and credentials:
+            self._unstored[place.tenant, task_id] = written
+            self.faults.log(
+                "unsealed",
+                logging.WARNING,
+                "callers' credentials are kept in memory alone, since there are no secret keys to"
+                " seal them: after a restart the agent is asked without; set PUSHKIT_SECRET_KEYS,"
+                " or --upstream-authorization-env",
+            )
+        key = (place.tenant, task_id)
+        self._adding[key] += 1
+        try:
+            until = asyncio.get_running_loop().time() + LEASE.total_seconds()
+            if await self.store.add(row, hold=True):
+                self._begin(row, stream, until)
+                return stream is not None
+        finally:
+            self._adding[key] -= 1
+            self._adding += Counter()  # without those that are zero
+        there = self.get(place.tenant, task_id)
+        return there is not None and there.attach(stream)
+
+    def _begin(self, row: WatchRow, stream: EventStream | None, until: float) -> None:
+        key = (row.tenant, row.task_id)
+        if row.credentials is None and key in self._unstored:
+            row = replace(row, credentials=self._unstored[key])
+        watched = WatchedTask(self, row, stream, until)
+        self._tasks[key] = watched
+        watched.running.add_done_callback(lambda _: self._forget(key, watched))
+
+    def _forget(self, key: tuple[str, str], watched: WatchedTask) -> None:
+        if self._tasks.get(key) is watched:
+            del self._tasks[key]
+        if watched.is_over:
+            self._unstored.pop(key, None)
+
+    async def _run(self) -> None:
+        renewed = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                if loop.time() - renewed >= _RENEWED_EVERY:
+                    renewed = loop.time()
+                    await self._renew(renewed + LEASE.total_seconds())
+                room = self.options.max_watches - len(self._tasks)
+                until = loop.time() + LEASE.total_seconds()
+                for row in await self.store.claim(min(room, 100)) if room > 0 else ():
+                    if self.get(row.tenant, row.task_id) is None:
+                        self._begin(row, None, until)
+            except StorageError as exc:
+                self.faults.log("claim", logging.ERROR, "no task can be taken: %s", exc)
+            await asyncio.sleep(_CLAIMED_EVERY)
+
+    async def _renew(self, until: float) -> None:
+        before, adding = dict(self._tasks), set(self._adding)
+        held = await self.store.renew()
+        for key in held.difference(before, self._tasks, adding, self._adding):
+            await self.store.give_back(*key)  # its watching failed here
+        for key, watched in before.items():
+            if key in held:
+                watched.leased_until = until
+            elif self._tasks.get(key) is watched and not watched.is_over:
+                _log.warning("task %s is watched by another gateway", printable(key[1]))
+                await watched.stop()
+
+
+class WatchedTask:
+    """One task."""
+
+    def __init__(
+        self, watcher: Watcher, row: WatchRow, stream: EventStream | None, leased_until: float
+    ) -> None:
+        self._watcher = watcher
+        self._row = row
+        self._place = Place(WireVersion(row.version), Binding(row.binding), row.path, row.tenant)
+        self._view = TaskView()
+        self._known = row.view  # the digest of what was told
+        self._told = row.told
+        self._stream: EventStream | None = None  # that is read
+        self._next = stream  # from its beginning, which nobody has read
+        self._news = asyncio.Event()
+        self._whole: Task | None = None  # for clients of 0.3
+        self._context_id: str | None = None
+        self._unseen_since: float | None = None
+        self._looked_at = 0.0
+        self.is_over = False
+        self.leased_until = leased_until
+        self.running = asyncio.create_task(self._run(), name="pushkit-gateway-task")
+
+    def attach(self, stream: EventStream | None) -> bool:
+        """Read a further stream of the task after the one that ends; return whether it is read."""
+        self._news.set()
+        ends = self._stream is None or self._stream.settled.done()
+        if stream is None or not ends or self._next is not None:
+            return False
+        self._next = stream
+        return True
+
+    async def stop(self) -> None:
+        """Stop watching here; the row stays."""
+        self.running.cancel()
+        await asyncio.wait([self.running])
+
+    async def _run(self) -> None:
+        try:
+            await self._watch()
+            await self._patiently(
+                lambda: self._watcher.store.remove(self._row.tenant, self._row.task_id)
+            )
+        except LeaseLostError as exc:
+            _log.warning("task %s: %s", printable(self._row.task_id), exc)
+        except Exception:  # noqa: BLE001  # the row is given back, and taken again
+            _log.exception("task %s is watched no longer here", printable(self._row.task_id))
+        finally:
+            for stream in filter(None, (self._stream, self._next)):
+                stream.unwatch()
+
+    async def _watch(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self.is_over:
+            resumed = self._next is None
+            stream = await self._subscribed() if self._next is None else None
+            if self._next is not None:  # perhaps meanwhile
+                await stream.close() if stream is not None else None
+                stream, self._next, resumed = self._next, None, False
+            if stream is not None:
+                pause, self._stream = _FIRST_PAUSE, stream
+                await self._follow(stream, resumed=resumed)
+                self._stream = None
+            if self.is_over or self._next is not None:
+                continue
+            await self._look()
+            if not self.is_over and not await self._is_wanted():
+                self.is_over = True
+            if not self.is_over:
+                pause = await self._wait(pause)
+
+    async def _wait(self, pause: float) -> float:
+        """Wait for a stream, or a while; return how long to wait the next time."""
+        state = self._view.state
+        waits_for_client = state is not None and state.interrupted
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE_OF_CLIENT if waits_for_client else pause):
+                await self._news.wait()
+        is_woken = self._news.is_set()
+        self._news.clear()
+        return _FIRST_PAUSE if is_woken else min(pause * 2, _LONGEST_PAUSE)
+
+    async def _subscribed(self) -> EventStream | None:
+        state = self._view.state
+        if state is not None and state.interrupted:
+            return None  # its stream would end at once
+        try:
+            return await self._watcher.upstream.subscribe(
+                self._place, self._row.task_id, self._credentials()
+            )
+        except UpstreamError as exc:
+            self._watcher.faults.log(("subscribe", str(exc)), logging.WARNING, "%s", exc)
+            return None
+
+    async def _follow(self, stream: EventStream, *, resumed: bool) -> None:
+        """Store the events of a stream, until it ends, or the task does.
+
+        A stream that the gateway subscribed to may begin with the task as it is (A2A 1.0 §3.1.6):
+        then what follows is new. Otherwise nobody knows which of its events the task held already,
+        so that each only says: look at the task.
+        """
+        loop = asyncio.get_running_loop()
+        is_live, is_first = not resumed, True
+        async for event in stream.events():
+            update = event.update
+            if update is not None and update.task_id not in (None, self._row.task_id):
+                continue
+            if stream.lost:
+                stream.lost, is_live = False, False
+            if isinstance(update, TaskSnapshot):
+                is_live = is_live or is_first
+                await self._compare(update.task)
+            elif is_live and update is not None:
+                await self._store(update)
+            else:
+                await asyncio.sleep(self._looked_at + _PER_EVENT - loop.time())
+                stream.skip()  # the task holds what came until now
+                await self._look()
+            is_first = False
+            if self.is_over:
+                await stream.close()
+                return
+
+    async def _look(self) -> None:
+        """Ask for the task, and store it if its webhooks do not know it."""
+        loop = asyncio.get_running_loop()
+        self._looked_at = loop.time()
+        try:
+            task, _ = await self._watcher.upstream.task(
+                self._place, self._row.task_id, self._credentials()
+            )
+        except TaskRefusedError as exc:
+            self._unseen_since = self._unseen_since or loop.time()
+            if exc.status == 404 and loop.time() - self._unseen_since > _UNSEEN.total_seconds():
+                _log.warning(
+                    "task %s: the agent knows it no longer: its webhooks do not learn its end",
+                    printable(self._row.task_id),
+                )
+                self.is_over = True
+                return
+            self._watcher.faults.log(("task", exc.status), logging.WARNING, "%s", exc)
+        except UpstreamError as exc:
+            self._watcher.faults.log(("task", str(exc)), logging.WARNING, "%s", exc)
+        else:
+            self._unseen_since = None
+            if self._next is None:  # or else a stream has begun, which may be older than this
+                await self._compare(task)
+
+    async def _compare(self, task: Task) -> None:
+        view = TaskView.of(task)
+        if view.digest() == self._known:
+            self._view = view
+            self._context_id = task.context_id
+            self._whole = task
+            self.is_over = task.status.state.terminal
+        else:
+            await self._store(TaskSnapshot(task=task, origin=self._place.version))
+
+    async def _store(self, update: TaskUpdate) -> None:
+        """Store an update for all who want it, and note that they were told."""
+        if not isinstance(update, TaskSnapshot | MessageUpdate) and update.context_id is None:
+            # Some agents say it with the task alone; receivers expect it everywhere.
+            update = replace(update, context_id=self._context_id)
+        self._context_id = update.context_id or self._context_id
+        self._view.apply(update)
+        self._keep(update)
+        view = self._view.digest()
+        message_id = update.message.message_id if isinstance(update, MessageUpdate) else ""
+        told = chain(self._told, view, message_id)
+        # Without a digest: another gateway may have stored it as an event, or in the whole task.
+        key = IdempotencyKey(key=f"gateway-{told}", update_sha256="", is_new=False)
+        tenant, task_id = self._row.tenant, self._row.task_id
+        try:
+            await self._patiently(
+                lambda: self._watcher.sender.notify(
+                    update, tenant=tenant, snapshot=self._snapshot, idempotency_key=key
+                )
+            )
+        except LeaseLostError:
+            raise
+        except PushkitError as exc:  # nobody can have it; what comes after it, they can
+            kind = update.kind.value
+            self._watcher.faults.log(
+                ("update", exc.code), logging.ERROR, "a %s of the agent is lost: %s", kind, exc
+            )
+        store = self._watcher.store
+        if not await self._patiently(lambda: store.set_told(tenant, task_id, told=told, view=view)):
+            raise LeaseLostError("another gateway watches it")
+        self._told, self._known = told, view
+        self.is_over = self._view.state is not None and self._view.state.terminal
+
+    async def _patiently(self, store: Callable[[], Awaitable[T]]) -> T:
+        """Store something, as soon as the database can be reached, while the lease lasts.
+
+        Raises:
+            LeaseLostError: The lease is about to end.
+        """
+        pause = 0.1
+        while True:
+            if asyncio.get_running_loop().time() > self.leased_until - _MARGIN:
+                raise LeaseLostError("its lease could not be renewed")
+            try:
+                return await store()
+            except StorageError as exc:
+                self._watcher.faults.log("store", logging.ERROR, "no update can be stored: %s", exc)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    # --- whole tasks, for clients of 0.3 ----------------------------------------------------------
+
+    def _keep(self, update: TaskUpdate) -> None:
+        """Note the whole task, as far as events tell it."""
+        if isinstance(update, TaskSnapshot):
+            self._whole = update.task
+        elif isinstance(update, ArtifactUpdate) and self._whole is not None:
+            self._whole = _with_chunk(self._whole, update)
+        else:
+            self._whole = None  # a status moves messages into the history: the agent knows how
+
+    async def _snapshot(self, _owner: str) -> Task | None:
+        if self._whole is None:
+            with contextlib.suppress(TaskRefusedError, UpstreamError):
+                self._whole, _ = await self._watcher.upstream.task(
+                    self._place, self._row.task_id, self._credentials()
+                )
+        return self._whole
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _credentials(self) -> list[tuple[str, str]]:
+        own = self._watcher.options.upstream_authorization
+        if own is not None:
+            return [("Authorization", own)]
+        return [(name, value) for name, value in json.loads(self._row.credentials or "[]")]
+
+    async def _is_wanted(self) -> bool:
+        """Return whether anybody gets its updates; a config may come a moment after its task."""
+        age = utc_now() - from_micros(self._row.created_at)
+        if age > self._watcher.options.watch_for:
+            _log.warning("task %s was watched for too long", printable(self._row.task_id))
+            return False
+        if age < _UNWANTED:
+            return True
+        try:
+            return bool(
+                await self._watcher.sender.subscribers(self._row.task_id, tenant=self._row.tenant)
+            )
+        except StorageError:
+            return True
+
+
+def _with_chunk(task: Task, update: ArtifactUpdate) -> Task | None:
+    """Return a task after a chunk; None if it has grown too large to be kept."""
+    artifacts = {each.artifact_id: each for each in task.artifacts}
+    before = artifacts.get(update.artifact.artifact_id) if update.append else None
+    after: Artifact = update.artifact
+    if before is not None:
+        after = replace(before, parts=(*before.parts, *update.artifact.parts))
+    artifacts[after.artifact_id] = after
+    size = sum(len(getattr(part, "text", "")) for each in artifacts.values() for part in each.parts)
+    if size > _MOST_KEPT:
+        return None
+    return replace(task, artifacts=tuple(artifacts.values()))

@@ -1,0 +1,255 @@
+"""Tasks behind a gateway: what webhooks are told, whatever breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pushkit.gateway import watcher
+from pushkit.keys.ring import KeyRing
+from tests.pushkit.gateway.agent import ScriptedAgent
+from tests.pushkit.gateway.conftest import HOOK, Front, gateway, message
+
+COMPLETED = "TASK_STATE_COMPLETED"
+
+
+def states(told: list[Any]) -> list[str]:
+    """The state of each update, or the text of its chunk."""
+    found = []
+    for update in told:
+        [(name, value)] = update.items()
+        if name == "artifactUpdate":
+            found.append(value["artifact"]["parts"][0]["text"])
+        else:
+            found.append(value["status"]["state"].removeprefix("TASK_STATE_"))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at tasks more often."""
+    for name in ("_FIRST_PAUSE", "_LONGEST_PAUSE", "_PAUSE_OF_CLIENT", "_PER_EVENT"):
+        monkeypatch.setattr(watcher, name, 0.05)
+    monkeypatch.setattr(watcher, "_CLAIMED_EVERY", 0.05)
+
+
+async def test_each_event_of_a_message_is_told_in_order(front: Front) -> None:
+    task = await front.send()
+    assert task["status"]["state"] == "TASK_STATE_SUBMITTED"  # answered before the end
+    front.agent.status(task["id"], "TASK_STATE_WORKING")
+    front.agent.status(task["id"], COMPLETED, "done")
+    assert states(await front.told(task["id"], 3)) == ["SUBMITTED", "WORKING", "COMPLETED"]
+    await front.until(lambda: not len(front.service.watcher))
+    assert await front.service.watcher.store.count() == 0
+
+
+async def test_the_agent_never_sees_the_config(front: Front) -> None:
+    await front.send()
+    [params] = front.agent.asked("SendStreamingMessage")
+    assert "configuration" not in params
+    assert HOOK not in str(front.agent.received)
+
+
+async def test_a_client_that_waits_gets_the_whole_task_at_its_end(front: Front) -> None:
+    waiting = asyncio.create_task(front.rpc("SendMessage", message(early=False)))
+    await front.until(lambda: bool(front.agent.tasks))
+    [task_id] = front.agent.tasks
+    await front.until(lambda: front.agent.watchers(task_id) == 1)
+    front.agent.chunk(task_id, "one ")
+    front.agent.chunk(task_id, "two")
+    assert not waiting.done()
+    front.agent.status(task_id, COMPLETED)
+    answer = await waiting
+    assert answer["id"] == 7
+    assert answer["result"]["task"] == front.agent.tasks[task_id]
+    assert states(await front.told(task_id, 4))[-1] == "COMPLETED"
+
+
+async def test_a_client_that_streams_gets_the_agents_bytes(front: Front) -> None:
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
+    async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
+        await front.until(lambda: bool(front.agent.tasks))
+        [task_id] = front.agent.tasks
+        await front.until(lambda: front.agent.watchers(task_id) == 1)
+        front.agent.status(task_id, COMPLETED)
+        lines = [line async for line in got.content if line.strip()]
+    assert len(lines) == 2
+    assert all(b'"id": 3' in line for line in lines)
+    assert states(await front.told(task_id, 2)) == ["SUBMITTED", "COMPLETED"]
+
+
+async def test_a_client_that_leaves_loses_no_update(front: Front) -> None:
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
+    async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
+        await got.content.readline()
+        got.close()
+    [task_id] = front.agent.tasks
+    front.agent.chunk(task_id, "one")
+    front.agent.status(task_id, COMPLETED)
+    assert states(await front.told(task_id, 3)) == ["SUBMITTED", "one", "COMPLETED"]
+
+
+async def test_an_agent_without_streams_is_asked_again_and_again(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    agent.streams = agent.subscribes = False
+    async with gateway(agent, location, ring) as front:
+        task = await front.send()
+        assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
+        agent.status(task["id"], "TASK_STATE_WORKING")
+        await front.told(task["id"], 2)
+        agent.status(task["id"], COMPLETED)
+        assert states(await front.told(task["id"], 3)) == ["SUBMITTED", "WORKING", "COMPLETED"]
+
+
+async def test_a_stream_that_breaks_is_joined_again(front: Front) -> None:
+    task = await front.send()
+    await front.told(task["id"], 1)
+    front.agent.break_streams(task["id"])
+    front.agent.status(task["id"], "TASK_STATE_WORKING")  # which no stream tells
+    await front.until(lambda: front.agent.watchers(task["id"]) == 1)
+    front.agent.chunk(task["id"], "one")
+    front.agent.status(task["id"], COMPLETED)
+    told = states(await front.told(task["id"], 4))
+    assert told == ["SUBMITTED", "WORKING", "one", "COMPLETED"]
+
+
+async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Front) -> None:
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    answer = await front.rpc("message/send", {"message": said, "configuration": config})
+    task_id = answer["result"]["id"]
+    await front.told(task_id, 1)
+    front.agent.break_streams(task_id)
+    front.agent.chunk(task_id, "one")
+    front.agent.chunk(task_id, " two")
+    await front.until(lambda: front.agent.watchers(task_id) == 1)
+    front.agent.status(task_id, COMPLETED)
+    async with asyncio.timeout(20):
+        while (told := await front.told(task_id, 1))[-1]["status"]["state"] != "completed":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert [part["text"] for part in told[-1]["artifacts"][0]["parts"]] == ["one", " two"]
+
+
+@pytest.mark.parametrize("subscribes", [True, False])
+async def test_another_gateway_goes_on_and_tells_nothing_twice(
+    agent: ScriptedAgent, location: str, ring: KeyRing, *, subscribes: bool
+) -> None:
+    agent.subscribes = subscribes
+    async with gateway(agent, location, ring) as first:
+        task = await first.send()
+        agent.status(task["id"], "TASK_STATE_WORKING")
+        agent.chunk(task["id"], "one ")
+        await first.told(task["id"], 3)
+        async with gateway(agent, location, ring) as second:
+            assert not len(second.service.watcher)  # the first one watches
+            await first.service.watcher.stop()
+            await second.until(lambda: len(second.service.watcher) == 1)
+            agent.status(task["id"], COMPLETED, "done")
+            told = states(await second.told(task["id"], 4))
+            assert told == ["SUBMITTED", "WORKING", "one ", "COMPLETED"]
+            await second.until(lambda: not len(second.service.watcher))
+
+
+async def test_what_happened_between_two_gateways_is_told(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    async with gateway(agent, location, ring) as first:
+        task = await first.send()
+        await first.told(task["id"], 1)
+    agent.chunk(task["id"], "one ")
+    agent.status(task["id"], COMPLETED)
+    async with gateway(agent, location, ring) as second:
+        told = await second.told(task["id"], 2)
+        assert states(told) == ["SUBMITTED", "COMPLETED"]
+        assert told[1]["task"]["artifacts"][0]["parts"] == [{"text": "one "}]
+
+
+async def test_an_update_that_was_stored_before_a_death_is_not_stored_again(
+    agent: ScriptedAgent, location: str, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(agent, location, ring) as first:
+        task = await first.send()
+        await first.told(task["id"], 1)
+
+        async def dies(*_: object, **__: object) -> bool:
+            raise asyncio.CancelledError
+
+        # The update is stored, and that it was told is not.
+        monkeypatch.setattr(first.service.watcher.store, "set_told", dies)
+        agent.status(task["id"], "TASK_STATE_WORKING", "half")
+        await first.told(task["id"], 2)
+        await first.until(lambda: not len(first.service.watcher))
+    async with gateway(agent, location, ring) as second:
+        await second.until(lambda: agent.watchers(task["id"]) == 1)
+        agent.status(task["id"], COMPLETED)
+        told = states(await second.told(task["id"], 3))
+        assert told == ["SUBMITTED", "WORKING", "COMPLETED"]
+
+
+async def test_a_config_for_a_task_under_way_is_told_from_then_on(front: Front) -> None:
+    answer = await front.rpc("SendMessage", message(config=False))
+    task_id = answer["result"]["task"]["id"]
+    front.agent.status(task_id, "TASK_STATE_WORKING")
+    assert not len(front.service.watcher)  # nobody wants to know
+    config = {"taskId": task_id, "url": HOOK, "id": "c1"}
+    stored = await front.rpc("CreateTaskPushNotificationConfig", config)
+    assert stored["result"]["url"] == HOOK
+    await front.until(lambda: front.agent.watchers(task_id) == 2)
+    front.agent.status(task_id, COMPLETED)
+    assert states(await front.told(task_id, 1)) == ["COMPLETED"]
+
+
+async def test_a_task_that_waited_for_its_client_goes_on(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_PAUSE_OF_CLIENT", 30.0)  # nothing is seen by asking
+    task = await front.send()
+    front.agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
+    await front.told(task["id"], 2)
+    more = asyncio.create_task(front.send(task_id=task["id"]))
+    await front.until(lambda: front.agent.watchers(task["id"]) >= 1)
+    front.agent.status(task["id"], COMPLETED)
+    await more
+    told = states(await front.told(task["id"], 4))
+    assert told == ["SUBMITTED", "INPUT_REQUIRED", "WORKING", "COMPLETED"]
+
+
+async def test_clients_of_0_3_get_whole_tasks(front: Front) -> None:
+    task = await front.send()
+    config = {"taskId": task["id"], "pushNotificationConfig": {"url": HOOK, "id": "old"}}
+    await front.rpc("tasks/pushNotificationConfig/set", config)
+    front.agent.chunk(task["id"], "one ")
+    front.agent.chunk(task["id"], "two")
+    front.agent.status(task["id"], COMPLETED)
+    async with asyncio.timeout(20):
+        while True:
+            stored = await front.sender.deliveries(task["id"])
+            of_old = [each for each in stored if each.config_id == "old"]
+            if of_old and b"completed" in of_old[-1].body:
+                break
+            await asyncio.sleep(0.02)
+    assert b"one " in of_old[-1].body
+    assert b"two" in of_old[-1].body
+
+
+async def test_a_message_of_the_agent_is_the_answer(front: Front) -> None:
+    said = {"messageId": "x", "role": "ROLE_AGENT", "parts": [{"text": "no task"}]}
+    front.agent.answer = {"message": said}
+    answer = await front.rpc("SendMessage", message())
+    assert answer["result"]["message"]["messageId"] == "x"
+    assert not len(front.service.watcher)
+
+
+async def test_a_task_that_the_agent_forgot_is_given_up(
+    front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watcher, "_UNSEEN", timedelta(0))
+    task = await front.send()
+    del front.agent.tasks[task["id"]]
+    front.agent.break_streams(task["id"])
+    await front.until(lambda: not len(front.service.watcher))
+    assert "the agent knows it no longer" in caplog.text
