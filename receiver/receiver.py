@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from pushkit.alerts.alerts import Alerts
     from pushkit.schemas import CardSchemas
-    from pushkit.telemetry.metrics import Readings
+    from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import ReceiverMetrics
     from pushkit.telemetry.tracing import Tracing
     from pushkit.threads import ServingThread
@@ -384,11 +384,11 @@ class Receiver(CallbackDecorators):
 
     def _sending_alerts(self, options: AlertOptions) -> Alerts:
         from pushkit.alerts.alerts import Alerts
-        from receiver.alert_webhook import AlertWebhook
+        from receiver.alert_webhook import SignedAlertWebhook
 
         webhook = None
         if options.webhook is not None:
-            webhook = AlertWebhook(
+            webhook = SignedAlertWebhook(
                 options.webhook, options.webhook_secret, self._clock, self._transport.options
             )
         return Alerts(options, webhook, look=self._look, events=self.events)
@@ -408,22 +408,18 @@ class Receiver(CallbackDecorators):
             ),
         ]
 
-    async def _read(self) -> Readings:
+    async def _read(self) -> Gauges:
         missing = self.trust.missing()
-        readings: dict[str, Mapping[tuple[str, ...], float]] = {
+        gauges: dict[str, Mapping[tuple[str, ...], float]] = {
             "receiver_keys_missing": {(name,): float(name in missing) for name in self.senders},
             "receiver_build_info": {(__version__,): 1.0},
         }
         try:
             async with promptly():
-                backlog = await self.inbox.backlog()
+                gauges |= await self.inbox.gauges()
         except StorageError:
-            return readings | {"receiver_database_up": {(): 0.0}}
-        return readings | {
-            "receiver_database_up": {(): 1.0},
-            "receiver_inbox": {(name,): float(count) for name, count in backlog.statuses.items()},
-            "receiver_oldest_unfinished_seconds": {(): backlog.oldest.total_seconds()},
-        }
+            return gauges | {"receiver_database_up": {(): 0.0}}
+        return gauges | {"receiver_database_up": {(): 1.0}}
 
     # --- trust ---------------------------------------------------------------------------------
 
@@ -510,7 +506,7 @@ class Receiver(CallbackDecorators):
             )
         )
 
-    async def expect_no_longer(
+    async def unregister(
         self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None
     ) -> int:
         """Withdraw the registrations of a token or a task; return how many there were.
@@ -526,7 +522,7 @@ class Receiver(CallbackDecorators):
         """
         check_each(str | None, token=token, task_id=task_id)
         if token is None and task_id is None:
-            raise ConfigError("expect_no_longer: expected a token or a task_id, found neither")
+            raise ConfigError("unregister: expected a token or a task_id, found neither")
         await self._runtime.ask()
         return await self._database.write(
             self._registrations.unregister(

@@ -189,11 +189,11 @@ CREATE INDEX {self.jobs}_pending
 
     # --- who is due --------------------------------------------------------------------------
 
-    def due(self, now: int, limit: int, *, lock: bool = True) -> Script[list[Queue]]:
+    def due(self, now: int, limit: int) -> Script[list[Queue]]:
         """Return the queues that have been due longest, and lock those that nobody holds."""
         rows = yield Statement(
             f"SELECT {self.columns} FROM {self.joined} WHERE {_DUE} AND q.due_at <= $1"
-            f" ORDER BY q.due_at LIMIT CAST($2 AS BIGINT){_LOCKED if lock else ''}",
+            f" ORDER BY q.due_at LIMIT CAST($2 AS BIGINT){_LOCKED}",
             (now, limit),
         )
         return [*map(queue_of, rows)]

@@ -39,8 +39,8 @@ from pushkit.storage.script import (
 from receiver.inbox.model import (
     Call,
     CallbackState,
-    Job,
     NewNotification,
+    NotificationJob,
     StoredNotification,
 )
 
@@ -133,7 +133,9 @@ class Sequences:
 # --- calling back --------------------------------------------------------------------------------
 
 
-def jobs_of(leased: Sequence[tuple[Queue, Sequence[PendingJob]]]) -> Script[dict[int, Job]]:
+def jobs_of(
+    leased: Sequence[tuple[Queue, Sequence[PendingJob]]],
+) -> Script[dict[int, NotificationJob]]:
     """Read the notifications of leased queues, with their calls so far, by id."""
     epochs = {job.id: queue.epoch for queue, jobs in leased for job in jobs}
     rows = yield from run_for_ids("SELECT * FROM pushkit_inbox WHERE id IN ($ids)", list(epochs))
@@ -145,7 +147,7 @@ def jobs_of(leased: Sequence[tuple[Queue, Sequence[PendingJob]]]) -> Script[dict
     for row in called:
         callbacks[row["notification_id"]][row["callback"]] = read_record(CallbackState, row)
     return {
-        row["id"]: Job(
+        row["id"]: NotificationJob(
             stored_notification(row),
             queue_id=row["queue_id"],
             place=row["place"],
@@ -194,7 +196,9 @@ class Change(NamedTuple):
     is_unmatched: bool = False
 
 
-def store_results(changes: Sequence[tuple[Job, Change]], *, now: datetime) -> Script[set[int]]:
+def store_results(
+    changes: Sequence[tuple[NotificationJob, Change]], *, now: datetime
+) -> Script[set[int]]:
     """Store results; return the ids of the notifications that were still those of this lease.
 
     The caller holds the rows of their queues, and has compared the epochs.

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from pushkit.errors import ConfigError, InvalidUrlError, PushkitError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.terminal.tables import Table, with_options
+from pushkit.terminal.tables import SettingsTable, with_options
 from pushkit.url import Url
 from receiver.callbacks.registry import CallbackFunction, CallbackRegistry, Timeout
 from receiver.forwards import (
@@ -30,7 +30,7 @@ from receiver.settings.values import ModuleAndFunction, NotEmpty, Seconds, Secon
 @with_options(
     CallbackRegistry.add, without="function name timeout", types={"tasks": list[NotEmpty]}
 )
-class WantedSettings(Table):
+class WantedSettings(SettingsTable):
     """Which notifications a callback or a forward gets."""
 
     def wanted(self, *, name: str | None, timeout: Timeout) -> dict[str, Any]:
