@@ -50,7 +50,7 @@ from pushkit.keys.jwk import VerificationKey
 from pushkit.outbox import attempts, destinations
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import is_folded, store_results
-from pushkit.outbox.model import NewDelivery, Result, new_delivery_id
+from pushkit.outbox.model import AttemptResult, NewDelivery, new_delivery_id
 from pushkit.outbox.states import Outcome
 from pushkit.queue.rules import Queue, appended
 from pushkit.secrets.vault import Vault
@@ -85,8 +85,8 @@ BODY_SHA256 = hashlib.sha256(BODY).hexdigest()
 Pages: TypeAlias = dict[str, Callable[[], str]]
 
 
-def _result(number: int, made_at: datetime, again_at: datetime) -> Result:
-    result = Result(
+def _result(number: int, made_at: datetime, next_at: datetime) -> AttemptResult:
+    result = AttemptResult(
         outcome=Outcome.DELIVERED,
         status=202,
         started_at=made_at,
@@ -95,7 +95,7 @@ def _result(number: int, made_at: datetime, again_at: datetime) -> Result:
     )
     if number % 100 == 99:
         return replace(
-            result, outcome=Outcome.RETRY, status=503, error="status_503", retry_at=again_at
+            result, outcome=Outcome.RETRY, status=503, error="status_503", retry_at=next_at
         )
     if number % 50 == 49:
         error = ("rejected", "gone", "too_old")[number % 3]
@@ -167,7 +167,7 @@ def _batch(first: int, rows: int) -> Script[None]:
         yield from destinations.postpone(settled[0][0], NOW + timedelta(hours=1), NOW)
 
 
-def _logs(delivery: NewDelivery, result: Result) -> bool:
+def _logs(delivery: NewDelivery, result: AttemptResult) -> bool:
     """Return whether an attempt has a row of its own."""
     return not is_folded(delivery, result)
 

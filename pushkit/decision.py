@@ -1,4 +1,4 @@
-"""`Decision`: whether a URL, or an address of its name, may be reached, and why not."""
+"""`UrlDecision`: whether a URL, or an address of its name, may be reached, and why not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Self
 
 
-class Decision(StrEnum):
+class UrlDecision(StrEnum):
     """The decision on a URL or on an address of its name, with the reason of a refusal."""
 
     reason: str  # for people; empty if not refused

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from pushkit.decision import Decision
+    from pushkit.decision import UrlDecision
     from pushkit.timing import Timing
 
 
@@ -66,7 +66,7 @@ class DestinationRefusedError(InvalidPushConfigError, code="destination_refused"
     message is for whoever named the URL, also for a client; `advice` is for the operator.
     """
 
-    def __init__(self, message: str, *, decision: Decision, allow: str | None = None) -> None:
+    def __init__(self, message: str, *, decision: UrlDecision, allow: str | None = None) -> None:
         super().__init__(message)
         self.decision = decision
         self.allow = allow
@@ -169,7 +169,9 @@ class AddressRefusedError(TransportError, code="address_refused"):
     `decision` says why.
     """
 
-    def __init__(self, message: str, *, decision: Decision, timing: Timing | None = None) -> None:
+    def __init__(
+        self, message: str, *, decision: UrlDecision, timing: Timing | None = None
+    ) -> None:
         super().__init__(message, timing=timing)
         self.decision = decision
 

@@ -23,14 +23,14 @@ from pushkit.storage.location import with_database
 from pushkit.storage.script import DEFERRED, Deferred, Refused, Script, to_micros
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import Capacity
-from receiver.inbox.model import Job, NewNotification, notification_of
+from receiver.inbox.model import NewNotification, NotificationJob, notification_of
 from receiver.inbox.queues import INBOX, new_queue, queue_id_of
-from receiver.inbox.store import Sequences, Standing, accepted_before
+from receiver.inbox.store import PlaceInSequence, Sequences, accepted_before
 from receiver.inbox.store import store as store_rows
 from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
 from receiver.notification import Accepted, Verified, VerifiedNotification
-from receiver.registrations import RegistrationStore, Standings
+from receiver.registrations import RegisteredSecrets, RegistrationStore
 from receiver.senders import TaskPolicy, TrustedSender
 from receiver.steps import Step, Trail
 from receiver.tokens import HandedOut, Presented
@@ -179,7 +179,7 @@ class Acceptance:
                 issued_at=said.issued_at or candidate.stored_at,
                 received_at=candidate.stored_at,
             )
-            job = Job(
+            job = NotificationJob(
                 notification,
                 queue_id=new.queue_id,
                 place=handed.seq,
@@ -238,7 +238,7 @@ class Acceptance:
             each.result = DEFERRED
         before = yield from accepted_before([each.key for each in ours])
         fresh = [each for each in ours if not _is_known(each, before)]
-        standings = yield from self._registrations.standings(
+        registered = yield from self._registrations.registered(
             [(each.sender, each.secret) for each in fresh if each.secret], now
         )
         yield from self._capacity.count({each.sender for each in fresh}, now)
@@ -247,7 +247,7 @@ class Acceptance:
         stored: list[Candidate] = []
         for each in fresh:
             try:
-                yield from self._take(each, standings, now)
+                yield from self._take(each, registered, now)
             except InboundError as exc:
                 each.result = Refused(exc)
                 continue
@@ -268,7 +268,7 @@ class Acceptance:
             else:
                 yield from self._database.announce()  # another process may wait for the task
         if len(firsts) < len(candidates):
-            yield from self._judge_copies(candidates, firsts, wait=wait)
+            yield from self._decide_on_copies(candidates, firsts, wait=wait)
         seen_at = seconds()
         for each in stored:
             each.since, each.seen_at = since, seen_at
@@ -289,9 +289,9 @@ class Acceptance:
             probation_from=1,
         )
         queues[each.queue_id] = queue
-        standing = Standing()
+        compared = PlaceInSequence()
         if each.sequence is not None:
-            standing = sequences.compare(each.sequence, said.seq, said.update.generation)
+            compared = sequences.compare(each.sequence, said.seq, said.update.generation)
         each.stored_at = now
         each.stored = NewNotification(
             queue_id=each.queue_id,
@@ -301,10 +301,10 @@ class Acceptance:
             task_id=said.task_id,
             config_id=said.config_id,
             seq=said.seq,
-            missing=standing.missing,
-            late=int(standing.late),
+            missing=compared.missing,
+            late=int(compared.late),
             version=str(said.update.origin),
-            generation_before=standing.generation_before,
+            generation_before=compared.generation_before,
             kid=said.kid or "",
             issued_at=to_micros(said.issued_at or now),
             received_at=received,
@@ -316,7 +316,7 @@ class Acceptance:
             scheduled_at=received,
         )
 
-    def _take(self, each: Candidate, standings: Standings, now: datetime) -> Script[None]:
+    def _take(self, each: Candidate, registered: RegisteredSecrets, now: datetime) -> Script[None]:
         """Do step 8, and check the capacity of step 9.
 
         Raises:
@@ -325,23 +325,23 @@ class Acceptance:
         sender, secret, bind = each.sender, each.secret, False
         task_id = each.notification.task_id
         each.trail.begun.append(Step.TASK)  # 8
-        if secret is None or not standings.is_bound(sender, secret, task_id):
+        if secret is None or not registered.is_bound(sender, secret, task_id):
             bind = yield from self._registrations.check(
                 each.tasks,
                 sender=sender,
                 secret=secret,
                 task_id=task_id,
                 now=now,
-                standings=standings,
+                registered=registered,
             )
         each.trail.begun.append(Step.STORED)  # 9
         self._capacity.take(sender)
         if bind and secret is not None and task_id is not None:
             each.trail.begun.pop()  # 8 again
-            yield from self._registrations.bind(sender, secret, task_id, now, standings)
+            yield from self._registrations.bind(sender, secret, task_id, now, registered)
             each.trail.begun.append(Step.STORED)
 
-    def _judge_copies(
+    def _decide_on_copies(
         self,
         candidates: Sequence[Candidate],
         firsts: Mapping[tuple[str, str], Candidate],

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pushkit.arguments import check_list
 from pushkit.clock import utc_now
@@ -16,15 +17,13 @@ from pushkit.options import Age, Number, checked
 from pushkit.progress import advance
 from pushkit.record import record
 from pushkit.storage.database import Database, open_location, read_now
-from pushkit.storage.paging import Page
+from pushkit.storage.paging import MOST_COUNTED, Page
 from pushkit.storage.script import Script, chunks, to_micros
 from receiver.inbox import inspection
 from receiver.inbox.inspection import (
-    Backlog,
     CallbackTrouble,
-    Gap,
-    InboxFigures,
     InboxFilter,
+    InboxGap,
     InboxQueue,
     InboxStats,
     NotificationReport,
@@ -48,6 +47,9 @@ from receiver.inbox.retention import (
     forget_sequences,
 )
 from receiver.registrations import RegistrationStore
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.metrics import Gauges
 
 _BATCH = 100
 # Between two batches, so that other transactions get their turn.
@@ -117,25 +119,27 @@ class InboxAdmin:
         """
         return await self._database.read(inspection.queues(after=after, limit=limit))
 
-    async def stats(self) -> InboxStats:
-        """Return the counts of the inbox."""
-        return await self._database.read(inspection.stats())
+    async def stats(
+        self, *, within: timedelta = timedelta(hours=1), at_most: int = MOST_COUNTED
+    ) -> InboxStats:
+        """Return the inbox in numbers; each counts up to `at_most` notifications.
 
-    async def figures(self, *, within: timedelta = timedelta(hours=1)) -> InboxFigures:
-        """Return the figures of an overview, counted up to a bound: its time does not grow."""
-        return await read_now(self._database, functools.partial(inspection.figures, within=within))
+        `within` is how recently those were accepted that are returned one by one.
+        """
+        look = functools.partial(inspection.stats, within=within, at_most=at_most)
+        return await read_now(self._database, look)
 
     async def callback_troubles(self) -> list[CallbackTrouble]:
         """Return failing callbacks by error: of waiting notifications and the newest dead ones."""
         return await self._database.read(inspection.callback_troubles())
 
-    async def gaps(self, sender: str, *, task_id: str | None = None) -> list[Gap]:
+    async def gaps(self, sender: str, *, task_id: str | None = None) -> list[InboxGap]:
         """Return what the inbox lacks of a sender's updates, to one task or to all."""
         return await self._database.read(inspection.gaps(sender, task_id))
 
-    async def backlog(self) -> Backlog:
-        """Return the backlog, for metrics: its time does not grow with finished notifications."""
-        return await read_now(self._database, inspection.backlog)
+    async def gauges(self) -> Gauges:
+        """Return the inbox's metrics: their time does not grow with finished notifications."""
+        return await read_now(self._database, inspection.gauges)
 
     # --- redrive -------------------------------------------------------------------------------
 

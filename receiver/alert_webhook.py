@@ -1,4 +1,4 @@
-"""`AlertWebhook`: posts alerts to the operator's webhook, signed by Standard Webhooks.
+"""`SignedAlertWebhook`: posts alerts to the operator's webhook, signed by Standard Webhooks.
 
 A receiver has no outbox: an alert is tried for a minute; after that only the log has it.
 """
@@ -24,7 +24,7 @@ _TIMEOUT: Final = timedelta(seconds=15)
 _WITHIN: Final = timedelta(minutes=1)
 
 
-class AlertWebhook(AlertSink):
+class SignedAlertWebhook(AlertSink):
     """Posts alerts as JSON to a URL that the operator names; private addresses are allowed.
 
     Args:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 from pushkit.clock import utc_now
 from pushkit.logs import RepeatedLog
 from pushkit.scheduling.renewing import CachedValue, Renewing
-from receiver.refusals import Verdict, refusal_of
+from receiver.refusals import RefusalVerdict, refusal_of
 from receiver.request import Answer
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _READINESS_HOLDS = timedelta(seconds=1)
 
 
 @functools.lru_cache(maxsize=256)
-def problem(verdict: Verdict, *, allow: str | None = None) -> Answer:
+def problem(verdict: RefusalVerdict, *, allow: str | None = None) -> Answer:
     """Return the problem details of a refusal; they tell an outsider no more than its code."""
     status, code, retry_after, _ = verdict
     headers = [("Content-Type", "application/problem+json")]
@@ -58,7 +58,7 @@ def echo(target: str) -> Answer:
     query = parse_qsl(target.partition("?")[2], keep_blank_values=True)
     tokens = [value for name, value in query if name == "validationToken"]
     if len(tokens) != 1 or not _VALIDATION_TOKEN.fullmatch(tokens[0]):
-        return problem(Verdict.of("invalid_validation_token"))
+        return problem(RefusalVerdict.of("invalid_validation_token"))
     return Answer(status=200, headers=_TEXT, body=tokens[0].encode("ascii"))
 
 

@@ -22,7 +22,7 @@ from pushkit.terminal.options import FILE, refuse_given
 from pushkit.terminal.output import example, in_a_line, numbered
 from pushkit.url import Url, masked_url
 from receiver.admin import open_inbox
-from receiver.diagnosis.public_url import Probe, check_public_url, faults
+from receiver.diagnosis.public_url import TrialRequest, check_public_url, faults
 from receiver.diagnosis.report import step_lines
 from receiver.forwards import STREAM_SCHEMES
 from receiver.options import config_option, load_signing_key
@@ -158,7 +158,7 @@ def _check_url(
             f"--keys: this check signs by {Scheme.JWT.value} alone, but sender {trusted.name} must"
             f" sign by {', '.join(sorted(trusted.schemes))}: leave --keys out"
         )
-    probe = Probe(
+    probe = TrialRequest(
         url=url or own,
         own_url=own,
         sender=trusted,

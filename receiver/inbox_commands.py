@@ -18,7 +18,7 @@ from pushkit.terminal.command import json_option
 from pushkit.terminal.databases import OperatedDatabase, check_option, migrate_database
 from pushkit.terminal.options import (
     DashboardOptions,
-    Page,
+    ListPage,
     age_option,
     choice_option,
     chosen_options,
@@ -145,7 +145,7 @@ def dashboard(*, where: InboxOptions, options: DashboardOptions) -> None:
 @_inbox
 @gathered("wanted", InboxFilter, status=choice_option("--status", of=InboxStatus), **_FILTER)
 @page_options(int)
-def list_(*, inbox: _Inbox, wanted: InboxFilter, page: Page) -> None:
+def list_(*, inbox: _Inbox, wanted: InboxFilter, page: ListPage) -> None:
     """List notifications, oldest first, without their bodies."""
     found = inbox.look(lambda admin: admin.find(wanted, after=page.after or 0, limit=page.limit))
     page.show(found, document, _COLUMNS)
@@ -272,7 +272,7 @@ def purge(
 @inbox.command(epilog=example("receiver inbox queues --limit 20"))
 @_inbox
 @page_options()
-def queues(*, inbox: _Inbox, page: Page) -> None:
+def queues(*, inbox: _Inbox, page: ListPage) -> None:
     """List queues: which process leases each, and what waits.
 
     The notifications of a sender's task are a queue; one without a task is alone in its queue. It
@@ -292,10 +292,11 @@ def stats(*, inbox: _Inbox, as_json: bool) -> None:
     """Count notifications by status and sender."""
     found = inbox.look(lambda admin: admin.stats())
     if as_json:
-        click.echo(json.dumps(document(found), indent=2))
+        document_of = document(found, "statuses oldest_unfinished_at senders")
+        click.echo(json.dumps(document_of, indent=2))
         return
-    for status, count in found.statuses.items():
-        click.echo(f"{status.value:12} {count}")
+    for status in found.statuses:
+        click.echo(f"{status.value:12} {getattr(found, status.value)}")
     if found.oldest_unfinished_at is not None:
         waited = datetime.now(UTC) - found.oldest_unfinished_at
         click.echo(f"oldest       unfinished for {max(int(waited.total_seconds()), 0)} s")

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from pushkit.alerts.alerts import Alerts
     from pushkit.schemas import CardSchemas
-    from pushkit.telemetry.metrics import Readings
+    from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import ReceiverMetrics
     from pushkit.telemetry.tracing import Tracing
     from pushkit.threads import ServingThread
@@ -394,11 +394,11 @@ class Receiver(CallbackDecorators):
 
     def _sending_alerts(self, options: AlertOptions) -> Alerts:
         from pushkit.alerts.alerts import Alerts
-        from receiver.alert_webhook import AlertWebhook
+        from receiver.alert_webhook import SignedAlertWebhook
 
         webhook = None
         if options.webhook is not None:
-            webhook = AlertWebhook(
+            webhook = SignedAlertWebhook(
                 options.webhook, options.webhook_secret, self._clock, self._transport.options
             )
         return Alerts(options, webhook, look=self._look, events=self.events)
@@ -418,35 +418,33 @@ class Receiver(CallbackDecorators):
             ),
         ]
 
-    async def _read(self) -> Readings:
+    async def _read(self) -> Gauges:
         missing = self.trust.missing()
-        readings: dict[str, Mapping[tuple[str, ...], float]] = {
+        gauges: dict[str, Mapping[tuple[str, ...], float]] = {
             "receiver_keys_missing": {(name,): float(name in missing) for name in self.senders},
             "receiver_build_info": {(__version__,): 1.0},
         }
         try:
             async with promptly():
-                backlog = await self.inbox.backlog()
+                gauges |= await self.inbox.gauges()
                 mailboxes = await self.inbox.mailboxes() if self.mailboxes else ()
         except StorageError:
-            return readings | {"receiver_database_up": {(): 0.0}}
-        return readings | {
-            "receiver_database_up": {(): 1.0},
-            "receiver_inbox": {(name,): float(count) for name, count in backlog.statuses.items()},
-            "receiver_oldest_unfinished_seconds": {(): backlog.oldest.total_seconds()},
-            **self._mailbox_readings(mailboxes),
-        }
+            return gauges | {"receiver_database_up": {(): 0.0}}
+        return gauges | {"receiver_database_up": {(): 1.0}, **self._mailbox_gauges(mailboxes)}
 
-    def _mailbox_readings(self, found: Sequence[MailboxState]) -> Readings:
+    def _mailbox_gauges(self, states: Sequence[MailboxState]) -> Gauges:
         names, now = [each.name for each in self.mailboxes], self._clock()
         counts: dict[tuple[str, ...], float] = {
             (name, status): 0.0 for name in names for status in ("pending", "dead")
         }
         ages: dict[tuple[str, ...], float] = {(name,): 0.0 for name in names}
-        for each in found:
-            counts |= {(each.mailbox, "pending"): each.pending, (each.mailbox, "dead"): each.dead}
-            waited = 0.0 if each.oldest is None else (now - each.oldest).total_seconds()
-            ages[each.mailbox,] = max(waited, 0.0)
+        for state in states:
+            counts |= {
+                (state.mailbox, "pending"): state.pending,
+                (state.mailbox, "dead"): state.dead,
+            }
+            waited = 0.0 if state.oldest is None else (now - state.oldest).total_seconds()
+            ages[state.mailbox,] = max(waited, 0.0)
         return {"receiver_mailbox": counts, "receiver_mailbox_oldest_seconds": ages}
 
     # --- trust ---------------------------------------------------------------------------------
@@ -546,7 +544,7 @@ class Receiver(CallbackDecorators):
             )
         )
 
-    async def expect_no_longer(
+    async def unregister(
         self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None
     ) -> int:
         """Withdraw the registrations of a token or a task; return how many there were.
@@ -562,7 +560,7 @@ class Receiver(CallbackDecorators):
         """
         check_each(str | None, token=token, task_id=task_id)
         if token is None and task_id is None:
-            raise ConfigError("expect_no_longer: expected a token or a task_id, found neither")
+            raise ConfigError("unregister: expected a token or a task_id, found neither")
         await self._runtime.ask()
         return await self._database.write(
             self._registrations.unregister(

@@ -318,7 +318,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
 )
 
 
-class Verdict(NamedTuple):
+class RefusalVerdict(NamedTuple):
     """The answer to one request."""
 
     status: int  # the HTTP status
@@ -327,7 +327,7 @@ class Verdict(NamedTuple):
     notification_id: int | None = None  # of a notification that was accepted now; None otherwise
 
     @classmethod
-    def of(cls, code: str) -> Verdict:
+    def of(cls, code: str) -> RefusalVerdict:
         """Return the verdict of a row, by its code."""
         row = REFUSALS[code]
         return cls(row.status, code, row.retry_after)
@@ -365,14 +365,16 @@ class Refusals:
             lambda: RepeatedLog(_log, interval=_SECOND, most=_OF_A_SENDER)
         )
 
-    def verdict(self, error: InboundError, *, peer: str, trail: Trail | None = None) -> Verdict:
+    def verdict(
+        self, error: InboundError, *, peer: str, trail: Trail | None = None
+    ) -> RefusalVerdict:
         """Return the verdict on an error, and log its reason.
 
         `trail` has the steps that the request came to, and what is proven of it.
         """
         # Only the log has the reason: the answer tells an outsider nothing about keys and tokens.
         retry_after = getattr(error, "retry_after", None) or refusal_of(error.code).retry_after
-        verdict = Verdict(error.status, error.code, retry_after)
+        verdict = RefusalVerdict(error.status, error.code, retry_after)
         self.note(verdict, peer=peer, reason=str(error), trail=trail)
         return verdict
 
@@ -384,15 +386,15 @@ class Refusals:
         peer: str,
         error: BaseException | None = None,
         trail: Trail | None = None,
-    ) -> Verdict:
+    ) -> RefusalVerdict:
         """Log a fault of this process, with its traceback if it has one; return the verdict."""
-        verdict, reason = Verdict.of(code), says or refusal_of(code).means
+        verdict, reason = RefusalVerdict.of(code), says or refusal_of(code).means
         self.note(verdict, peer=peer, reason=reason, trail=trail, error=error)
         return verdict
 
     def note(
         self,
-        verdict: Verdict,
+        verdict: RefusalVerdict,
         *,
         peer: str,
         reason: str,

@@ -37,7 +37,7 @@ class Registration(NamedTuple):
 
 
 @record(frozen=True, slots=True)
-class _Standing:
+class _RegisteredSecret:
     """Whether a secret is still valid, and its task."""
 
     live: bool
@@ -45,11 +45,11 @@ class _Standing:
 
 
 @dataclass(slots=True)
-class Standings:
-    """The standing of several secrets, as it was read in this transaction."""
+class RegisteredSecrets:
+    """Several secrets, as they were read in this transaction."""
 
     # By sender and secret; without static secrets that are not bound yet.
-    found: dict[tuple[str, ProvenSecret], _Standing]
+    found: dict[tuple[str, ProvenSecret], _RegisteredSecret]
     # Whether a secret was bound since they were read, and perhaps others of its task with it.
     is_changed: bool = False
 
@@ -91,7 +91,7 @@ class RegistrationStore:
             " AND static = 0 FOR UPDATE",
             (new.sender, old),
         )
-        if not rows or not _standing(rows[0], to_micros(now)).live:
+        if not rows or not _registered_secret(rows[0], to_micros(now)).live:
             raise ConfigError(f"replaces: found no valid token of sender {new.sender!r}")
         expectation = rows[0]["expectation"] or new.expectation
         yield Statement(
@@ -144,11 +144,11 @@ class RegistrationStore:
             for row in rows
         ]
 
-    def standings(
+    def registered(
         self, secrets: Iterable[tuple[str, ProvenSecret]], now: datetime
-    ) -> Script[Standings]:
-        """Return the standing of secrets, each given with its sender."""
-        found: dict[tuple[str, ProvenSecret], _Standing] = {}
+    ) -> Script[RegisteredSecrets]:
+        """Return secrets as they are stored, each given with its sender."""
+        found: dict[tuple[str, ProvenSecret], _RegisteredSecret] = {}
         moment = to_micros(now)
         by_column = " UNION ALL ".join(
             "SELECT a.sender, a.sha256, e.static, e.task_id, e.withdrawn_at, e.expires_at"
@@ -162,8 +162,8 @@ class RegistrationStore:
         )
         for row in rows:
             secret = ProvenSecret(sha256=row["sha256"], static=bool(row["static"]))
-            found[row["sender"], secret] = _standing(row, moment)
-        return Standings(found)
+            found[row["sender"], secret] = _registered_secret(row, moment)
+        return RegisteredSecrets(found)
 
     def check(
         self,
@@ -173,34 +173,39 @@ class RegistrationStore:
         secret: ProvenSecret | None,
         task_id: str | None,
         now: datetime,
-        standings: Standings,
+        registered: RegisteredSecrets,
     ) -> Script[bool]:
         """Do step 8: refuse a task that is not expected; return whether to bind its secret to it.
 
         Raises:
             TaskNotExpectedError: By the policy, or because the secret is no longer valid.
         """
-        standing: _Standing | None = None
+        stored: _RegisteredSecret | None = None
         if secret is not None:
-            standing = standings.found.get((sender, secret))
-            if standings.is_changed and (standing is None or standing.task_id is None):
-                again = yield from self.standings([(sender, secret)], now)
-                standing = again.found.get((sender, secret))
-            if not (standing.live if standing else secret.static):
+            stored = registered.found.get((sender, secret))
+            if registered.is_changed and (stored is None or stored.task_id is None):
+                again = yield from self.registered([(sender, secret)], now)
+                stored = again.found.get((sender, secret))
+            if not (stored.live if stored else secret.static):
                 raise TaskNotExpectedError("the token was withdrawn or has expired")
         if policy is TaskPolicy.ANY:
             return False
-        bound_to = standing.task_id if standing else None
+        bound_to = stored.task_id if stored else None
         if secret is not None and policy is TaskPolicy.BIND and task_id and bound_to is None:
             return True
-        if standing is None and (yield from self._is_expected(sender, task_id, now)):
+        if stored is None and (yield from self._is_expected(sender, task_id, now)):
             return False
-        if standing is not None and bound_to in (None, task_id):
+        if stored is not None and bound_to in (None, task_id):
             return False
         raise _not_expected(is_bound=bound_to is not None)
 
     def bind(
-        self, sender: str, secret: ProvenSecret, task_id: str, now: datetime, standings: Standings
+        self,
+        sender: str,
+        secret: ProvenSecret,
+        task_id: str,
+        now: datetime,
+        registered: RegisteredSecrets,
     ) -> Script[None]:
         """Bind a secret to its first task.
 
@@ -210,7 +215,7 @@ class RegistrationStore:
         Raises:
             TaskNotExpectedError: It is bound to another task.
         """
-        standings.is_changed = True
+        registered.is_changed = True
         if secret.static:
             yield Statement(
                 "INSERT INTO pushkit_expected (sender, token_sha256, task_id, created_at, static)"
@@ -228,8 +233,8 @@ class RegistrationStore:
                 " AND (e.token_sha256 = $2 OR e.credentials_sha256 = $2)))",
                 (sender, secret.sha256, task_id),
             )
-        standing = (yield from self.standings([(sender, secret)], now)).found.get((sender, secret))
-        if standing is None or standing.task_id != task_id:
+        stored = (yield from self.registered([(sender, secret)], now)).found.get((sender, secret))
+        if stored is None or stored.task_id != task_id:
             raise _not_expected(is_bound=True)
 
     def _is_expected(self, sender: str, task_id: str | None, now: datetime) -> Script[bool]:
@@ -250,7 +255,7 @@ def _not_expected(*, is_bound: bool) -> TaskNotExpectedError:
     return TaskNotExpectedError(f"{found} (`Receiver.expect()`, or `receiver expect`)")
 
 
-def _standing(row: Row, now: int) -> _Standing:
+def _registered_secret(row: Row, now: int) -> _RegisteredSecret:
     expires_at = row["expires_at"]
     live = row["withdrawn_at"] is None and (expires_at is None or expires_at > now)
-    return _Standing(live, row["task_id"])
+    return _RegisteredSecret(live, row["task_id"])

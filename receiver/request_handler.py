@@ -25,9 +25,9 @@ from receiver.limits import Limits
 from receiver.mailbox.service import Mailboxes
 from receiver.notification import Accepted, Verified
 from receiver.peers import Peers
-from receiver.refusals import Refusals, Verdict
+from receiver.refusals import Refusals, RefusalVerdict
 from receiver.request import Answer, Request
-from receiver.selection import Endpoint
+from receiver.selection import ReceiverPath
 from receiver.service_state import ServiceState
 from receiver.steps import Trail
 from receiver.trust import Trust
@@ -107,7 +107,7 @@ class RequestHandler:
 
     def refuse(self, code: str, reason: str, peer: str) -> Answer:
         """Report bytes that are no request, by the code of the refusal; return the answer."""
-        verdict = Verdict.of(code)
+        verdict = RefusalVerdict.of(code)
         self.refusals.note(verdict, peer=peer, reason=reason)
         return problem(verdict)
 
@@ -153,9 +153,9 @@ class RequestHandler:
     def _fault(self, peer: str, trail: Trail | None, error: Exception) -> Answer:
         with contextlib.suppress(Exception):  # a log filter of the application may raise
             return problem(self.refusals.fault("internal", peer=peer, error=error, trail=trail))
-        return problem(Verdict.of("internal"))
+        return problem(RefusalVerdict.of("internal"))
 
-    def _neither(self, request: Request, endpoint: Endpoint | None, peer: str) -> Answer:
+    def _neither(self, request: Request, endpoint: ReceiverPath | None, peer: str) -> Answer:
         """Answer a request that is neither a notification nor a probe."""
         try:
             self._state.count_peer(peer, self._clock())
@@ -163,7 +163,7 @@ class RequestHandler:
             return problem(self.refusals.verdict(exc, peer=peer))
         if request.method in _READS and endpoint is not None and self._validation_echo:
             return echo(request.target)
-        verdict = Verdict.of("not_found" if endpoint is None else "method_not_allowed")
+        verdict = RefusalVerdict.of("not_found" if endpoint is None else "method_not_allowed")
         reason = f"method {printable(request.method)}, expected POST"
         if endpoint is None:
             paths = list(dict.fromkeys(each.path for each in self.trust.endpoints.values()))

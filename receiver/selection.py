@@ -50,7 +50,7 @@ class Entry(NamedTuple):
     source: HeldKeys | JwksClient
 
 
-class Endpoint(NamedTuple):
+class ReceiverPath(NamedTuple):
     """One path with the senders that post to it, indexed for step 2."""
 
     path: str  # as it is configured
@@ -92,7 +92,7 @@ def base_url(url: str) -> str:
     return normalised.rstrip("/")
 
 
-def endpoints_of(url: str, entries: Sequence[Entry]) -> Mapping[str, Endpoint]:
+def endpoints_of(url: str, entries: Sequence[Entry]) -> Mapping[str, ReceiverPath]:
     """Return the endpoint of each path under a base URL in one spelling.
 
     Raises:
@@ -105,7 +105,7 @@ def endpoints_of(url: str, entries: Sequence[Entry]) -> Mapping[str, Endpoint]:
     return {path: _endpoint(url, path, found) for path, found in sorted(at.items())}
 
 
-def by_request_path(url: str, endpoints: Mapping[str, Endpoint]) -> Mapping[str, Endpoint]:
+def by_request_path(url: str, endpoints: Mapping[str, ReceiverPath]) -> Mapping[str, ReceiverPath]:
     """Return endpoints by the decoded paths that requests may have, with the URL's own and without.
 
     A proxy, or a mount, may take the URL's own path away; what is signed contains it.
@@ -125,12 +125,12 @@ def by_request_path(url: str, endpoints: Mapping[str, Endpoint]) -> Mapping[str,
     return found
 
 
-def _endpoint(url: str, path: str, entries: Sequence[Entry]) -> Endpoint:
+def _endpoint(url: str, path: str, entries: Sequence[Entry]) -> ReceiverPath:
     by_issuer: dict[str | None, list[Entry]] = {}
     for entry in entries:
         if entry.sender.issuer is not None:
             by_issuer.setdefault(entry.sender.issuer, []).append(entry)
-    return Endpoint(
+    return ReceiverPath(
         path,
         audience_of(f"{url}{path}"),
         tuple(entries),
@@ -140,7 +140,7 @@ def _endpoint(url: str, path: str, entries: Sequence[Entry]) -> Endpoint:
     )
 
 
-def read_signatures(endpoint: Endpoint, headers: Headers, trail: Trail) -> Stated:
+def read_signatures(endpoint: ReceiverPath, headers: Headers, trail: Trail) -> Stated:
     """Begin step 2: read the signatures, and find by path and `iss` whose they may be.
 
     Where senders with different schemes share a path, a signature that cannot be read is ignored if
@@ -186,7 +186,7 @@ def keys_at_hand(stated: Stated) -> list[HeldKeys] | None:
     return held
 
 
-def select_sender(endpoint: Endpoint, stated: Stated, held: Sequence[HeldKeys]) -> HeldKeys:
+def select_sender(endpoint: ReceiverPath, stated: Stated, held: Sequence[HeldKeys]) -> HeldKeys:
     """Do the rest of step 2: return the one sender that fits, with its keys.
 
     Raises:
@@ -202,7 +202,7 @@ def select_sender(endpoint: Endpoint, stated: Stated, held: Sequence[HeldKeys]) 
     return held[0]
 
 
-def _possible(endpoint: Endpoint, jwt: UnverifiedJwt | None) -> Sequence[Entry]:
+def _possible(endpoint: ReceiverPath, jwt: UnverifiedJwt | None) -> Sequence[Entry]:
     """Return the senders at a path that a request may be from, by its issuer."""
     if jwt is None:
         return endpoint.entries

@@ -285,14 +285,14 @@ async def _looked_at(
         return
     from pushkit.webui.serving import audit_to, serving
     from receiver.dashboard.app import dashboard_of
-    from receiver.dashboard.memory import Memory, receiving, sending
+    from receiver.dashboard.memory import RecentEvents, receiving, sending
 
     if sockets.events_out is not None and not is_first_process():
         receiver.events.add(sending(sockets.events_out))
         yield
         return
     audit_to(settings.dashboard.build().audit_log)
-    memory = Memory()
+    memory = RecentEvents()
     site = dashboard_of(receiver, access=access, memory=memory)
     async with contextlib.AsyncExitStack() as stack:
         if sockets.events_in is not None:

@@ -25,9 +25,9 @@ from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.options import checked
 from pushkit.signing.scheme import Scheme
 from receiver.selection import (
-    Endpoint,
     Entry,
     HeldKeys,
+    ReceiverPath,
     Stated,
     base_url,
     by_request_path,
@@ -54,9 +54,9 @@ class TrustSnapshot:
         entries = [Entry(each.sender, each) for each in self.held]
         self._endpoints = endpoints_of(base_url(url), entries)
 
-    def at(self, path: str) -> Endpoint:
+    def at(self, path: str) -> ReceiverPath:
         """Return the endpoint of a path, as configured; one without senders if there is none."""
-        return self._endpoints.get(path) or Endpoint(path, "")
+        return self._endpoints.get(path) or ReceiverPath(path, "")
 
 
 class Trust:
@@ -74,7 +74,7 @@ class Trust:
             entry.sender.name: entry.sender for entry in self._entries
         }
         self._endpoints = endpoints_of(self.url, self._entries)
-        self.endpoints: Mapping[str, Endpoint] = by_request_path(self.url, self._endpoints)
+        self.endpoints: Mapping[str, ReceiverPath] = by_request_path(self.url, self._endpoints)
 
     @classmethod
     def build(
@@ -101,9 +101,9 @@ class Trust:
         )
         return cls(url, entries)
 
-    def at(self, path: str) -> Endpoint:
+    def at(self, path: str) -> ReceiverPath:
         """Return the endpoint of a path, as configured; one without senders if there is none."""
-        return self._endpoints.get(path) or Endpoint(path, "")
+        return self._endpoints.get(path) or ReceiverPath(path, "")
 
     async def close(self, *, but: Trust | None = None) -> None:
         """Cancel the fetches of keys, except those that the trust `but` also uses."""

@@ -37,7 +37,7 @@ from pushkit.webhook import Headers, WebhookRequest
 from receiver.decoding import LARGE_BODY, turn_to_decode
 from receiver.notification import Accepted, Verified, VerifiedNotification, read_notification
 from receiver.request import BrokenBodyError, Request
-from receiver.selection import Endpoint, keys_at_hand, read_signatures, select_sender
+from receiver.selection import ReceiverPath, keys_at_hand, read_signatures, select_sender
 from receiver.senders import TrustedSender
 from receiver.service_state import (
     BodyTimeoutError,
@@ -75,7 +75,7 @@ class Verification:
         self._decoding = LoopLock()
 
     async def verify(
-        self, request: Request, endpoint: Endpoint, *, peer: str
+        self, request: Request, endpoint: ReceiverPath, *, peer: str
     ) -> Verified | Accepted:
         """Do steps 1 to 6 on a POST to the path of trusted senders.
 

@@ -1,9 +1,10 @@
-"""The rules of the house: imports go down only, and each dependency has one door."""
+"""The rules of the house: imports go down only, each dependency has one door, a name one class."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,16 @@ DOORS = {
 
 PACKAGES = ("pushkit", "receiver")
 
+# Words that no identifier has: the field's are decide and classify, snooze, rate, remedy, state,
+# numbers, gauges, handler.
+GONE = {"judge", "judged", "park", "parked", "pace", "mend", "mends", "standing", "standings"} | {
+    "figures", "readings", "edge",
+}  # fmt: skip
+
+# The doors that name their classes alike: what `receive()` and the test kit return, and the two
+# adapters of an SDK, of which an application has one.
+DOORS_OF_ONE_NAME = {"Answer", "PushkitConfigStore", "PushkitNotificationSender"}
+
 
 @dataclass(frozen=True)
 class Module:
@@ -129,6 +140,8 @@ class Module:
     names: frozenset[str]  # the full names that it imports, without what only types need
     read_with: frozenset[str]  # our modules that it names, also for types or within a function
     private: frozenset[str]  # what it takes of our modules that has an underscore
+    classes: tuple[str, ...]  # the names of its classes
+    named: frozenset[str]  # all that it gives a name to, and its own
 
     @property
     def package(self) -> str:
@@ -167,7 +180,21 @@ def read(path: Path) -> Module:
             if of.startswith(PACKAGES):
                 read_with.update([of, *(f"{of}.{alias.name}" for alias in node.names)])
                 private.update(each.name for each in node.names if re.match("_[^_]", each.name))
-    return Module(path, frozenset(names), frozenset(read_with), frozenset(private))
+    classes = tuple(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    named = frozenset([path.stem, *(name for node in nodes for name in named_by(node))])
+    return Module(path, frozenset(names), frozenset(read_with), frozenset(private), classes, named)
+
+
+def named_by(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case ast.Attribute(attr=name, ctx=ast.Store()):
+            yield name
+        case _:
+            pass
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +251,24 @@ def test_each_dependency_has_one_door(modules: list[Module]) -> None:
 
 def test_a_name_with_an_underscore_stays_in_its_module(modules: list[Module]) -> None:
     assert told((each, name) for each in modules for name in sorted(each.private)) == []
+
+
+def test_no_two_classes_have_one_name(modules: list[Module]) -> None:
+    counted = Counter(name for module in modules for name in module.classes)
+    assert {name for name, number in counted.items() if number > 1} == DOORS_OF_ONE_NAME
+
+
+def test_identifiers_are_the_words_of_the_field(modules: list[Module]) -> None:
+    def words(name: str) -> set[str]:
+        return {word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+    gone = [
+        f"{module.path.relative_to(ROOT)}: {name}"
+        for module in modules
+        for name in sorted(module.named)
+        if words(name) & GONE
+    ]
+    assert gone == []
 
 
 def test_no_files_import_each_other(modules: list[Module]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pushkit.a2a import WireVersion
 from pushkit.cards import CardOutcome
-from pushkit.decision import Decision
+from pushkit.decision import UrlDecision
 from pushkit.events.model import EventKind
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.oauth import ClientAuthentication
@@ -23,7 +23,7 @@ WORDS: dict[type[StrEnum], str] = {
     CancelledBy: "operator disabled removed superseded",
     CardOutcome: "verified refused unsigned untrusted failed",
     ClientAuthentication: "client_secret_basic client_secret_post",
-    Decision: "public intranet named not_a_url not_https port literal_address not_a_name"
+    UrlDecision: "public intranet named not_a_url not_https port literal_address not_a_name"
     " special_name other_domain not_public other_network refused_network own_address",
     DeliveryState: "pending in_flight delivered dead cancelled",
     DisabledBy: "gone failing operator",

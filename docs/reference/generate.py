@@ -29,7 +29,7 @@ from python_pages import python_pages
 from pushkit.code_pages import CodeTable, anchor_of
 from pushkit.options import REQUIRED, Option, options_of
 from pushkit.terminal.command import BrokenCommand
-from pushkit.terminal.tables import Table
+from pushkit.terminal.tables import SettingsTable
 
 HERE = Path(__file__).resolve().parent
 _WRITTEN_BY = "written by docs/reference/generate.py"
@@ -209,7 +209,7 @@ def _options(kind: type, said: Mapping[str, str] = MappingProxyType({})) -> Iter
     yield from _table(("option", "default", ""), rows)
 
 
-def _settings(title: str, table: type[Table], *like: Any) -> Iterator[str]:
+def _settings(title: str, table: type[SettingsTable], *like: Any) -> Iterator[str]:
     docs = dict(chain.from_iterable(described(kind).items() for kind in (*like, *table.__mro__)))
     defaults, rows = table.defaults(), []
     for name, field in table.model_fields.items():

@@ -21,13 +21,13 @@ from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
 from pushkit.net.oauth import OAuthClient
 from pushkit.net.tls import ClientCertificate
-from pushkit.terminal.tables import File, Table, TomlFile, with_options
+from pushkit.terminal.tables import File, SettingsTable, TomlFile, with_options
 from pushkit.url import masked_url
 
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
-class _Table(Table):
+class _Table(SettingsTable):
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
         """Check the table as a whole here, where its location in the file is known."""
@@ -106,7 +106,7 @@ class _Credentials(_Table):
 
 
 @with_options(SenderOptions, only="proxy ca_file verify_ownership rate_per_origin")
-class _File(_Table):
+class _DestinationsFile(_Table):
     rules: _Rules = Field(_Rules.model_construct())
     credentials: list[_Credentials] = Field([])
     proxy_env: str | None = None
@@ -135,7 +135,7 @@ def load_destinations(path: Path) -> dict[str, Any]:
             file, which may be a secret.
     """
     try:
-        return TomlFile.read(path).to(_File).build()
+        return TomlFile.read(path).to(_DestinationsFile).build()
     except FileNotFoundError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
 

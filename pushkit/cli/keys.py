@@ -31,6 +31,7 @@ from pushkit.terminal.command import json_option
 from pushkit.terminal.options import FILE, PATH, read_by
 from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import example, moment, table
+from pushkit.webui.api import json_of
 
 _DEFAULT_MAX_AGE_SECONDS: Final = JWKS_MAX_AGE // timedelta(seconds=1)
 _MAX_MAX_AGE_SECONDS: Final = LONGEST_JWKS_MAX_AGE // timedelta(seconds=1)
@@ -152,7 +153,8 @@ def list_(key_file: KeyFile, as_json: bool) -> None:
     ring = key_file.ring()
     now = utc_now()
     if as_json:
-        click.echo(json.dumps([key_document(ring, entry, now) for entry in ring.keys], indent=2))
+        found = [json_of(key_document(ring, entry, now)) for entry in ring.keys]
+        click.echo(json.dumps(found, indent=2))
     else:
         headings = ("KID", "ALG", "STATE", "SIGNS", "PUBLISHED", "ACTIVATES", "RETIRES", "REVOKED")
         click.echo(table(headings, *(_row(ring, entry, now) for entry in ring.keys)))

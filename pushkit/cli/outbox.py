@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -17,7 +17,7 @@ from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import report_document, shown_answer, why_document
 from pushkit.delivery.error_codes import ERROR_CODES, page_of_code
 from pushkit.errors import ConfigError
-from pushkit.outbox.changes import Redriven, WhyNot
+from pushkit.outbox.changes import Requeued, WhyNot
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.secrets.sealing import SecretKeys
@@ -25,7 +25,7 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import (
-    Page,
+    ListPage,
     age_option,
     choice_option,
     chosen_options,
@@ -43,6 +43,7 @@ from pushkit.terminal.output import (
     table,
     table_of,
 )
+from pushkit.webui.api import json_of
 
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD)
 _SEALED = "(encrypted with a secret key that this command does not have)"
@@ -56,8 +57,10 @@ _OF_ATTEMPTS: Final = columns(
     " timing.address outcome status error"
 )
 _OF_QUEUES: Final = columns(
-    "id TASK=task_id origin worker SINCE=leased_at epoch waiting DUE=due_at FAILING=failing_since"
+    "id TASK=task_id origin worker SINCE=leased_at epoch NEXT=next_seq waiting DUE=due_at"
+    " FAILING=failing_since"
 )
+_STATS: Final = "states oldest_pending_at origins errors local_faults"
 _OF_ORIGINS: Final = columns("origin pending in_flight dead")
 _REPEATS = "webhooks may receive notifications a second time, with the same ids"
 _SHOWN = 20
@@ -115,7 +118,7 @@ def outbox() -> None:
     state=choice_option("--state", of=DeliveryState, help="Only those in this state."),
 )
 @page_options()
-def list_(*, outbox: _Outbox, wanted: DeliveryFilter, page: Page) -> None:
+def list_(*, outbox: _Outbox, wanted: DeliveryFilter, page: ListPage) -> None:
     """List deliveries, oldest first, without their bodies."""
     found = outbox.look(lambda admin: admin.find(wanted, after=page.after, limit=page.limit))
     page.show(found, document, _COLUMNS)
@@ -141,15 +144,21 @@ def show(
         listing = with_place("pushkit outbox list")
         raise ConfigError(f"there is no delivery {delivery_id!r}: see `{listing}`")
     if as_json:
-        found = report_document(report, with_body=with_body, with_answers=with_answers)
+        found: Any = json_of(report_document(report))
+        if with_answers:
+            for shown, attempt in zip(found["log"], report.attempts, strict=True):
+                shown["answer"] = shown_answer(attempt)
+        if with_body:
+            body = report.body
+            found["body"] = None if body is None else body.decode("utf-8", "backslashreplace")
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(lines_of(document(report.delivery)))
     if why := why_document(report):
-        page = page_of_code(str(why["code"]))
-        click.echo(f"\n{why['code']}: {why['means']}\n{why['remedy']}\nSee {page}")
-        if why["answer"] and not with_answers:
-            click.echo(f"The webhook's answer began with:\n{harmless(str(why['answer']).encode())}")
+        page = page_of_code(why.code)
+        click.echo(f"\n{why.code}: {why.means}\n{why.remedy}\nSee {page}")
+        if why.answer and not with_answers:
+            click.echo(f"The webhook's answer began with:\n{harmless(why.answer.encode())}")
     click.echo(f"\n{table_of(_OF_ATTEMPTS, report.attempts)}")
     if with_answers:
         for attempt in report.attempts:
@@ -240,7 +249,7 @@ def erase(*, task: str, outbox: _Outbox, tenant: str) -> None:
 @outbox.command(epilog=example("pushkit outbox queues --limit 20"))
 @_outbox
 @page_options()
-def queues(*, outbox: _Outbox, page: Page) -> None:
+def queues(*, outbox: _Outbox, page: ListPage) -> None:
     """List queues: which worker leases each, and what waits.
 
     Every subscription is a queue. It is listed while a worker leases it, or deliveries wait for
@@ -257,10 +266,10 @@ def stats(*, outbox: _Outbox, as_json: bool) -> None:
     """Count deliveries by state, error and destination."""
     found = outbox.look(lambda admin: admin.stats())
     if as_json:
-        click.echo(json.dumps(document(found), indent=2))
+        click.echo(json.dumps(document(found, _STATS), indent=2))
         return
-    for state, count in found.states.items():
-        click.echo(f"{state.value:12} {count}")
+    for state in found.states:
+        click.echo(f"{state.value:12} {getattr(found, state.value)}")
     if found.oldest_pending_at is not None:
         waited = datetime.now(UTC) - found.oldest_pending_at
         click.echo(f"oldest       pending for {max(int(waited.total_seconds()), 0)} s")
@@ -387,7 +396,7 @@ def errors(*, as_json: bool) -> None:
 
 
 def _print_redriven(
-    redriven: Redriven, chosen: _Chosen, what: str, state: str, *, dry_run: bool
+    redriven: Requeued, chosen: _Chosen, what: str, state: str, *, dry_run: bool
 ) -> None:
     _print_ids(redriven.ids, what, "pending again", dry_run=dry_run)
     if redriven.ids and not dry_run:

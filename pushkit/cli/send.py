@@ -39,7 +39,7 @@ from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import Signing, signed_headers
 from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.ring import KeyRing
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.outbox.model import Delivery, new_delivery_id
@@ -178,7 +178,7 @@ async def _post_one(one: OneUpdate, *, signing: Signing, ring: KeyRing, client: 
     return response_class.outcome is Outcome.DELIVERED
 
 
-def _problem_code(answer: Answer) -> str | None:
+def _problem_code(answer: HttpAnswer) -> str | None:
     """Return the code of a problem document (RFC 9457); None if the answer is not one."""
     try:
         code = read_json_object(answer.body).get("code")

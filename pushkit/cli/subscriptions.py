@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -15,8 +15,15 @@ from pushkit.errors import ConfigError
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
 from pushkit.terminal.command import json_option
-from pushkit.terminal.options import Page, choice_option, chosen_options, page_options, with_place
+from pushkit.terminal.options import (
+    ListPage,
+    choice_option,
+    chosen_options,
+    page_options,
+    with_place,
+)
 from pushkit.terminal.output import columns, example, lines_of, numbered
+from pushkit.webui.api import json_of
 
 _COLUMNS: Final = columns(
     "id state TASK=key.task_id key.owner CONFIG=key.config_id A2A=version origin SEQ=last_seq"
@@ -57,13 +64,13 @@ def subscriptions() -> None:
     ),
 )
 @page_options()
-def list_(*, outbox: _Outbox, wanted: SubscriptionFilter, page: Page) -> None:
+def list_(*, outbox: _Outbox, wanted: SubscriptionFilter, page: ListPage) -> None:
     """List subscriptions, oldest first.
 
     A withdrawn subscription belongs to an ended task, and is kept for its dead letters.
     """
     found = outbox.look(lambda admin: admin.find(wanted, after=page.after, limit=page.limit))
-    page.show(found, subscription_document, _COLUMNS)
+    page.show(found, lambda each: json_of(subscription_document(each)), _COLUMNS)
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions show sub_019bd4… --json"))
@@ -78,7 +85,7 @@ def show(*, subscription_id: str, outbox: _Outbox, as_json: bool) -> None:
     report = outbox.look(lambda admin: admin.show(subscription_id))
     if report is None:
         raise ConfigError(f"there is no subscription {subscription_id!r}: {_see()}")
-    found = subscription_document(report.subscription)
+    found: Any = json_of(subscription_document(report.subscription))
     counts = {state.value: count for state, count in report.deliveries.items()}
     if as_json:
         click.echo(json.dumps({**found, "deliveries": counts}, indent=2))

@@ -11,23 +11,22 @@ from urllib.parse import quote, urlencode
 from pushkit.dashboard import pages
 from pushkit.dashboard.documents import Done
 from pushkit.dashboard.pages import OF_DELIVERIES, Pages, filter_of
-from pushkit.dashboard.refused import Refusals
+from pushkit.dashboard.refused import ConfigRefusals
 from pushkit.keys.source import KeySource
-from pushkit.outbox.changes import Redriven, Retried
+from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.api import LIMIT
 from pushkit.webui.asgi import PageRequest
-from pushkit.webui.site import Changed, Link, Site, fields_of
+from pushkit.webui.site import FormResult, Link, Site, fields_of
 
 if TYPE_CHECKING:
     from pushkit.delivery.admin import OutboxAdmin
     from pushkit.delivery.sender import PushSender
-    from pushkit.delivery.subscription_admin import Changed as ChangedSubscriptions
-    from pushkit.delivery.subscription_admin import SubscriptionAdmin
+    from pushkit.delivery.subscription_admin import Changed, SubscriptionAdmin
 
 
-_Act: TypeAlias = "Callable[[Sequence[str]], Awaitable[ChangedSubscriptions]]"
+_Act: TypeAlias = "Callable[[Sequence[str]], Awaitable[Changed]]"
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _LINKS: Final = (
     Link("/", "Overview"),
@@ -71,7 +70,7 @@ def sender_dashboard(
     Raises:
         ConfigError: The token is too short.
     """
-    refused = Refusals()
+    refused = ConfigRefusals()
     sender.events.add(refused.record)
     return dashboard_app(
         sender.outbox,
@@ -90,7 +89,7 @@ def dashboard_app(
     access: DashboardAccess,
     keys: KeySource | None = None,
     issuer: str | None = None,
-    refused: Refusals | None = None,
+    refused: ConfigRefusals | None = None,
 ) -> Site:
     """Return the dashboard of an open outbox, and of the refused configs of this process."""
     of = Pages(outbox, subscriptions, keys=keys, issuer=issuer, refused=refused)
@@ -124,15 +123,15 @@ def dashboard_app(
 def _add_changes(site: Site, outbox: OutboxAdmin) -> None:
     async def redrive(ids: list[str]) -> tuple[Done, str]:
         """Redrive a dead letter."""
-        return _again("redriven", await outbox.redrive(ids))
+        return _requeued("redriven", await outbox.redrive(ids))
 
     async def resend(ids: list[str]) -> tuple[Done, str]:
         """Send a delivered or cancelled delivery again."""
-        return _again("sent again", await outbox.resend(ids))
+        return _requeued("sent again", await outbox.resend(ids))
 
     async def retry(ids: list[str]) -> tuple[Done, str]:
         """Attempt a pending delivery now."""
-        return _again("tried now", await outbox.retry_now(ids))
+        return _requeued("tried now", await outbox.retry_now(ids))
 
     async def cancel(ids: list[str]) -> tuple[Done, str]:
         """Cancel a pending delivery."""
@@ -140,11 +139,11 @@ def _add_changes(site: Site, outbox: OutboxAdmin) -> None:
         not_done = {} if len(done) == len(ids) else {"not_pending": len(ids) - len(done)}
         return _result("cancelled", done, not_done)
 
-    async def redrive_all(request: PageRequest) -> Changed:
+    async def redrive_all(request: PageRequest) -> FormResult:
         query = fields_of(request, OF_DELIVERIES)
         found = await outbox.redrive(filter_of(DeliveryFilter, OF_DELIVERIES, query))
-        done, said = _again("redriven", found)
-        return Changed(done.ids, said, "/deliveries", query)
+        done, said = _requeued("redriven", found)
+        return FormResult(done.ids, said, "/deliveries", query)
 
     site.change("/deliveries/redrive-all", "redrive-all", redrive_all, OF_DELIVERIES)
     for act in (redrive, resend, retry, cancel):
@@ -163,13 +162,13 @@ def _add_changes_of_subscriptions(site: Site, subscriptions: SubscriptionAdmin) 
         site.change(f"/subscriptions/{{id}}/{name}", name, change)
 
 
-async def _change_subscription(act: _Act, done: str, request: PageRequest) -> Changed:
+async def _change_subscription(act: _Act, done: str, request: PageRequest) -> FormResult:
     subscription_id = pages.ID.of(request.values)
     found = await act([subscription_id])
     said = done if found.ids else "Nothing changed: it was in that state already."
     if found.missing:
         said = "There is no such subscription."
-    return Changed(found.ids, said, f"/subscriptions/{quote(subscription_id, safe='')}")
+    return FormResult(found.ids, said, f"/subscriptions/{quote(subscription_id, safe='')}")
 
 
 def _found_by(wanted: str) -> str:
@@ -181,7 +180,7 @@ def _found_by(wanted: str) -> str:
     return f"/deliveries?{urlencode({'origin' if '://' in wanted else 'task': wanted})}"
 
 
-def _again(done: str, found: Redriven | Retried) -> tuple[Done, str]:
+def _requeued(done: str, found: Requeued | Retried) -> tuple[Done, str]:
     return _result(done, found.ids, {why.value: n for why, n in found.reasons.items()})
 
 

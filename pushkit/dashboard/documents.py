@@ -1,6 +1,7 @@
 """The documents of the sender's dashboard: what its pages show, and its API returns.
 
-`pushkit.delivery.documents` makes those that are `TypedDict`s, for the commands, too.
+Those of keys, attempts and subscriptions, which commands show, too, are in
+`pushkit.delivery.documents`.
 """
 
 from __future__ import annotations
@@ -8,38 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, TypedDict
+from typing import Annotated
 
+from pushkit.delivery.documents import KeyDocument, ReportDocument, SubscriptionDocument
 from pushkit.events.sender import PushConfigRefused
-from pushkit.outbox.browsing import DestinationStanding, OutboxFigures
-from pushkit.outbox.inspection import DeliverySummary, QueueStanding
+from pushkit.outbox.browsing import FailingDestination, OutboxStats
+from pushkit.outbox.inspection import DeliverySummary, OutboxQueue
 from pushkit.storage.paging import AtMost
-from pushkit.subscriptions.model import SubscriptionState
 from pushkit.webui.api import Document, Members
-from pushkit.webui.overview import Finding, Headline, NewestFirst, Percentiles
+from pushkit.webui.overview import Headline, HealthFinding, NewestFirst, Percentiles
 
 _REFUSED = "at code reason tenant owner task_id host"
-_FIGURES = "now pending in_flight dead oldest_pending_at"
-
-
-class Key(TypedDict):
-    """A signing key."""
-
-    kid: str
-    alg: str
-    state: str
-    signs: bool
-    published_at: datetime
-    activates_at: datetime | None
-    retires_at: datetime | None
-    revoked_at: datetime | None
+_STATS = "now pending in_flight dead oldest_pending_at"
 
 
 class Keys(Document):
     """The signing keys, if the dashboard was given them."""
 
     is_known: bool
-    keys: Sequence[Key]
+    keys: Sequence[KeyDocument]
 
 
 class Ended(Document):
@@ -67,12 +55,12 @@ class RefusedConfigs(Document):
     newest: Annotated[Sequence[PushConfigRefused], Members(_REFUSED)]
 
 
-class Overview(Document):
-    """Whether the sender is healthy, and its main figures."""
+class OverviewDocument(Document):
+    """Whether the sender is healthy, and its main numbers."""
 
     headline: Annotated[Headline, Members(inline=True)]
-    findings: Sequence[Finding]
-    figures: Annotated[OutboxFigures, Members(_FIGURES, inline=True)]
+    findings: Sequence[HealthFinding]
+    stats: Annotated[OutboxStats, Members(_STATS, inline=True)]
     failing_destinations: AtMost
     measured_since: datetime
     delivered: int
@@ -81,38 +69,13 @@ class Overview(Document):
     ended: Sequence[Ended]
     errors: Sequence[ErrorCount]
     refused_configs: Annotated[RefusedConfigs | None, "Null: this process registers none."]
-    signing_key: Key | None
+    signing_key: KeyDocument | None
 
 
 class Deliveries(NewestFirst):
     """A page of deliveries."""
 
     deliveries: Sequence[DeliverySummary]
-
-
-class Why(TypedDict):
-    """The last error of a delivery."""
-
-    code: str
-    means: str
-    remedy: str
-    answer: str | None
-
-
-class Attempt(TypedDict):
-    """An attempt of a delivery."""
-
-    number: int
-    started_at: datetime
-    duration_seconds: float
-    resolve_seconds: float | None
-    connect_seconds: float | None
-    wait_seconds: float | None
-    body_seconds: float | None
-    address: str | None
-    outcome: str
-    status: int | None
-    error: str | None
 
 
 class WebhookAnswer(Document):
@@ -122,73 +85,43 @@ class WebhookAnswer(Document):
     answer: str | None
 
 
-class Field(Document):
+class FieldDocument(Document):
     """A header field."""
 
     name: str
     value: str
 
 
-class Request(Document):
+class RequestDocument(Document):
     """The request of the last attempt, rebuilt, with masked secrets."""
 
     line: str
-    headers: Sequence[Field]
+    headers: Sequence[FieldDocument]
     jwt_header: Mapping[str, object] | None
     jwt_claims: Mapping[str, object]
 
 
-class Subscription(TypedDict):
-    """A subscription, without its secrets."""
+class DeliveryDocument(Document):
+    """A delivery with its attempts, its subscription, and its request."""
 
-    id: str
-    state: SubscriptionState
-    tenant: str
-    task_id: str
-    owner: str
-    config_id: str
-    version: str
-    url: Annotated[str, "Its query is masked."]
-    origin: str
-    profile: str
-    has_token: bool
-    has_credentials: bool
-    schemes: Sequence[str]
-    states: Sequence[str] | None
-    kinds: Sequence[str] | None
-    last_chunk_only: bool
-    min_interval_seconds: Annotated[float | None, "Chunks are gathered, and posted once in it."]
-    last_seq: int
-    task_ended: bool
-    failing_since: datetime | None
-    disabled_by: str | None
-    disabled_at: datetime | None
-    created_at: datetime
-
-
-class Delivery(Document):
-    """A delivery with its attempts."""
-
-    summary: Annotated[DeliverySummary, Members(inline=True)]
-    why: Why | None
-    log: Sequence[Attempt]
+    report: Annotated[ReportDocument, Members(inline=True)]
     answers: Sequence[WebhookAnswer] | None
     body: str | None
     is_sealed: bool
-    subscription: Subscription | None
-    request: Request | None
+    subscription: SubscriptionDocument | None
+    request: RequestDocument | None
 
 
 class Subscriptions(NewestFirst):
     """A page of subscriptions."""
 
-    subscriptions: Sequence[Subscription]
+    subscriptions: Sequence[SubscriptionDocument]
 
 
-class SubscriptionReport(Document):
+class SubscriptionReportDocument(Document):
     """A subscription with its deliveries."""
 
-    subscription: Annotated[Subscription, Members(inline=True)]
+    subscription: Annotated[SubscriptionDocument, Members(inline=True)]
     states_of_deliveries: Mapping[str, int]
     newest: Sequence[DeliverySummary]
 
@@ -206,10 +139,10 @@ class BreakerState(StrEnum):
     """All but one delivery at a time."""
 
 
-class Destination(Document):
+class DestinationDocument(Document):
     """A destination that failed last, or asked to wait."""
 
-    standing: Annotated[DestinationStanding, Members("tenant owner origin failures", inline=True)]
+    destination: Annotated[FailingDestination, Members("tenant owner origin failures", inline=True)]
     state: BreakerState
     waits_until: datetime | None
     attempt_seconds: Sequence[float]
@@ -226,15 +159,15 @@ class Speed(Document):
 class Destinations(Document):
     """A page of destinations."""
 
-    destinations: Sequence[Destination]
+    destinations: Sequence[DestinationDocument]
     after: str | None
     lately: Sequence[Speed]
 
 
-class Queues(Document):
+class QueuesDocument(Document):
     """A page of queues."""
 
-    queues: Sequence[QueueStanding]
+    queues: Sequence[OutboxQueue]
     after: str | None
 
 

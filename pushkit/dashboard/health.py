@@ -1,4 +1,4 @@
-"""The sender's health: a pure rule from figures and keys to findings, each with a remedy."""
+"""The sender's health: a pure rule from numbers and keys to findings, each with a remedy."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import NamedTuple
 from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
-from pushkit.outbox.browsing import OutboxFigures
+from pushkit.outbox.browsing import OutboxStats
 from pushkit.outbox.states import DeliveryState
-from pushkit.webui.overview import Finding, Headline, Severity, Verdict, worst_of
+from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict, worst_of
 
 _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)
 
 
-def findings(figures: OutboxFigures, ring: KeyRing | None) -> Iterator[Finding]:
+def findings(stats: OutboxStats, ring: KeyRing | None) -> Iterator[HealthFinding]:
     """Yield what an operator should know."""
-    yield from _of_deliveries(figures)
+    yield from _of_deliveries(stats)
     if ring is not None:
         try:
-            ring.active_key(figures.now)
+            ring.active_key(stats.now)
         except NoSigningKeyError as exc:
             says = f"Nothing can be signed: {exc}."
-            yield Finding(Severity.FAILURE, says, remedy("no_signing_key"), "/keys")
+            yield HealthFinding(Severity.FAILURE, says, remedy("no_signing_key"), "/keys")
 
 
-class Counts(NamedTuple):
+class DeliveryCounts(NamedTuple):
     """What is known of deliveries, for one sentence."""
 
     delivered: int = 0  # within the last hour
@@ -38,20 +38,20 @@ class Counts(NamedTuple):
     worst: Severity = Severity.NOTE  # of the findings
 
 
-def headline(figures: OutboxFigures, found: Iterable[Finding]) -> Headline:
+def headline(stats: OutboxStats, found: Iterable[HealthFinding]) -> Headline:
     """Return the verdict of the overview."""
     return headline_of(
-        Counts(
-            delivered=sum(each.state is DeliveryState.DELIVERED for each in figures.finished),
-            failed=figures.died.number + figures.retrying,
-            waiting=figures.pending.number + figures.in_flight.number,
-            is_unclaimed=_is_unclaimed(figures),
+        DeliveryCounts(
+            delivered=sum(each.state is DeliveryState.DELIVERED for each in stats.finished),
+            failed=stats.died.number + stats.retrying,
+            waiting=stats.pending.number + stats.in_flight.number,
+            is_unclaimed=_is_unclaimed(stats),
             worst=worst_of(found),
         )
     )
 
 
-def headline_of(counts: Counts) -> Headline:
+def headline_of(counts: DeliveryCounts) -> Headline:
     """Return the sentence for these counts: it says only what they show."""
     fault, warned = counts.worst is Severity.FAILURE, counts.worst is Severity.WARNING
     quiet = Verdict.ATTENTION if warned else Verdict.IDLE
@@ -74,55 +74,55 @@ def headline_of(counts: Counts) -> Headline:
     return next(Headline(verdict, says) for holds, verdict, says in rows if holds)
 
 
-def _is_unclaimed(figures: OutboxFigures) -> bool:
-    overdue = figures.due_since is not None and figures.now - figures.due_since > _OVERDUE
-    return overdue and not figures.local_faults
+def _is_unclaimed(stats: OutboxStats) -> bool:
+    overdue = stats.due_since is not None and stats.now - stats.due_since > _OVERDUE
+    return overdue and not stats.local_faults
 
 
-def _of_deliveries(figures: OutboxFigures) -> Iterator[Finding]:
-    if _is_unclaimed(figures):
-        yield Finding(
+def _of_deliveries(stats: OutboxStats) -> Iterator[HealthFinding]:
+    if _is_unclaimed(stats):
+        yield HealthFinding(
             Severity.FAILURE,
             "Deliveries are due, and no worker claims them.",
             "Check that a worker runs (pushkit worker, or the agent's own). If one does, it is"
             " short of CPU, or its `concurrency` is used up.",
             "/deliveries?state=pending",
         )
-    for code, number in figures.local_faults.items():
+    for code, number in stats.local_faults.items():
         waits = "delivery waits" if number == 1 else "deliveries wait"
-        yield Finding(
+        yield HealthFinding(
             Severity.FAILURE,
             f"{number} {waits} because of an error on this side: {meaning(code)}.",
             remedy(code),
             f"/deliveries?state=pending&error={code}",
         )
-    if number := figures.failing.number:
+    if number := stats.failing.number:
         says = "One destination failed last, or asked to wait."
         if number > 1:
-            says = f"{figures.failing} destinations failed last, or asked to wait."
-        yield Finding(
+            says = f"{stats.failing} destinations failed last, or asked to wait."
+        yield HealthFinding(
             Severity.WARNING,
             says,
             "Deliveries to them are retried automatically; deliveries to others continue.",
             "/destinations",
         )
-    if number := figures.died.number:
-        yield Finding(
+    if number := stats.died.number:
+        yield HealthFinding(
             Severity.WARNING,
-            f"{figures.died} dead {'letter' if number == 1 else 'letters'} within the last hour.",
+            f"{stats.died} dead {'letter' if number == 1 else 'letters'} within the last hour.",
             "Look at their errors; redrive them once their webhook works again.",
             "/deliveries?state=dead",
         )
-    elif figures.dead.number:
-        yield Finding(
+    elif stats.dead.number:
+        yield HealthFinding(
             Severity.NOTE,
             "There are dead letters, none of the newest within the last hour.",
             "Redrive them, or leave them: they are deleted when their retention ends.",
             "/deliveries?state=dead",
         )
-    oldest = figures.oldest_pending_at
-    if oldest is not None and figures.now - oldest > _OLD:
-        yield Finding(
+    oldest = stats.oldest_pending_at
+    if oldest is not None and stats.now - oldest > _OLD:
+        yield HealthFinding(
             Severity.NOTE,
             "The oldest delivery that is next in its queue has waited for more than an hour.",
             "It is attempted again by the retry schedule.",

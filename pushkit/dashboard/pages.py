@@ -6,15 +6,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 from pushkit.clock import utc_now
 from pushkit.dashboard import documents
 from pushkit.dashboard.health import findings, headline
-from pushkit.dashboard.refused import Refusals
+from pushkit.dashboard.refused import ConfigRefusals
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import (
+    KeyDocument,
     key_document,
     report_document,
     shown_answer,
@@ -27,7 +28,7 @@ from pushkit.keys.jwk import Algorithm
 from pushkit.keys.source import KeySource
 from pushkit.lifetimes import TOKEN_LIFETIME
 from pushkit.net.authorization import credential_header
-from pushkit.outbox.browsing import DestinationStanding, Finished
+from pushkit.outbox.browsing import FailingDestination, Finished
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import DeliveryFilter, DeliveryReport
 from pushkit.outbox.states import DeliveryState
@@ -40,8 +41,9 @@ from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
 from pushkit.webhook import A2A_VERSION
 from pushkit.webui import api
-from pushkit.webui.asgi import PageRequest, Refused
+from pushkit.webui.asgi import PageRefused, PageRequest
 from pushkit.webui.overview import (
+    MOST_SHOWN,
     a_minute,
     buckets,
     percentile,
@@ -98,7 +100,7 @@ class Pages:
         *,
         keys: KeySource | None = None,
         issuer: str | None = None,
-        refused: Refusals | None = None,
+        refused: ConfigRefusals | None = None,
     ) -> None:
         self._outbox = outbox
         self._subscriptions = subscriptions
@@ -106,19 +108,19 @@ class Pages:
         self._issuer = issuer
         self._refused = refused
 
-    async def overview(self, _request: PageRequest) -> documents.Overview:
-        """Return whether the sender is healthy, and its main figures."""
-        figures = await self._outbox.figures()
-        found = worst_first(findings(figures, self._keys.ring() if self._keys else None))
-        ended = [(each, each.state is DeliveryState.DELIVERED) for each in figures.finished]
+    async def overview(self, _request: PageRequest) -> documents.OverviewDocument:
+        """Return whether the sender is healthy, and its main numbers."""
+        stats = await self._outbox.stats(at_most=MOST_SHOWN)
+        found = worst_first(findings(stats, self._keys.ring() if self._keys else None))
+        ended = [(each, each.state is DeliveryState.DELIVERED) for each in stats.finished]
         delivered = [each for each, is_delivered in ended if is_delivered]
-        since, now = figures.finished_since, figures.now
+        since, now = stats.finished_since, stats.now
         times = buckets(((each.finished_at, good) for each, good in ended), since, now)
-        return documents.Overview(
-            headline=headline(figures, found),
+        return documents.OverviewDocument(
+            headline=headline(stats, found),
             findings=found,
-            figures=figures,
-            failing_destinations=figures.failing,
+            stats=stats,
+            failing_destinations=stats.failing,
             measured_since=since,
             delivered=len(delivered),
             delivered_per_minute=a_minute(len(delivered), since, now),
@@ -132,10 +134,10 @@ class Pages:
                 documents.ErrorCount(
                     code=code, means=meaning(code), remedy=remedy(code), deliveries=number
                 )
-                for code, number in figures.errors.items()
+                for code, number in stats.errors.items()
             ],
             refused_configs=self._refused.document() if self._refused else None,
-            signing_key=next((key for key in self._key_documents(now) if key["signs"]), None),
+            signing_key=next((key for key in self._key_documents(now) if key.signs), None),
         )
 
     async def deliveries(self, request: PageRequest) -> documents.Deliveries:
@@ -151,25 +153,22 @@ class Pages:
         )
         return documents.Deliveries(deliveries=page.items, before=page.before, is_cut=page.is_cut)
 
-    async def delivery(self, request: PageRequest) -> documents.Delivery:
+    async def delivery(self, request: PageRequest) -> documents.DeliveryDocument:
         """Return one delivery with its attempts, and its request rebuilt."""
         report = await self._outbox.show(ID.of(request.values))
         if report is None:
-            raise Refused(404, "there is no delivery of this id: it may have been purged")
+            raise PageRefused(404, "there is no delivery of this id: it may have been purged")
         of = await self._subscriptions.show(report.delivery.subscription_id)
-        made = report_document(report, with_body=False, with_answers=False)
         answers = [
             documents.WebhookAnswer(number=each.number, answer=shown_answer(each))
             for each in report.attempts
         ]
-        return documents.Delivery(
-            summary=report.delivery,
-            why=cast("documents.Why | None", made["why"]),
-            log=cast("list[documents.Attempt]", made["log"]),
+        return documents.DeliveryDocument(
+            report=report_document(report),
             answers=answers if WITH_ANSWERS.of(request.query) else None,
             body=shown_body(report.body) if WITH_BODY.of(request.query) else None,
             is_sealed=report.body is None,
-            subscription=_document_of(of.subscription) if of else None,
+            subscription=subscription_document(of.subscription) if of else None,
             request=self._request(report, of.subscription) if of else None,
         )
 
@@ -182,20 +181,20 @@ class Pages:
             limit=api.LIMIT.of(query),
         )
         return documents.Subscriptions(
-            subscriptions=[_document_of(each) for each in page.items],
+            subscriptions=[subscription_document(each) for each in page.items],
             before=page.before,
             is_cut=page.is_cut,
         )
 
-    async def subscription(self, request: PageRequest) -> documents.SubscriptionReport:
+    async def subscription(self, request: PageRequest) -> documents.SubscriptionReportDocument:
         """Return one subscription with its newest deliveries."""
         subscription_id = ID.of(request.values)
         report = await self._subscriptions.show(subscription_id)
         if report is None:
-            raise Refused(404, "there is no subscription of this id")
+            raise PageRefused(404, "there is no subscription of this id")
         page = await self._outbox.browse(DeliveryFilter(subscription_id=subscription_id), limit=20)
-        return documents.SubscriptionReport(
-            subscription=_document_of(report.subscription),
+        return documents.SubscriptionReportDocument(
+            subscription=subscription_document(report.subscription),
             states_of_deliveries={state.value: n for state, n in report.deliveries.items()},
             newest=page.items,
         )
@@ -219,12 +218,12 @@ class Pages:
             ],
         )
 
-    async def queues(self, request: PageRequest) -> documents.Queues:
+    async def queues(self, request: PageRequest) -> documents.QueuesDocument:
         """Return the queues that a worker leases, or in which deliveries wait for one."""
         limit = api.LIMIT.of(request.query)
         page = await self._outbox.queues(after=AFTER_QUEUE.of(request.query), limit=limit + 1)
         after = page[limit - 1].id if len(page) > limit else None
-        return documents.Queues(queues=page[:limit], after=after)
+        return documents.QueuesDocument(queues=page[:limit], after=after)
 
     async def keys(self, _request: PageRequest) -> documents.Keys:
         """Return the signing keys and their states."""
@@ -232,15 +231,15 @@ class Pages:
 
     # --- parts ---------------------------------------------------------------------------------
 
-    def _key_documents(self, now: datetime) -> list[documents.Key]:
+    def _key_documents(self, now: datetime) -> list[KeyDocument]:
         if self._keys is None:
             return []
         ring = self._keys.ring()
-        return [cast("documents.Key", key_document(ring, entry, now)) for entry in ring.keys]
+        return [key_document(ring, entry, now) for entry in ring.keys]
 
     def _request(
         self, report: DeliveryReport, subscription: Subscription
-    ) -> documents.Request | None:
+    ) -> documents.RequestDocument | None:
         """Return the request of the last attempt, rebuilt from stored rows, with masked secrets.
 
         It lacks what no row holds: the operator's own credentials for a destination, signature
@@ -279,9 +278,9 @@ class Pages:
             task_id=delivery.task_id,
             config_id=delivery.config_id,
         )
-        return documents.Request(
+        return documents.RequestDocument(
             line=f"POST {masked_url(url.target)} HTTP/1.1",
-            headers=[documents.Field(name=name, value=value) for name, value in fields],
+            headers=[documents.FieldDocument(name=name, value=value) for name, value in fields],
             jwt_header=self._jwt_header(Algorithm.RS256 if is_samples else None, sent_at),
             jwt_claims={
                 **claims,
@@ -312,14 +311,14 @@ class Pages:
         return {origin: seconds[-_SPARK_ATTEMPTS:] for origin, seconds in found.items()}
 
     def _destination(
-        self, each: DestinationStanding, now: datetime, speeds: Mapping[str, list[float]]
-    ) -> documents.Destination:
+        self, each: FailingDestination, now: datetime, speeds: Mapping[str, list[float]]
+    ) -> documents.DestinationDocument:
         threshold, waits = self._outbox.breaker.failures, each.waits_until > now
         state = documents.BreakerState.WAITS if waits else documents.BreakerState.FAILING
         if each.failures >= threshold:
             state = documents.BreakerState.OPEN if waits else documents.BreakerState.HALF_OPEN
-        return documents.Destination(
-            standing=each,
+        return documents.DestinationDocument(
+            destination=each,
             state=state,
             waits_until=each.waits_until if waits else None,
             attempt_seconds=speeds.get(each.origin, []),
@@ -329,7 +328,7 @@ class Pages:
 def filter_of(
     filters: Callable[..., F], by: Iterable[api.Parameter[Any]], query: Mapping[str, str]
 ) -> F:
-    """Return the filter that a query asks for. Raises Refused: a wrong value.
+    """Return the filter that a query asks for. Raises PageRefused: a wrong value.
 
     A task without a tenant is one of the tenant without a name, on pages and in actions alike.
     """
@@ -338,9 +337,5 @@ def filter_of(
     return replace(wanted, tenant="") if is_unnamed else wanted
 
 
-def _document_of(subscription: Subscription) -> documents.Subscription:
-    return cast("documents.Subscription", subscription_document(subscription))
-
-
-def _cursor(each: DestinationStanding) -> str:
+def _cursor(each: FailingDestination) -> str:
     return "/".join(quote(part, safe="") for part in (each.tenant, each.owner, each.origin))

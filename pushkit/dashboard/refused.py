@@ -21,7 +21,7 @@ _MOST_CHARS: Final = 256
 _OF_CLIENT: Final = ("reason", "tenant", "owner", "task_id", "host")  # and of any length
 
 
-class Refusals:
+class ConfigRefusals:
     """Counts refusals, and keeps the newest ones."""
 
     def __init__(self) -> None:

@@ -22,33 +22,32 @@ from pushkit.outbox import changes, inspection, retention
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.browsing import (
-    DestinationStanding,
+    FailingDestination,
     Finished,
-    OutboxFigures,
+    OutboxStats,
     browse_deliveries,
     browse_destinations,
     finished_since,
-    outbox_figures,
+    outbox_stats,
 )
-from pushkit.outbox.changes import Redriven, Retried
+from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import (
     DeliveryFilter,
     DeliveryReport,
     DeliverySummary,
-    OutboxStats,
-    QueueStanding,
+    OutboxQueue,
 )
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
-from pushkit.storage.paging import Page
+from pushkit.storage.paging import MOST_COUNTED, Page
 from pushkit.storage.script import Script
 from pushkit.subscriptions import store as subscriptions
 
-D = TypeVar("D", Redriven, Retried)
+D = TypeVar("D", Requeued, Retried)
 T = TypeVar("T")
 
 _log = logging.getLogger("pushkit.delivery")
@@ -57,7 +56,7 @@ _BATCH = 200
 _BREAKER = BreakerPolicy()
 # Between two batches, so that other transactions get their turn.
 _PAUSE = timedelta(milliseconds=20)
-_SENT_AGAIN = (DeliveryState.DELIVERED, DeliveryState.CANCELLED)
+_RESENDABLE = (DeliveryState.DELIVERED, DeliveryState.CANCELLED)
 
 
 class Erased(NamedTuple):
@@ -161,9 +160,14 @@ class OutboxAdmin(Admin):
         script = browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
-    async def figures(self, *, within: timedelta = timedelta(hours=1)) -> OutboxFigures:
-        """Return the figures of the outbox's health, in the same time for any number of them."""
-        look = functools.partial(outbox_figures, within=within)
+    async def stats(
+        self, *, within: timedelta = timedelta(hours=1), at_most: int = MOST_COUNTED
+    ) -> OutboxStats:
+        """Return the outbox in numbers; each counts up to `at_most` deliveries.
+
+        `within` is how recently those finished that are returned one by one.
+        """
+        look = functools.partial(outbox_stats, within=within, at_most=at_most)
         return await read_now(self._database, look)
 
     async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
@@ -172,12 +176,12 @@ class OutboxAdmin(Admin):
 
     async def destinations(
         self, *, after: DestinationKey | None = None, limit: int = 50
-    ) -> list[DestinationStanding]:
+    ) -> list[FailingDestination]:
         """Return a page of destinations that wait or fail, by tenant, owner and origin."""
         look = functools.partial(browse_destinations, after=after, limit=limit)
         return await read_now(self._database, look)
 
-    async def queues(self, *, after: str | None = None, limit: int = 100) -> list[QueueStanding]:
+    async def queues(self, *, after: str | None = None, limit: int = 100) -> list[OutboxQueue]:
         """Return a page of the queues that a worker leases, or that are due, now or later, by id.
 
         Those of paused subscriptions only while they are leased. `after` is the last id of the
@@ -194,27 +198,23 @@ class OutboxAdmin(Admin):
         """Return one delivery with its body and every attempt; None if there is none."""
         return await self._database.read(inspection.show(delivery_id, self._vault))
 
-    async def stats(self) -> OutboxStats:
-        """Return the outbox in numbers."""
-        return await self._database.read(inspection.stats())
-
     # --- sending again -------------------------------------------------------------------------
 
     async def redrive(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
-    ) -> Redriven:
+    ) -> Requeued:
         """Redrive dead letters, by id or by filter; with `dry_run`, only return which ones.
 
         They keep id and `seq`, start with no attempts and a new age, and go ahead of pending
         deliveries. A webhook may get one again that it has, if its answer was lost.
         """
         chosen = self._chosen(wanted, DeliveryState.DEAD)
-        send = functools.partial(changes.send_again, states=(DeliveryState.DEAD,))
-        return await self._send(OutboxChange.REDRIVEN, chosen, send, Redriven(), dry_run=dry_run)
+        send = functools.partial(changes.requeue, states=(DeliveryState.DEAD,))
+        return await self._send(OutboxChange.REDRIVEN, chosen, send, Requeued(), dry_run=dry_run)
 
     async def resend(
         self, wanted: Sequence[str] | DeliveryFilter, *, from_seq: int = 1, dry_run: bool = False
-    ) -> Redriven:
+    ) -> Requeued:
         """Send delivered or cancelled ones again; with `dry_run`, only return which ones.
 
         This is for a receiver that lost its data (others know the ids, and do nothing), and for
@@ -229,16 +229,16 @@ class OutboxAdmin(Admin):
         Raises:
             ConfigError: The filter is for another state.
         """
-        states: Sequence[DeliveryState] = _SENT_AGAIN
+        states: Sequence[DeliveryState] = _RESENDABLE
         if isinstance(wanted, DeliveryFilter):
             states = (wanted.state or DeliveryState.DELIVERED,)
-            if states[0] not in _SENT_AGAIN:
+            if states[0] not in _RESENDABLE:
                 raise ConfigError(
                     f"resend: found state {states[0]}, expected delivered or cancelled"
                 )
         chosen = self._chosen(wanted, states[0], from_seq)
-        send = functools.partial(changes.send_again, states=states)
-        return await self._send(OutboxChange.RESENT, chosen, send, Redriven(), dry_run=dry_run)
+        send = functools.partial(changes.requeue, states=states)
+        return await self._send(OutboxChange.RESENT, chosen, send, Requeued(), dry_run=dry_run)
 
     async def retry_now(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
@@ -287,7 +287,7 @@ class OutboxAdmin(Admin):
     async def states(self, ids: Sequence[str]) -> dict[str, DeliveryState]:
         """Return the states of deliveries by id; unknown ids are left out."""
         check_list("ids", ids)
-        found = await self._database.read(changes.standings(ids))
+        found = await self._database.read(changes.current_deliveries(ids))
         return {delivery_id: each.state for delivery_id, each in found.items()}
 
     async def _chosen(

@@ -1,4 +1,4 @@
-"""`AlertWebhook`: sends alerts to the operator's webhook, through the same outbox.
+"""`OutboxAlertWebhook`: sends alerts to the operator's webhook, through the same outbox.
 
 It is a subscription like any other: signed, retried, shown by the same commands. Its owner has no
 other subscription, so that it has its own fair share of the permits.
@@ -19,7 +19,7 @@ from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK
 from pushkit.outbox.idempotency import IdempotencyKey
 
 
-class AlertWebhook(AlertSink):
+class OutboxAlertWebhook(AlertSink):
     """Sends alerts as messages of a task of their own: a text part, and the alert as a data part.
 
     Args:

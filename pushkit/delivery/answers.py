@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pushkit.errors import AddressRefusedError, ConfigError, DestinationRefusedError
 from pushkit.options import Count, Duration, check_options
-from pushkit.outbox.model import Result
+from pushkit.outbox.model import AttemptResult
 from pushkit.outbox.states import Outcome
 from pushkit.webhook import Headers
 
@@ -136,7 +136,7 @@ def wait_after(policy: BreakerPolicy, failures: int) -> timedelta | None:
     return min(policy.first_wait * (1 << doublings), policy.longest_wait)
 
 
-def works(result: Result) -> bool | None:
+def works(result: AttemptResult) -> bool | None:
     """Return whether an attempt found its destination working; None if it was not posted.
 
     No answer and a 5xx answer mean that it does not work. Any other answer comes from a server that

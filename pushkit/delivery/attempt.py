@@ -23,7 +23,7 @@ from pushkit.delivery.answers import (
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.route import Route, Routes
-from pushkit.delivery.signatures import RoundSigner, signed_headers, signing_of
+from pushkit.delivery.signatures import BatchSigner, signed_headers, signing_of
 from pushkit.errors import (
     AddressRefusedError,
     AnswerTimeoutError,
@@ -43,11 +43,11 @@ from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
 from pushkit.logs import RepeatedLog
-from pushkit.net.authorization import Access
-from pushkit.net.connection import Answer
+from pushkit.net.authorization import ReadyCredentials
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy, local_advice
 from pushkit.net.transport import Transport
-from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.states import Outcome
 from pushkit.record import field, record
 from pushkit.scheduling import stop_after_attempt
@@ -64,7 +64,7 @@ from pushkit.traceparent import TRACEPARENT
 from pushkit.url import Url
 
 if TYPE_CHECKING:
-    from pushkit.delivery.route import Job
+    from pushkit.delivery.route import DeliveryJob
     from pushkit.telemetry.tracing import Tracing
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class Attempt:
     tracing: Tracing | None  # makes a span of each attempt; None for no spans
     # Logs faults of this side, once a minute for each kind.
     faults: RepeatedLog = field(default_factory=lambda: RepeatedLog(_log))
-    signer: RoundSigner = field(default_factory=RoundSigner)
+    signer: BatchSigner = field(default_factory=BatchSigner)
     # The `kid` of the key that signed last, by algorithm.
     signed_with: dict[Algorithm, str] = field(default_factory=dict)
 
@@ -146,18 +146,20 @@ class Attempt:
         """How long an attempt may take."""
         return self.options.timeout
 
-    async def make(self, job: Job) -> Result:
+    async def make(self, job: DeliveryJob) -> AttemptResult:
         """Make an attempt. Faults of the network, the webhook or the signer are never raised."""
         delivery, to, refusals = job.delivery, job.to, job.refusals
         if to is None:
-            return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
+            return AttemptResult(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
         if delivery.attempts > 0:
             # Refusals by this sender's own policy follow another schedule, which did not give up.
             attempts = delivery.attempts - refusals
             since, now = delivery.age_from, self.clock()
             if gives_up(self.options.retry, attempts=attempts, since=since, now=now):
                 # It became too old while it waited.
-                return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
+                return AttemptResult(
+                    outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status
+                )
         try:
             if self.tracing is None:
                 return await self._make(delivery, to, refusals)
@@ -173,12 +175,12 @@ class Attempt:
                 _explained(exc),
                 extra={"code": code, "delivery_id": delivery.id},
             )
-            again_at = self.clock() + after_faults(delivery.faults + 1)
-            return Result(outcome=Outcome.LOCAL_FAULT, error=code, retry_at=again_at)
+            next_at = self.clock() + after_faults(delivery.faults + 1)
+            return AttemptResult(outcome=Outcome.LOCAL_FAULT, error=code, retry_at=next_at)
 
     async def _make_traced(
         self, tracing: Tracing, delivery: Delivery, to: StoredSubscription | Route, refusals: int
-    ) -> Result:
+    ) -> AttemptResult:
         with tracing.attempting(
             delivery.traceparent,
             delivery_id=delivery.id,
@@ -196,7 +198,7 @@ class Attempt:
 
     async def _make(
         self, delivery: Delivery, to: StoredSubscription | Route, refusals: int
-    ) -> Result:
+    ) -> AttemptResult:
         """Open, sign, post and judge. A fault of this side is raised."""
         started_at, begun = self.clock(), time.perf_counter()
         ends = begun + self.options.timeout.total_seconds()
@@ -244,7 +246,7 @@ class Attempt:
                 result = self._failed(delivery, error=error, status=answer.status, wait=wait)
             else:
                 error = error or answer.defect
-                result = Result(outcome=outcome, status=answer.status, error=error)
+                result = AttemptResult(outcome=outcome, status=answer.status, error=error)
             result.timing = answer.timing
             if KeepAnswers(self.options.keep_answers).includes(result.outcome):
                 kept = kept_answer(answer.body, route, token)
@@ -255,7 +257,7 @@ class Attempt:
 
     async def _sign(
         self, delivery: Delivery, body: bytes, route: Route, token: str | None, ends: float
-    ) -> Coroutine[None, None, Answer]:
+    ) -> Coroutine[None, None, HttpAnswer]:
         """Sign a request for the current time; return the coroutine that posts it."""
         now = self.clock()
         key = self.keys.ring().active_key(now, route.algorithm)
@@ -286,7 +288,7 @@ class Attempt:
             body_within=_BODY_WITHIN,
         )
 
-    def _check_certificate(self, access: Access, now: datetime) -> None:
+    def _check_certificate(self, access: ReadyCredentials, now: datetime) -> None:
         """Log that the client certificate has expired: its refusal can look like any failure."""
         expired_at = access.certificate_expires_at
         if expired_at is not None and expired_at <= now:
@@ -315,7 +317,7 @@ class Attempt:
         status: int | None = None,
         wait: timedelta | None = None,
         refusals: int | None = None,
-    ) -> Result:
+    ) -> AttemptResult:
         """Return the result of a failure of the webhook, or a refusal of this sender's own policy.
 
         Waits begin at the answer: a webhook may take as long to answer as it asks to wait.
@@ -333,7 +335,7 @@ class Attempt:
             policy, attempts = _AFTER_REFUSALS, refusals
         retry_at = next_attempt(policy, attempts=attempts + 1, since=delivery.age_from, now=now)
         wait_until = now + wait if wait else None
-        return Result(
+        return AttemptResult(
             outcome=Outcome.DEAD if retry_at is None else Outcome.RETRY,
             status=status,
             error=error,

@@ -95,13 +95,13 @@ class ConfigImport:
             StorageError: One of the databases is out of reach, or the source has no such tables.
         """
         rows = await open_outbox(_SQLITE_URL.sub("", self.source)).look(self._rows())
-        judged = [self._judge(dict(row)) for row in rows]
+        decided = [self._decide(dict(row)) for row in rows]
         registrar = None
         if not dry_run:
             registrar = Registrar(database, SenderOptions(), Vault(SecretKeys.from_environment()))
         results: list[ImportedConfig] = []
-        for start in range(0, len(judged), _BATCH):
-            store = functools.partial(_store, judged[start : start + _BATCH], registrar)
+        for start in range(0, len(decided), _BATCH):
+            store = functools.partial(_store, decided[start : start + _BATCH], registrar)
             results += await (
                 database.read(store()) if dry_run else database.write_patiently(store)
             )
@@ -122,7 +122,7 @@ class ConfigImport:
             )
         )
 
-    def _judge(self, row: dict[str, Any]) -> ImportedConfig:
+    def _decide(self, row: dict[str, Any]) -> ImportedConfig:
         owner = self.owner if row.get("owner") in _NO_OWNERS else str(row["owner"])
         is_new = row.get("protocol_version") == WireVersion.V1_0
         found = ImportedConfig(

@@ -2,44 +2,106 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Annotated
 
-from pushkit.bounded_json import JsonObject
 from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 from pushkit.outbox.attempts import LoggedAttempt
-from pushkit.outbox.inspection import DeliveryReport
-from pushkit.subscriptions.model import Subscription
-from pushkit.terminal.output import document
+from pushkit.outbox.inspection import DeliveryReport, DeliverySummary
+from pushkit.subscriptions.model import Subscription, SubscriptionKey
 from pushkit.url import masked_url
+from pushkit.webui.api import Document, Members
+
+_SUBSCRIPTION = (
+    "id state version origin profile has_token has_credentials last_seq failing_since disabled_by"
+    " disabled_at created_at"
+)
 
 
-def report_document(report: DeliveryReport, *, with_body: bool, with_answers: bool) -> JsonObject:
-    """Return a delivery with its attempts; its body and the webhook's answers only on request."""
-    found = document(report.delivery)
-    found["why"] = why_document(report)
-    found["log"] = [_attempt_document(each, with_answer=with_answers) for each in report.attempts]
-    if with_body:
-        body = report.body
-        found["body"] = None if body is None else body.decode("utf-8", "backslashreplace")
-    return found
+class KeyDocument(Document):
+    """A signing key."""
+
+    kid: str
+    alg: str
+    state: KeyState
+    signs: bool
+    published_at: datetime | None
+    activates_at: datetime | None
+    retires_at: datetime | None
+    revoked_at: datetime | None
 
 
-def _attempt_document(attempt: LoggedAttempt, *, with_answer: bool) -> JsonObject:
+class WhyDocument(Document):
+    """The last error of a delivery."""
+
+    code: str
+    means: str
+    remedy: str
+    answer: str | None
+
+
+class AttemptDocument(Document):
+    """An attempt of a delivery."""
+
+    attempt: Annotated[LoggedAttempt, Members("number started_at", inline=True)]
+    duration_seconds: float
+    resolve_seconds: float | None
+    connect_seconds: float | None
+    wait_seconds: float | None
+    body_seconds: float | None
+    address: str | None
+    outcome: str
+    status: int | None
+    error: str | None
+
+
+class ReportDocument(Document):
+    """A delivery with its attempts."""
+
+    summary: Annotated[DeliverySummary, Members(inline=True)]
+    why: WhyDocument | None
+    log: Sequence[AttemptDocument]
+
+
+class SubscriptionDocument(Document):
+    """A subscription; it says whether it has a token and credentials, but not which."""
+
+    subscription: Annotated[Subscription, Members(_SUBSCRIPTION, inline=True)]
+    key: Annotated[SubscriptionKey, Members(inline=True)]
+    url: Annotated[str, "Its query is masked."]
+    schemes: Sequence[str]
+    states: Sequence[str] | None
+    kinds: Sequence[str] | None
+    last_chunk_only: bool
+    min_interval_seconds: Annotated[float | None, "Chunks are gathered, and posted once in it."]
+    task_ended: bool
+
+
+def report_document(report: DeliveryReport) -> ReportDocument:
+    """Return a delivery with its attempts, without its body and the webhook's answers."""
+    return ReportDocument(
+        summary=report.delivery,
+        why=why_document(report),
+        log=[_attempt_document(each) for each in report.attempts],
+    )
+
+
+def _attempt_document(attempt: LoggedAttempt) -> AttemptDocument:
     timing = attempt.timing
-    found = {
-        **document(attempt, "number started_at"),
-        "duration_seconds": attempt.duration.total_seconds(),
-        "resolve_seconds": _seconds(timing.resolve),
-        "connect_seconds": _seconds(timing.connect),
-        "wait_seconds": _seconds(timing.wait),
-        "body_seconds": _seconds(timing.body),
-        "address": timing.address,
-        **document(attempt, "outcome status error"),
-    }
-    if with_answer:
-        found["answer"] = shown_answer(attempt)
-    return found
+    return AttemptDocument(
+        attempt=attempt,
+        duration_seconds=attempt.duration.total_seconds(),
+        resolve_seconds=_seconds(timing.resolve),
+        connect_seconds=_seconds(timing.connect),
+        wait_seconds=_seconds(timing.wait),
+        body_seconds=_seconds(timing.body),
+        address=timing.address,
+        outcome=attempt.outcome,
+        status=attempt.status,
+        error=attempt.error,
+    )
 
 
 def shown_answer(attempt: LoggedAttempt) -> str | None:
@@ -49,7 +111,7 @@ def shown_answer(attempt: LoggedAttempt) -> str | None:
     return None if attempt.answer is None else attempt.answer.decode("utf-8", "backslashreplace")
 
 
-def why_document(report: DeliveryReport) -> JsonObject | None:
+def why_document(report: DeliveryReport) -> WhyDocument | None:
     """Return a delivery's last error with its meaning, its remedy, and the webhook's last answer.
 
     None if it has no error. The answer is that of the last failed attempt, if it was kept.
@@ -58,49 +120,41 @@ def why_document(report: DeliveryReport) -> JsonObject | None:
     if code is None:
         return None
     failed = [each for each in report.attempts if each.error is not None]
-    return {
-        "code": code,
-        "means": meaning(code),
-        "remedy": remedy(code),
-        "answer": shown_answer(failed[-1]) if failed else None,
-    }
+    answer = shown_answer(failed[-1]) if failed else None
+    return WhyDocument(code=code, means=meaning(code), remedy=remedy(code), answer=answer)
 
 
 def _seconds(duration: timedelta | None) -> float | None:
     return None if duration is None else duration.total_seconds()
 
 
-def subscription_document(subscription: Subscription) -> JsonObject:
-    """Return a subscription; it says whether it has a token and credentials, but not which."""
+def subscription_document(subscription: Subscription) -> SubscriptionDocument:
+    """Return a subscription."""
     wanted, authentication = subscription.wanted, subscription.config.authentication
-    return {
-        **document(subscription, "id state"),
-        **document(subscription.key, "tenant task_id owner config_id"),
-        "version": subscription.version,
+    return SubscriptionDocument(
+        subscription=subscription,
+        key=subscription.key,
         # Clients put keys into the query.
-        "url": masked_url(subscription.config.url),
-        **document(subscription, "origin profile has_token has_credentials"),
-        "schemes": list(authentication.schemes) if authentication else [],
-        "states": None if wanted.states is None else [*sorted(wanted.states)],
-        "kinds": None if wanted.kinds is None else [*sorted(wanted.kinds)],
-        "last_chunk_only": wanted.last_chunk_only,
-        "min_interval_seconds": _seconds(wanted.min_interval),
-        "last_seq": subscription.last_seq,
-        "task_ended": subscription.ended,
-        **document(subscription, "failing_since disabled_by disabled_at created_at"),
-    }
+        url=masked_url(subscription.config.url),
+        schemes=list(authentication.schemes) if authentication else [],
+        states=None if wanted.states is None else sorted(wanted.states),
+        kinds=None if wanted.kinds is None else sorted(wanted.kinds),
+        last_chunk_only=wanted.last_chunk_only,
+        min_interval_seconds=_seconds(wanted.min_interval),
+        task_ended=subscription.ended,
+    )
 
 
-def key_document(ring: KeyRing, entry: RingKey, now: datetime) -> JsonObject:
+def key_document(ring: KeyRing, entry: RingKey, now: datetime) -> KeyDocument:
     """Return the name and the times of a key in a ring, without the key itself."""
     state = ring.state(entry.kid, now)
-    retires_at = None if state is KeyState.REVOKED else ring.retires_at(entry.kid)
-    return {
-        "kid": entry.kid,
-        "alg": entry.algorithm,
-        "state": state,
-        "signs": state is KeyState.ACTIVE and entry.algorithm is ring.default_algorithm,
-        **document(entry, "published_at activates_at"),
-        "retires_at": retires_at.isoformat() if retires_at else None,
-        **document(entry, "revoked_at"),
-    }
+    return KeyDocument(
+        kid=entry.kid,
+        alg=entry.algorithm,
+        state=state,
+        signs=state is KeyState.ACTIVE and entry.algorithm is ring.default_algorithm,
+        published_at=entry.published_at,
+        activates_at=entry.activates_at,
+        retires_at=None if state is KeyState.REVOKED else ring.retires_at(entry.kid),
+        revoked_at=entry.revoked_at,
+    )

@@ -12,16 +12,16 @@ from typing import TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
-from pushkit.delivery.gathering import Place, joining, make_way, place
+from pushkit.delivery.gathering import PlaceInQueue, joining, make_way, place
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import OpenQueue, Queues
 from pushkit.delivery.reporting import NotifiedDelivery, NotifyResult, RefusedRecipient
-from pushkit.delivery.route import Job, Routes, job_of, read_subscriptions
+from pushkit.delivery.route import DeliveryJob, Routes, job_of, read_subscriptions
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey, StoredDelivery, TaskKey, find_enqueued
-from pushkit.outbox.model import NewDelivery, StatusMark, new_delivery_ids
+from pushkit.outbox.model import NewDelivery, StatusContent, new_delivery_ids
 from pushkit.queue.rules import Handed
 from pushkit.queue.runner import seconds
 from pushkit.record import field, record
@@ -45,7 +45,7 @@ class Notice:
     # The worker to whose memory its deliveries may be handed; None for no worker.
     worker: Worker | None = None
     # Its deliveries that were handed to that worker as they were stored.
-    handed: list[tuple[OpenQueue, Handed, Job]] = field(default_factory=list)
+    handed: list[tuple[OpenQueue, Handed, DeliveryJob]] = field(default_factory=list)
     since: float = 0.0  # a moment before their queues were read (`pushkit.queue.runner.seconds`)
     seen_at: float = 0.0  # a moment when these were still locked
     some_wait: bool = False  # whether one of its deliveries waits for a claim
@@ -238,7 +238,7 @@ class _Transaction:
         # when the transaction began.
         self._left: dict[str | None, int] = {}
         self._quota: dict[str | None, int] = {}
-        self._unrouted: list[Job] = []  # whose routes are not remembered
+        self._unrouted: list[DeliveryJob] = []  # whose routes are not remembered
         self._some_wait = False
 
     def uncounted(self, notice: Notice) -> CountsMissing | None:
@@ -277,7 +277,7 @@ class _Transaction:
             if missing:
                 return missing
         bodies.remember(versions)
-        status = _status_mark(update)
+        status = _status_content(update)
         added, refused, notice.some_wait = list[NewDelivery](), [], False
         for queue in without:
             recipient = queue.recipient
@@ -309,11 +309,11 @@ class _Transaction:
             earlier += map(_enqueued, added)
         return result
 
-    def _place(self, queue: OpenQueue, update: AnyUpdate, body: bytes) -> Script[Place]:
+    def _place(self, queue: OpenQueue, update: AnyUpdate, body: bytes) -> Script[PlaceInQueue]:
         """Return where an update goes in a queue."""
         interval = queue.recipient.wanted.min_interval
         if interval is None:
-            return Place(body, 0)
+            return PlaceInQueue(body, 0)
         if queue.has_new:
             yield from self._queues.write()
         vault, most_bytes = self._enqueuer.vault, self._enqueuer.options.max_body_bytes
@@ -322,7 +322,7 @@ class _Transaction:
         return (yield from place(queue.row, body, join, interval=interval, now=now))
 
     def _add(
-        self, queue: OpenQueue, to: Place, notice: Notice, status: StatusMark | None
+        self, queue: OpenQueue, to: PlaceInQueue, notice: Notice, status: StatusContent | None
     ) -> NewDelivery:
         """Add an update to a queue, and hand it to the worker's memory if that is allowed."""
         worker, recipient, body = notice.worker, queue.recipient, to.body
@@ -383,7 +383,7 @@ class _Transaction:
         if enqueuer.options.coalesce:
             dropped = yield from outbox.supersede(
                 queue.row,
-                by_new_status=_status_mark(notice.bodies.update) is not None,
+                by_new_status=_status_content(notice.bodies.update) is not None,
                 now=self._now,
             )
             if dropped:  # at least one leaves for the one that is added, however full it is
@@ -451,7 +451,7 @@ def _notified(stored: list[StoredDelivery | NewDelivery]) -> tuple[NotifiedDeliv
     )
 
 
-def _status_mark(update: AnyUpdate) -> StatusMark | None:
+def _status_content(update: AnyUpdate) -> StatusContent | None:
     if update.kind not in (UpdateKind.TASK, UpdateKind.STATUS_UPDATE):
         return None
-    return StatusMark.BARE if update.is_bare else StatusMark.FULL
+    return StatusContent.BARE if update.is_bare else StatusContent.FULL

@@ -39,7 +39,7 @@ Join: TypeAlias = Callable[[str, bytes], bytes | None]
 """Returns the body that stands for the stored one of an id and the new one; None if none does."""
 
 
-class Place(NamedTuple):
+class PlaceInQueue(NamedTuple):
     """Where an update goes in its queue."""
 
     body: bytes
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 def place(
     queue: Queue, body: bytes, join: Join | None, *, interval: timedelta, now: int
-) -> Script[Place]:
+) -> Script[PlaceInQueue]:
     """Return where an update goes in a queue whose row is held; only reads.
 
     Args:
@@ -62,23 +62,23 @@ def place(
         now: The time.
     """
     if join is None:
-        return Place(body, now, hurries=queue.due_at is not None or bool(queue.paused))
+        return PlaceInQueue(body, now, hurries=queue.due_at is not None or bool(queue.paused))
     micros = interval // _MICROSECOND
     newest = yield from outbox.newest(queue, since=now - micros)
     joined = None if newest is None or newest.body is None else join(newest.id, newest.body)
     if newest is None or joined is None:
         is_waiting = newest is not None and bool(newest.is_waiting)
-        return Place(body, now, may_be_joined=True, hurries=is_waiting)
+        return PlaceInQueue(body, now, may_be_joined=True, hurries=is_waiting)
     if newest.is_waiting:
         # Later than that it is only if the clock was set back.
         moment = min(newest.not_before, now + micros)
         is_late = moment < newest.not_before
-        return Place(joined, moment, may_be_joined=True, replaces=newest.id, hurries=is_late)
+        return PlaceInQueue(joined, moment, may_be_joined=True, replaces=newest.id, hurries=is_late)
     sent_at = now if newest.finished_at is None else min(now, newest.finished_at)
-    return Place(body, sent_at + micros, may_be_joined=True)
+    return PlaceInQueue(body, sent_at + micros, may_be_joined=True)
 
 
-def make_way(queue: Queue, to: Place, *, now: int) -> Script[Queue]:
+def make_way(queue: Queue, to: PlaceInQueue, *, now: int) -> Script[Queue]:
     """Change the newest delivery as a place asks for; return the queue, which is to be written."""
     hurries = to.hurries
     if to.replaces is not None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.model import NewDelivery, StatusMark
+from pushkit.outbox.model import NewDelivery, StatusContent
 from pushkit.queue.rules import Handed, Queue, appended
 from pushkit.storage.script import Script, from_micros, to_micros
 from pushkit.subscriptions import store as subscriptions
@@ -67,7 +67,7 @@ class Queues:
         body: bytes,  # as its row stores it
         *,
         now: datetime,
-        status: StatusMark | None = None,
+        status: StatusContent | None = None,
         idempotency_key: IdempotencyKey | None = None,
         traceparent: str | None = None,
         worker: str | None = None,  # which has room for it in its memory, if any has

@@ -22,7 +22,7 @@ from pushkit.a2a import (
     WireVersion,
     push_body,
 )
-from pushkit.delivery.gathering import Place, make_way
+from pushkit.delivery.gathering import PlaceInQueue, make_way
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.delivery.snapshots import Registered, hold
@@ -258,7 +258,7 @@ def send_tests(
         body = push_body(update, recipient.version, now=now)
         queues = Queues([recipient])
         [queue] = queues.of_task((recipient.tenant, recipient.task_id))
-        to = Place(body, to_micros(now), hurries=True)
+        to = PlaceInQueue(body, to_micros(now), hurries=True)
         queue.row = yield from make_way(queue.row, to, now=to_micros(now))
         ids.append(new_delivery_id(now))
         queues.add(queue, ids[-1], vault.seal_body(ids[-1], body), now=now)

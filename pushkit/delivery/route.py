@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from pushkit.bounded_json import JsonValue
 from pushkit.keys.jwk import Algorithm
-from pushkit.net.authorization import Access, Credentials, credential_header
+from pushkit.net.authorization import Credentials, ReadyCredentials, credential_header
 from pushkit.net.destination import Destination, DestinationPolicy
-from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.signing.notification_jwt import static_claims
@@ -32,7 +32,7 @@ class Route:
     subscription: Subscription = field(repr=False)
     owner: Owner
     destination: Destination  # the subscription's URL, checked
-    access: Access  # the operator's credentials for it
+    access: ReadyCredentials  # the operator's credentials for it
     # The claims that are the same in the JWT of every notification.
     claims: Mapping[str, JsonValue] = field(repr=False)
     algorithm: Algorithm | None  # the algorithm to sign with; None for the ring's default
@@ -99,7 +99,7 @@ class Routes:
         destination = self._policy.check(config.url)
         owner = Owner(tenant=key.tenant, name=key.owner)
         clients = credential_header(config.authentication)
-        access = Access()
+        access = ReadyCredentials()
         if self._credentials is not None:
             access = self._credentials.access_for(destination, owner, clients=clients)
         credentials = [each for each in (access.static, clients) if each is not None]
@@ -127,7 +127,7 @@ class Routes:
 
 
 @record(frozen=False, slots=True, eq=False)
-class Job:
+class DeliveryJob:
     """A leased delivery, where it goes, and the result of its attempt."""
 
     delivery: Delivery  # as it was leased
@@ -137,16 +137,18 @@ class Job:
     redrives: int
     size: int  # of its body, in bytes
     refusals: int = 0  # how often this sender's own policy refused its destination
-    result: Result | None = None  # by the worker's clock
+    result: AttemptResult | None = None  # by the worker's clock
 
 
-def job_of(delivery: Delivery, to: StoredSubscription | Route | None, refusals: int = 0) -> Job:
+def job_of(
+    delivery: Delivery, to: StoredSubscription | Route | None, refusals: int = 0
+) -> DeliveryJob:
     """Return the job of a delivery."""
     size = len(delivery.body)
-    return Job(delivery, to, delivery.seq, delivery.redrives, size, refusals)
+    return DeliveryJob(delivery, to, delivery.seq, delivery.redrives, size, refusals)
 
 
-def read_subscriptions(jobs: list[Job]) -> Script[None]:
+def read_subscriptions(jobs: list[DeliveryJob]) -> Script[None]:
     """Read the subscriptions of jobs whose routes are not remembered."""
     ids = [job.delivery.subscription_id for job in jobs]
     found = yield from by_ids(ids)

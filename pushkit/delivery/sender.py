@@ -80,7 +80,7 @@ from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.options import checked
 from pushkit.outbox import clients
 from pushkit.outbox import store as outbox
-from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, Wanted
+from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, WantedDeliveries
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
 from pushkit.scheduling.ending import cancelled, check_may_close
@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from pushkit.delivery.admin import OutboxAdmin
     from pushkit.delivery.subscription_admin import SubscriptionAdmin
     from pushkit.delivery.watches import Watches
-    from pushkit.telemetry.metrics import Readings
+    from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import SenderMetrics
     from pushkit.telemetry.tracing import Tracing
     from pushkit.threads import ServingThread
@@ -405,18 +405,18 @@ class PushSender:
                 self._metrics.start()
         return self._metrics
 
-    async def _read(self) -> Readings:
-        from pushkit.outbox.browsing import outbox_readings
-        from pushkit.telemetry.sides import key_readings
+    async def _read(self) -> Gauges:
+        from pushkit.outbox.browsing import outbox_gauges
+        from pushkit.telemetry.sides import key_gauges
 
-        readings = dict(key_readings(self._keys.ring(), self._clock()))
-        look = functools.partial(outbox_readings, breaker_opens_at=self.options.breaker.failures)
+        gauges = dict(key_gauges(self._keys.ring(), self._clock()))
+        look = functools.partial(outbox_gauges, breaker_opens_at=self.options.breaker.failures)
         try:
             async with promptly():
-                readings |= await read_now(self._database, look)
+                gauges |= await read_now(self._database, look)
         except StorageError:
-            return readings | {"pushkit_database_up": {(): 0.0}}
-        return readings | {"pushkit_database_up": {(): 1.0}}
+            return gauges | {"pushkit_database_up": {(): 0.0}}
+        return gauges | {"pushkit_database_up": {(): 1.0}}
 
     async def unready(self) -> dict[str, str]:
         """Return what prevents delivery: `{}`, or the reason by part.
@@ -448,7 +448,7 @@ class PushSender:
 
     def _new_alerts(self, options: AlertOptions) -> Alerts:
         from pushkit.alerts.alerts import Alerts
-        from pushkit.delivery.alert_webhook import AlertWebhook
+        from pushkit.delivery.alert_webhook import OutboxAlertWebhook
 
         webhook = None
         if options.webhook is not None:
@@ -458,7 +458,7 @@ class PushSender:
                 advice = exc.advice(SENDER_ALLOW)
                 raise ConfigError(f"alerts: webhook: {exc}{advice}") from exc
             config = PushConfig(id="alerts", url=options.webhook, token=options.webhook_token)
-            webhook = AlertWebhook(self.subscribe, self.notify, config, every=options.every)
+            webhook = OutboxAlertWebhook(self.subscribe, self.notify, config, every=options.every)
         return Alerts(options, webhook, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:
@@ -761,7 +761,7 @@ class PushSender:
         return await self._database.read(clients.progress(key))
 
     async def recover(
-        self, key: SubscriptionKey, wanted: Wanted = EVERY_DELIVERY
+        self, key: SubscriptionKey, wanted: WantedDeliveries = EVERY_DELIVERY
     ) -> Recovered | None:
         """Send notifications of a subscription again, for a client that lost them.
 

@@ -14,7 +14,7 @@ from typing import TypedDict
 
 from pushkit.delivery.answers import wait_after, works
 from pushkit.delivery.options import SenderOptions
-from pushkit.delivery.route import Job, Routes, job_of, read_subscriptions
+from pushkit.delivery.route import DeliveryJob, Routes, job_of, read_subscriptions
 from pushkit.errors import AddressRefusedError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import (
@@ -31,7 +31,7 @@ from pushkit.outbox import attempts, destinations
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import is_folded, store_results
 from pushkit.outbox.destinations import destination_of
-from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.states import CancelledBy, Outcome
 from pushkit.outbox.store import leased_deliveries
 from pushkit.queue.held import Ask, Reply
@@ -46,11 +46,11 @@ from pushkit.traceparent import trace_id_of
 
 
 @record(frozen=False, slots=True)
-class Settled:
+class SettledDeliveries:
     """The result of settling one queue."""
 
     at: datetime  # when, by the database's clock
-    attempted: Sequence[Job]  # what was settled
+    attempted: Sequence[DeliveryJob]  # what was settled
     # For each of them, whether it was still this lease's; if not, its result was dropped.
     are_ours: Sequence[bool]
     reply: Reply = Reply(kept=False)
@@ -64,12 +64,12 @@ class _Settling:
     ask: Ask
     current: Recipient
     queue: Queue
-    settled: Settled
+    settled: SettledDeliveries
     is_taken_away: bool = False  # whether it was disabled
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Settler:
+class DeliverySettler:
     """Settles queues, and hands out their next deliveries."""
 
     database: Database  # where outbox and subscriptions are stored
@@ -79,7 +79,7 @@ class Settler:
 
     def script(
         self, asks: Sequence[Ask], /, *, wait: bool = True
-    ) -> Script[list[Settled | Deferred]]:
+    ) -> Script[list[SettledDeliveries | Deferred]]:
         """Settle queues, in one transaction.
 
         Locks the subscriptions first, in id order, and the destinations last, in order: their rows
@@ -95,12 +95,14 @@ class Settler:
         missing = [] if wait else ids.difference(current)
         deferred = (yield from OUTBOX.existing(list(missing))) if missing else ()
         now = yield from self.database.now()
-        settled: dict[int, Settled] = {}
+        settled: dict[int, SettledDeliveries] = {}
         ours: list[_Settling] = []
         for ask in asks:
             if ask.id in deferred:
                 continue
-            of_ask = settled[id(ask)] = Settled(now, ask.results, [False] * len(ask.results))
+            of_ask = settled[id(ask)] = SettledDeliveries(
+                now, ask.results, [False] * len(ask.results)
+            )
             found = current.get(ask.id)
             if found is not None and found.queue.epoch == ask.epoch:
                 ours.append(_Settling(ask, found, found.queue, of_ask))
@@ -112,13 +114,13 @@ class Settler:
         self,
         asks: Sequence[Ask],
         ours: Sequence[_Settling],
-        settled: Mapping[int, Settled],
+        settled: Mapping[int, SettledDeliveries],
         current: Mapping[str, Recipient],
         now: datetime,
     ) -> Script[None]:
         """Store results with their attempts and side effects."""
         ahead = now - self.clock()
-        results: dict[int, Result] = {}
+        results: dict[int, AttemptResult] = {}
         for ask in asks:
             for job in ask.results if id(ask) in settled else ():
                 result = job.result
@@ -162,7 +164,7 @@ class Settler:
         self,
         each: _Settling,
         delivery: Delivery,
-        result: Result,
+        result: AttemptResult,
         now: datetime,
         failing: dict[GroupKey, int],
     ) -> Script[None]:
@@ -200,7 +202,7 @@ class Settler:
         )
         ids = [job.id for each in advanced.values() if each.fetched for job in each.fetched.jobs]
         deliveries = (yield from leased_deliveries(ids)) if ids else {}
-        unrouted: list[Job] = []
+        unrouted: list[DeliveryJob] = []
         for each in left:
             after = advanced[each.ask.id]
             jobs = []
@@ -221,7 +223,7 @@ class Settler:
     # --- side effects --------------------------------------------------------------------------
 
     def _for_subscription(
-        self, about: _About, each: _Settling, result: Result, now: datetime
+        self, about: _About, each: _Settling, result: AttemptResult, now: datetime
     ) -> Script[None]:
         """Note what an attempt means for its subscription."""
         current = each.current
@@ -235,7 +237,7 @@ class Settler:
                 yield from subscriptions.withdraw([current.queue.id], now)
 
     def _reason_to_disable(
-        self, current: Recipient, result: Result, now: datetime
+        self, current: Recipient, result: AttemptResult, now: datetime
     ) -> Script[DisabledBy | None]:
         since = current.failing_since
         if result.outcome is Outcome.GONE:
@@ -256,7 +258,7 @@ class Settler:
         about: _About,
         each: _Settling,
         delivery: Delivery,
-        result: Result,  # with times by the database's clock
+        result: AttemptResult,  # with times by the database's clock
         now: datetime,
         failures: int,  # how many failures in a row its destination had before this attempt
     ) -> Script[None]:
@@ -286,7 +288,7 @@ class Settler:
             each.queue = each.queue._replace(waits_until=waits_until)
 
 
-def _reply(after: Advanced, jobs: Sequence[Job], *, was_tried: bool) -> Reply:
+def _reply(after: Advanced, jobs: Sequence[DeliveryJob], *, was_tried: bool) -> Reply:
     upto = after.fetched.upto if after.fetched else 0
     is_due = after.due_at is not None or was_tried
     return Reply(after.kept, jobs, upto, after.stops, is_due)
@@ -313,7 +315,7 @@ def _about(delivery: Delivery) -> _About:
     )
 
 
-def emit_settled(events: Listeners, settled: Settled) -> None:
+def emit_settled(events: Listeners, settled: SettledDeliveries) -> None:
     """Emit the events of settled attempts, and of their side effects."""
     wants_successes = events.wants(logging.INFO)
     for each, is_ours in zip(settled.attempted, settled.are_ours, strict=True):
@@ -349,7 +351,7 @@ def emit_settled(events: Listeners, settled: Settled) -> None:
         events.emit(event)
 
 
-def _has_side_effects(current: Recipient, result: Result) -> bool:
+def _has_side_effects(current: Recipient, result: AttemptResult) -> bool:
     """Return whether an attempt has side effects, if its destination had no failure before."""
     return (
         result.outcome is not Outcome.DELIVERED
@@ -359,8 +361,8 @@ def _has_side_effects(current: Recipient, result: Result) -> bool:
 
 
 def _result_of(
-    attempted: Job, current: Mapping[str, Recipient], now: datetime, ahead: timedelta
-) -> Result:
+    attempted: DeliveryJob, current: Mapping[str, Recipient], now: datetime, ahead: timedelta
+) -> AttemptResult:
     """Return the result to be stored: its times by the database's clock, `ahead` of the worker's.
 
     A 410 of a URL that was changed meanwhile is retried: the new URL is not gone.

@@ -15,7 +15,7 @@ from pushkit.keys.jwk import SigningKey
 from pushkit.keys.primitives import JOSE, Methods, sign_bytes
 from pushkit.keys.remote import RemoteKey
 from pushkit.options import check_options
-from pushkit.scheduling.rounds import RoundBatches
+from pushkit.scheduling.iteration_batches import IterationBatches
 from pushkit.signing.http_message_signatures import sign_http_message
 from pushkit.signing.jose import Sign, sign
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER as JWT_HEADER
@@ -117,14 +117,14 @@ def warn_of_no_audience(choice: SigningChoice) -> None:
         )
 
 
-class RoundSigner:
+class BatchSigner:
     """Signs together what one round of the event loop asks to be signed.
 
     A signature reads a table of 150 KB: right after another one it takes two thirds of the time.
     """
 
     def __init__(self) -> None:
-        self._batches = RoundBatches(_sign_all)
+        self._batches = IterationBatches(_sign_all)
 
     def sign(
         self, data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE, /

@@ -38,7 +38,7 @@ from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.queues import Queues
 from pushkit.errors import InvalidUpdateError, StorageError
 from pushkit.outbox import store as outbox
-from pushkit.outbox.model import StatusMark, new_delivery_id
+from pushkit.outbox.model import StatusContent, new_delivery_id
 from pushkit.queue.leases import reschedule
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
@@ -142,7 +142,7 @@ def hold(subscription_id: str, body: bytes, vault: Vault, now: datetime) -> Scri
         vault.seal_body(delivery_id, body),
         now=now,
         not_before=to_micros(now + HELD_FOR),
-        status=StatusMark.FULL,
+        status=StatusContent.FULL,
     )
     yield from queues.write()
     return Held(subscription_id, delivery_id, new.seq)

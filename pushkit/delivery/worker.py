@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from pushkit.delivery.answers import REFUSED
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.options import SenderOptions
-from pushkit.delivery.route import Job, job_of, read_subscriptions
-from pushkit.delivery.settle import Settled, Settler, emit_settled
+from pushkit.delivery.route import DeliveryJob, job_of, read_subscriptions
+from pushkit.delivery.settle import DeliverySettler, SettledDeliveries, emit_settled
 from pushkit.events.listeners import Listeners
 from pushkit.outbox import attempts
 from pushkit.outbox.states import Outcome
 from pushkit.outbox.store import leased_deliveries, lose
-from pushkit.queue.held import Answer
+from pushkit.queue.held import Consequence
 from pushkit.queue.leases import LEFT_BEHIND, Claimed
 from pushkit.queue.rules import PendingJob
 from pushkit.queue.runner import Runner, Seen
@@ -29,15 +29,15 @@ from pushkit.subscriptions.model import OUTBOX
 
 _LAST_WRITES = 1.0  # seconds for the transactions that run when the worker ends
 _ANSWERS = {
-    Outcome.DELIVERED: Answer.ACKNOWLEDGED,
-    Outcome.RETRY: Answer.AGAIN,
-    Outcome.LOCAL_FAULT: Answer.AGAIN,
-    Outcome.DEAD: Answer.FINISHED,
-    Outcome.GONE: Answer.FINISHED,
+    Outcome.DELIVERED: Consequence.ACKNOWLEDGED,
+    Outcome.RETRY: Consequence.RETRY,
+    Outcome.LOCAL_FAULT: Consequence.RETRY,
+    Outcome.DEAD: Consequence.FINISHED,
+    Outcome.GONE: Consequence.FINISHED,
 }
 
 
-class Worker(QueueWorker[Job]):
+class Worker(QueueWorker[DeliveryJob]):
     """Delivers due notifications."""
 
     def __init__(
@@ -60,12 +60,12 @@ class Worker(QueueWorker[Job]):
         self._options = options
         self._attempt = attempt
         self._events = events
-        self._settler = Settler(
+        self._settler = DeliverySettler(
             database=database, clock=clock, options=options, routes=attempt.routes
         )
         self._settling = self._settler.script
         self.is_retired = False
-        self.runner: Runner[Job] = Runner(
+        self.runner: Runner[DeliveryJob] = Runner(
             "deliveries",
             self,
             permits=options.concurrency,
@@ -111,7 +111,7 @@ class Worker(QueueWorker[Job]):
 
     # --- `QueueWorker` -----------------------------------------------------------------------
 
-    def _jobs_of(self, claimed: Sequence[Claimed]) -> Script[dict[str, Job]]:
+    def _jobs_of(self, claimed: Sequence[Claimed]) -> Script[dict[str, DeliveryJob]]:
         """Read leased deliveries with their bodies and subscriptions."""
         deliveries = yield from leased_deliveries([job.id for each in claimed for job in each.jobs])
         # After its worker ended, `last_error` is not the error of the last attempt.
@@ -125,7 +125,7 @@ class Worker(QueueWorker[Job]):
         yield from read_subscriptions(list(jobs.values()))
         return jobs
 
-    def _version(self, jobs: Sequence[Job]) -> int:
+    def _version(self, jobs: Sequence[DeliveryJob]) -> int:
         """Return the revision of the subscription of leased deliveries."""
         to = jobs[0].to
         return 0 if to is None else to.subscription.revision
@@ -143,22 +143,22 @@ class Worker(QueueWorker[Job]):
             delivery = deliveries[job.id]
             retry_at: int | None = job.not_before
             if deaths:
-                again_at = next_attempt(
+                next_at = next_attempt(
                     self._options.retry,
                     attempts=delivery.attempts + 1,
                     since=delivery.age_from,
                     now=moment,
                 )
                 soon = to_micros(moment + after_faults(deaths))
-                retry_at = None if again_at is None else min(to_micros(again_at), soon)
+                retry_at = None if next_at is None else min(to_micros(next_at), soon)
             yield from lose(job.id, error, counts=deaths > 0, retry_at=retry_at, now=now)
 
-    async def attempt(self, job: Job) -> Answer:
+    async def attempt(self, job: DeliveryJob) -> Consequence:
         """Make one attempt."""
         job.result = result = await self._attempt.make(job)
         return _ANSWERS[result.outcome]
 
-    def _tell(self, settled: Settled) -> None:
+    def _tell(self, settled: SettledDeliveries) -> None:
         emit_settled(self._events, settled)
 
     def _look(self, ids: Sequence[str]) -> Script[dict[str, Seen]]:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import aiohttp
 from aiohttp import web
 
-from pushkit.gateway.calls import Binding, Call
+from pushkit.gateway.calls import Binding, ClientCall
 from pushkit.gateway.upstream import end_to_end
 from pushkit.integrations.push_config_api.errors import (
     ApiError,
@@ -91,7 +91,7 @@ def cut(request: web.BaseRequest, response: web.StreamResponse) -> web.StreamRes
     return response
 
 
-def refusal(call: Call, error: ApiError) -> web.Response:
+def refusal(call: ClientCall, error: ApiError) -> web.Response:
     """Return the answer to a message whose config is refused."""
     if call.place.binding is Binding.HTTP_JSON:
         return json_response(error.status, json.dumps(http_error(error)).encode())

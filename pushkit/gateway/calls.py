@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class ClientCall:
     """A call of a client that is not simply passed on."""
 
     act: Act
@@ -104,7 +104,7 @@ _SENDING_PATH: Final = re.compile(r"(?P<base>.*)/message:(?P<act>send|stream)")
 _CONFIGS_PATH: Final = re.compile(r"(?P<base>.*?)/tasks/[^/]+/pushNotificationConfigs(/[^/]+)?")
 
 
-def read_call(method: str, path: str, body: bytes) -> Call | None:
+def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
     """Return the call that a request makes; None for what is passed on.
 
     Args:
@@ -119,7 +119,7 @@ def read_call(method: str, path: str, body: bytes) -> Call | None:
     if _CONFIGS_PATH.fullmatch(decoded):
         base = decoded[: decoded.rindex("/tasks/")]
         place = Place(V1_0, Binding.HTTP_JSON, quote(base, safe="/:@"))
-        return Call(act=Act.CONFIGS, place=place, params={}, changes_config=method == "POST")
+        return ClientCall(act=Act.CONFIGS, place=place, params={}, changes_config=method == "POST")
     if method != "POST" or body.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
@@ -135,11 +135,11 @@ def read_call(method: str, path: str, body: bytes) -> Call | None:
         base = quote(sending["base"], safe="/:@")
         tenant = document.get("tenant")
         place = Place(V1_0, Binding.HTTP_JSON, base, tenant if isinstance(tenant, str) else "")
-        return Call(act=Act(sending["act"]), place=place, params=document)
+        return ClientCall(act=Act(sending["act"]), place=place, params=document)
     return _json_rpc_call(document, path)
 
 
-def _json_rpc_call(document: JsonObject, path: str) -> Call | None:
+def _json_rpc_call(document: JsonObject, path: str) -> ClientCall | None:
     name, params = document.get("method"), document.get("params")
     if not isinstance(name, str) or "jsonrpc" not in document:
         return None
@@ -148,13 +148,13 @@ def _json_rpc_call(document: JsonObject, path: str) -> Call | None:
         found = params if isinstance(params, dict) else {}
         sets = name.endswith("/set") or name.startswith("Create")
         place = Place(version, Binding.JSON_RPC, path, _tenant(found, version))
-        return Call(act=Act.CONFIGS, place=place, params=found, changes_config=sets)
+        return ClientCall(act=Act.CONFIGS, place=place, params=found, changes_config=sets)
     if name not in _METHODS or not isinstance(params, dict | None):
         return None
     act, version = _METHODS[name]
     params = params or {}
     place = Place(version, Binding.JSON_RPC, path, _tenant(params, version))
-    return Call(act=act, place=place, params=params, id=document.get("id"))
+    return ClientCall(act=act, place=place, params=params, id=document.get("id"))
 
 
 def _tenant(params: JsonObject, version: WireVersion) -> str:
@@ -170,7 +170,7 @@ class OwnRequest(NamedTuple):
     body: bytes
 
 
-def message_request(call: Call, *, streams: bool) -> OwnRequest:
+def message_request(call: ClientCall, *, streams: bool) -> OwnRequest:
     """Return a client's message without its push config: as a stream, or for one answer."""
     configuration = {
         name: value for name, value in call.configuration.items() if name not in _CONFIG_MEMBERS
@@ -267,7 +267,7 @@ def read_task(result: JsonObject, version: WireVersion) -> Task:
     return found.task
 
 
-def message_answer(call: Call, task: JsonObject) -> bytes:
+def message_answer(call: ClientCall, task: JsonObject) -> bytes:
     """Return the answer to a client's message: a task, as the agent wrote it."""
     result: JsonObject = {"task": task} if call.place.version is V1_0 else task
     if call.place.binding is Binding.HTTP_JSON:

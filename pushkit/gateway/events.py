@@ -66,7 +66,7 @@ class EventLines:
             self._size += len(value)
 
 
-class Event(NamedTuple):
+class StreamEvent(NamedTuple):
     """One event of a stream about a task."""
 
     data: bytes  # as the agent wrote it
@@ -94,13 +94,13 @@ class EventStream:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.answer: Final = answer
-        self.first: Final[asyncio.Future[Event | None]] = loop.create_future()
+        self.first: Final[asyncio.Future[StreamEvent | None]] = loop.create_future()
         self.settled: Final[asyncio.Future[None]] = loop.create_future()
         self.lost = False
         self._place = place
         self._on_end = on_end
         self._lines = EventLines(max_event_bytes)
-        self._events: deque[Event] = deque()
+        self._events: deque[StreamEvent] = deque()
         self._waiting = 0
         self._is_watched = True
         self._news = asyncio.Event()
@@ -130,7 +130,7 @@ class EventStream:
         self._events.clear()
         self._waiting = 0
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncIterator[StreamEvent]:
         """Yield the events, until the stream ends."""
         while True:
             while self._events:
@@ -174,7 +174,7 @@ class EventStream:
             update = read_update(result, self._place.version) if result is not None else None
         except (MalformedJsonError, UnrecognisedBodyError) as exc:
             self._faults.log(str(type(exc)), logging.WARNING, "an event of the agent: %s", exc)
-        event = Event(data, update)
+        event = StreamEvent(data, update)
         if not self.first.done():
             self.first.set_result(event)
         state = update.state if update is not None else None

@@ -28,7 +28,7 @@ from pushkit.gateway.answers import (
 )
 from pushkit.gateway.calls import (
     Act,
-    Call,
+    ClientCall,
     message_answer,
     message_request,
     read_answer,
@@ -72,7 +72,7 @@ class Sending:
         upstream: Upstream,
         watcher: Watcher,
         asked: Asked,
-        call: Call,
+        call: ClientCall,
         streams: bool,
         credentials: list[tuple[str, str]],
     ) -> None:

@@ -36,7 +36,7 @@ from pushkit.gateway.answers import (
     not_compressed,
     refusal,
 )
-from pushkit.gateway.calls import Act, Binding, Call, MalformedCallError, Place, read_call
+from pushkit.gateway.calls import Act, Binding, ClientCall, MalformedCallError, Place, read_call
 from pushkit.gateway.card import CardFacts, CardRewriter, facts_of
 from pushkit.gateway.identity import Identity
 from pushkit.gateway.messages import Sending
@@ -68,7 +68,7 @@ class _Checked(NamedTuple):
     """A call about push configs, while it is checked."""
 
     asked: Asked
-    call: Call
+    call: ClientCall
 
 
 _CHECKED: Final[ContextVar[_Checked]] = ContextVar("pushkit_gateway_call")
@@ -289,7 +289,7 @@ class Gateway:
 
     # --- push configs ----------------------------------------------------------------------------
 
-    async def _config(self, asked: Asked, call: Call) -> web.Response:
+    async def _config(self, asked: Asked, call: ClientCall) -> web.Response:
         request = asked.request
         path = "/"
         if call.place.binding is Binding.HTTP_JSON:
@@ -345,7 +345,7 @@ class Gateway:
 
     # --- messages --------------------------------------------------------------------------------
 
-    async def _message(self, asked: Asked, call: Call) -> web.StreamResponse:
+    async def _message(self, asked: Asked, call: ClientCall) -> web.StreamResponse:
         """Answer a message: with a push config, or for an early answer, by the agent's stream."""
         try:
             config, owner = await self._inline(asked, call)
@@ -371,7 +371,7 @@ class Gateway:
         task.add_done_callback(self._sending.discard)
         return await sending.answered()
 
-    async def _inline(self, asked: Asked, call: Call) -> tuple[PushConfig | None, str | None]:
+    async def _inline(self, asked: Asked, call: ClientCall) -> tuple[PushConfig | None, str | None]:
         """Return the config of a message, and its owner. Raises ApiError: it is refused."""
         owner = None
         with self._config_errors(""):
@@ -389,7 +389,9 @@ class Gateway:
         with config_errors(self._sender, owner, self._faults, _api_error):
             yield
 
-    async def _subscribe(self, call: Call, config: PushConfig, owner: str, task_id: str) -> None:
+    async def _subscribe(
+        self, call: ClientCall, config: PushConfig, owner: str, task_id: str
+    ) -> None:
         """Register the config of a message. Raises ApiError: it is refused."""
         with self._config_errors(owner):
             await self._sender.subscribe(

@@ -275,7 +275,7 @@ def _keys_of_calls() -> Iterator[str]:
 
 
 @record(frozen=True, slots=True)
-class _Call:
+class _NotifyCall:
     """A call of a notification sender: an update, and an idempotency key that no other call has."""
 
     sender: PushSender
@@ -315,7 +315,7 @@ class Buffered:
 
         An error would fail the client's own call, or end its stream, in a2a-sdk before 1.2.3.
         """
-        call = _Call(self._sender, update, snapshot, next(self._keys))
+        call = _NotifyCall(self._sender, update, snapshot, next(self._keys))
         is_last = update.state is not None and update.state.terminal
         return self.buffer.run(task_id, call.enqueue, size=size, is_last=is_last)
 

@@ -67,7 +67,7 @@ class DestinationCredentials:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Access:
+class ReadyCredentials:
     """The operator's credentials, ready for the requests of one subscription."""
 
     tls: ssl.SSLContext | None = None  # None for the transport's own context
@@ -91,7 +91,7 @@ class Credentials:
         clock: Callable[[], datetime],
     ) -> None:
         self._tokens: dict[OAuthClient, OAuthTokens] = {}
-        self._by_key: dict[tuple[str, tuple[str, str] | None], Access] = {}
+        self._by_key: dict[tuple[str, tuple[str, str] | None], ReadyCredentials] = {}
         for each in configured:
             owner = None if each.owner is None else (each.tenant, each.owner)
             key = (_origin(each.origin, transport.policy), owner)
@@ -106,7 +106,7 @@ class Credentials:
             tls = _tls(each, transport.options.ca_file)
             client = each.client_certificate
             certificate = client.certificate if client else None
-            self._by_key[key] = Access(
+            self._by_key[key] = ReadyCredentials(
                 tls=tls,
                 certificate=certificate,
                 certificate_expires_at=expiry_of_certificate(certificate) if certificate else None,
@@ -120,7 +120,7 @@ class Credentials:
         owner: tuple[str, str],
         *,
         clients: tuple[str, str] | None = None,
-    ) -> Access:
+    ) -> ReadyCredentials:
         """Return the operator's credentials for a subscription of an owner (tenant and name).
 
         `clients` is the header field of the client's own credentials, which the operator's do not
@@ -129,7 +129,7 @@ class Credentials:
         origin = destination.origin
         found = self._by_key.get((origin, owner)) or self._by_key.get((origin, None))
         if found is None:
-            return Access()
+            return ReadyCredentials()
         taken = clients[0] if clients else None
         return replace(
             found,

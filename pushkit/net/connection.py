@@ -19,7 +19,7 @@ from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
 from pushkit.record import field, record
 from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.rounds import RoundBatches
+from pushkit.scheduling.iteration_batches import IterationBatches
 from pushkit.timing import Timing
 from pushkit.webhook import Headers
 
@@ -35,7 +35,7 @@ _INTERIM_HEADS: Final = re.compile(rb"(?:HTTP/1\.[01] 1.*?\n\r?\n)*", re.DOTALL)
 _END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """The bytes of a request, and the bounds of its answer."""
 
     head: bytes  # request line and header fields, with the empty line
@@ -46,11 +46,11 @@ class Request(NamedTuple):
 
     def __repr__(self) -> str:
         """Show none of the contents, which include credentials."""
-        return "Request()"
+        return "HttpRequest()"
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """A destination's answer."""
 
     status: int
@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self,
         deadlines: Deadlines,  # the timer that all connections share
         # Where requests are added to be written by `write_requests`, shared as well.
-        writes: RoundBatches[tuple[Connection, Sequence[bytes]]],
+        writes: IterationBatches[tuple[Connection, Sequence[bytes]]],
         on_idle: Callable[[Connection], None],  # called when another request may be sent
         on_closed: Callable[[Connection], None],  # called once, when no more may be sent
     ) -> None:
@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._poll: select.poll | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[HttpAnswer] | None = None
         self._is_written = False  # whether the request is, which waits for its round
         self._closed = False
         self._defect: str | None = None  # what is wrong in the head; the last one, it closes then
@@ -111,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         return self._poll is None or not self._poll.poll(0)
 
-    async def send(self, request: Request, probe: Probe) -> Answer:
+    async def send(self, request: HttpRequest, probe: Probe) -> HttpAnswer:
         """Send a request, and return the answer.
 
         Raises:
@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         if request.deadline <= self._loop.time():  # the process may have been suspended
             self.close()
             raise TimeoutError
-        waiter: asyncio.Future[Answer] = self._loop.create_future()
+        waiter: asyncio.Future[HttpAnswer] = self._loop.create_future()
         self._waiter = waiter
         self._is_written = False
         self.requests_sent += 1
@@ -342,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         if not waiter.done():
             self._probe.address = self.address
             waiter.set_result(
-                Answer(
+                HttpAnswer(
                     status=self._status,
                     headers=Headers(self._fields),
                     body=bytes(self._body),
@@ -357,7 +357,7 @@ class Connection(asyncio.BufferedProtocol):
         if not waiter.done():
             waiter.set_exception(error)
 
-    def _end(self) -> asyncio.Future[Answer]:
+    def _end(self) -> asyncio.Future[HttpAnswer]:
         waiter, self._waiter = self._waiter, None
         assert waiter is not None  # noqa: S101  # a request ends once
         self.idle_since = self._loop.time()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 from pushkit.arguments import check_list
-from pushkit.decision import Decision
+from pushkit.decision import UrlDecision
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError, PushkitError
 from pushkit.net.addresses import (
     Network,
@@ -41,10 +41,10 @@ _SPECIAL_SUFFIXES = (
 # fmt: on
 
 
-class Judged(NamedTuple):
+class Decided(NamedTuple):
     """A decision and its subject."""
 
-    decision: Decision
+    decision: UrlDecision
     # The name in the URL; None if the URL is malformed, or a socket is about to dial an address.
     host: str | None = None
     port: int | None = None  # the port in the URL, or the one that is dialled
@@ -92,7 +92,7 @@ class DestinationRules:
     refused_networks: Sequence[str] = ()
     allow_domains: Sequence[str] = ()
     allow_networks: Sequence[str] = ()
-    on_decision: Callable[[Judged], None] | None = None
+    on_decision: Callable[[Decided], None] | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -135,7 +135,7 @@ class DestinationPolicy:
         )
         self._on_decision = rules.on_decision
         # A decision on a URL does not change, and the few in use are judged at every attempt.
-        self._decide = functools.lru_cache(maxsize=4096)(self.judge_url)
+        self._decide = functools.lru_cache(maxsize=4096)(self.decide_on_url)
 
     @classmethod
     def naming(cls, *urls: str) -> Self:
@@ -166,13 +166,13 @@ class DestinationPolicy:
         try:
             url = Url.parse(text)
         except InvalidUrlError as exc:
-            self.report(Judged(decision=Decision.NOT_A_URL))
-            raise DestinationRefusedError(str(exc), decision=Decision.NOT_A_URL) from exc
+            self.report(Decided(decision=UrlDecision.NOT_A_URL))
+            raise DestinationRefusedError(str(exc), decision=UrlDecision.NOT_A_URL) from exc
         decision = self._decide(url)
-        self.report(Judged(decision=decision, host=url.host, port=url.port))
+        self.report(Decided(decision=decision, host=url.host, port=url.port))
         if decision.is_refusal:
             expected = ""
-            if decision is Decision.PORT:
+            if decision is UrlDecision.PORT:
                 expected = f", expected {' or '.join(map(str, self._ports))}"
             # Clients read this, too: it says nothing that only the operator can do.
             raise DestinationRefusedError(
@@ -180,34 +180,34 @@ class DestinationPolicy:
                 decision=decision,
                 allow=host_and_port(url.host, url.port),
             )
-        return Destination(url=url, allowed_by_name=decision is Decision.NAMED)
+        return Destination(url=url, allowed_by_name=decision is UrlDecision.NAMED)
 
-    def judge_url(self, url: Url) -> Decision:
+    def decide_on_url(self, url: Url) -> UrlDecision:
         """Decide on a URL without its addresses."""
         if self.allows_by_name(url):
-            return Decision.NAMED
+            return UrlDecision.NAMED
         if url.scheme != "https":
-            return Decision.NOT_HTTPS
+            return UrlDecision.NOT_HTTPS
         if url.port not in self._ports:
-            return Decision.PORT
-        decision = self._judge_host(url.host)
+            return UrlDecision.PORT
+        decision = self._decide_on_host(url.host)
         listed = not self._domains or any(_is_within(url.host, each) for each in self._domains)
-        return decision if listed or decision.is_refusal else Decision.OTHER_DOMAIN
+        return decision if listed or decision.is_refusal else UrlDecision.OTHER_DOMAIN
 
-    def judge_address(self, text: str) -> Decision:
+    def decide_on_address(self, text: str) -> UrlDecision:
         """Decide on an address that is about to be dialled."""
         address = parse_address(text)
         if address is None:
-            return Decision.NOT_PUBLIC
-        decision = Decision.PUBLIC
+            return UrlDecision.NOT_PUBLIC
+        decision = UrlDecision.PUBLIC
         if not address_is_public(text):
             if not (address_is_private(address) and any(address in n for n in self._private)):
-                return Decision.NOT_PUBLIC
-            decision = Decision.INTRANET
+                return UrlDecision.NOT_PUBLIC
+            decision = UrlDecision.INTRANET
         if self._networks and not any(address in network for network in self._networks):
-            return Decision.OTHER_NETWORK
+            return UrlDecision.OTHER_NETWORK
         if any(address in network for network in self._refused):
-            return Decision.REFUSED_NETWORK
+            return UrlDecision.REFUSED_NETWORK
         return decision
 
     def allows_by_name(self, url: Url) -> bool:
@@ -223,30 +223,32 @@ class DestinationPolicy:
         """
         return not self._is_of_urls or host_is_loopback(host)
 
-    def report(self, judged: Judged) -> None:
+    def report(self, decided: Decided) -> None:
         """Call the operator's `on_decision` with a decision."""
         if self._on_decision is None:
             return
         try:
-            self._on_decision(judged)
+            self._on_decision(decided)
         except Exception:  # noqa: BLE001  # the decision is valid all the same
             _log.exception("on_decision failed")
 
-    def _judge_host(self, host: str) -> Decision:
+    def _decide_on_host(self, host: str) -> UrlDecision:
         labels = host.split(".")
         if ":" in host or _ENDS_IN_NUMBER.search(host):
-            return Decision.LITERAL_ADDRESS
+            return UrlDecision.LITERAL_ADDRESS
         if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-            return Decision.NOT_A_NAME
+            return UrlDecision.NOT_A_NAME
         if len(labels) == 1:
-            return Decision.SPECIAL_NAME
+            return UrlDecision.SPECIAL_NAME
         if _is_below(host, self._intranet):
-            return Decision.INTRANET
-        return Decision.SPECIAL_NAME if _is_below(host, _SPECIAL_SUFFIXES) else Decision.PUBLIC
+            return UrlDecision.INTRANET
+        return (
+            UrlDecision.SPECIAL_NAME if _is_below(host, _SPECIAL_SUFFIXES) else UrlDecision.PUBLIC
+        )
 
     def _parse_domain(self, entry: str) -> str:
         domain = entry.lower().removesuffix(".")
-        if self._judge_host(domain.removeprefix("*.")).is_refusal:
+        if self._decide_on_host(domain.removeprefix("*.")).is_refusal:
             raise ConfigError(
                 f"domains: {entry!r}: expected a public name or one within allow_domains,"
                 " with or without *. before it"

@@ -18,9 +18,9 @@ from typing import Final, Protocol
 import aiodns
 from aiohappyeyeballs import AddrInfoType
 
-from pushkit.decision import Decision
+from pushkit.decision import UrlDecision
 from pushkit.net.addresses import address_is_own
-from pushkit.net.destination import DestinationPolicy, Judged
+from pushkit.net.destination import Decided, DestinationPolicy
 from pushkit.net.failures import LookupFailedError
 from pushkit.net.probe import Probe, current_probe
 from pushkit.url import host_and_port
@@ -129,10 +129,10 @@ class Guard:
         Raises:
             OSError: The address is refused.
         """
-        decision = self.policy.judge_address(address)
+        decision = self.policy.decide_on_address(address)
         if not decision.is_refusal and self._is_own(address):
-            decision = Decision.OWN_ADDRESS
-        self.policy.report(Judged(decision=decision, host=host, port=int(port), address=address))
+            decision = UrlDecision.OWN_ADDRESS
+        self.policy.report(Decided(decision=decision, host=host, port=int(port), address=address))
         if decision.is_refusal:
             probe = current_probe.get()
             if probe is not None:

@@ -40,7 +40,7 @@ from pushkit.keys.jwks import (
 )
 from pushkit.lifetimes import JWKS_MAX_AGE, LONGEST_JWKS_MAX_AGE
 from pushkit.logs import RepeatedLog
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.record import record
@@ -63,7 +63,7 @@ _NO_STORE: Final = re.compile(r"(?:^|[,\s])no-(?:store|cache)(?=$|[,\s])", re.IG
 
 # Takes the URL and the entity tag of the current set, if any. Raises a `PushkitError` if there is
 # no answer. It ends within seconds, follows no redirect and reads at most MAX_JWKS_BYTES + 1.
-FetchJwks: TypeAlias = Callable[[str, str | None], Awaitable[Answer]]
+FetchJwks: TypeAlias = Callable[[str, str | None], Awaitable[HttpAnswer]]
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ class JwksClient:
             value=found, since=started, fresh_until=until, good_until=until + self._stale_for
         )
 
-    def _read(self, answer: Answer, held: _FetchedSet | None) -> _FetchedSet:
+    def _read(self, answer: HttpAnswer, held: _FetchedSet | None) -> _FetchedSet:
         etag = _joined(answer.headers, "ETag")
         if answer.status == 304 and held is not None:
             return _FetchedSet(keys=held.keys, etag=etag or held.etag)
@@ -196,7 +196,7 @@ def _lifetime(headers: Headers) -> timedelta:
     return timedelta(seconds=int(found[1]) - spent)
 
 
-async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) -> Answer:
+async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) -> HttpAnswer:
     """Get a JWK Set over HTTP, under the transport's destination policy; see `FetchJwks`.
 
     Raises:

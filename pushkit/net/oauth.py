@@ -14,7 +14,7 @@ from urllib.parse import quote_plus, urlencode
 
 from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.errors import ConfigError, MalformedJsonError, OAuthError
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.transport import Transport
 from pushkit.options import check_options
 from pushkit.scheduling.renewing import CachedValue, Renewing
@@ -157,7 +157,7 @@ class OAuthTokens:
         return OAuthError(f"no token for {self._client.client_id}: {reason}")
 
 
-def _read(answer: Answer, started: datetime) -> CachedValue[str]:
+def _read(answer: HttpAnswer, started: datetime) -> CachedValue[str]:
     if not answer.complete:
         raise OAuthError("the answer broke off, or is too long")
     try:

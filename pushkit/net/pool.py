@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pushkit.net.connection import Connection, write_requests
 from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.rounds import RoundBatches
+from pushkit.scheduling.iteration_batches import IterationBatches
 
 
 class Endpoint(NamedTuple):
@@ -41,7 +41,7 @@ class ConnectionPool:
     def __init__(self, max_connections: int, max_per_endpoint: int) -> None:
         self._max_connections = max_connections
         self._max_per_endpoint = max_per_endpoint
-        self._deadlines, self._writes = Deadlines(), RoundBatches(write_requests)
+        self._deadlines, self._writes = Deadlines(), IterationBatches(write_requests)
         self._by_endpoint: dict[Endpoint, _Connections] = {}
         self._open = 0
         self._waiting: deque[tuple[Endpoint, asyncio.Future[None]]] = deque()

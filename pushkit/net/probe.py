@@ -10,7 +10,7 @@ import time
 from contextvars import ContextVar
 from datetime import timedelta
 
-from pushkit.decision import Decision
+from pushkit.decision import UrlDecision
 from pushkit.timing import Timing
 
 
@@ -22,7 +22,7 @@ class Probe(Timing):
     def __init__(self) -> None:
         self.resolve = self.connect = self.wait = self.body = self.address = None
         # Why an address of the request was refused; None if none was.
-        self.refused: Decision | None = None
+        self.refused: UrlDecision | None = None
         self._phase: str | None = None
         self._since = 0.0
 

@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 
 from pushkit.errors import PushkitError, TransportError
 from pushkit.net.addresses import address_is_own
-from pushkit.net.connection import MAX_ANSWER_BYTES, Answer, Connection, Request
+from pushkit.net.connection import MAX_ANSWER_BYTES, Connection, HttpAnswer, HttpRequest
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.dialling import Dialler, EgressProxy
 from pushkit.net.failures import transport_error
@@ -93,13 +93,13 @@ class Transport:
         # For the answer's body after its head; None for what is left of `timeout`. A body that is
         # late is cut off, and the connection closed.
         body_within: timedelta | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send one POST and return the answer, whatever its status.
 
         Raises:
             TransportError: No complete answer head within the timeout.
         """
-        request = Request(
+        request = HttpRequest(
             _head("POST", destination, [*headers, ("Content-Length", str(len(body)))]),
             body,
             asyncio.get_running_loop().time() + timeout.total_seconds(),
@@ -116,10 +116,10 @@ class Transport:
         timeout: timedelta,  # noqa: ASYNC109  # as for `post`
         max_body_bytes: int = MAX_ANSWER_BYTES,
         tls: ssl.SSLContext | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send one GET and return the answer; parameters and errors are as for `post`."""
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
-        request = Request(
+        request = HttpRequest(
             _head("GET", destination, headers), b"", deadline, max_body_bytes=max_body_bytes
         )
         return await self._send(destination, request, timeout, tls)
@@ -132,7 +132,7 @@ class Transport:
         timeout: timedelta,  # noqa: ASYNC109  # as for `post`
         max_body_bytes: int = MAX_ANSWER_BYTES,
         error: type[PushkitError],  # raised for an answer that cannot be read
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Get a whole, uncompressed document, or an answer whose status is not 200.
 
         Raises:
@@ -163,10 +163,10 @@ class Transport:
     async def _send(
         self,
         destination: Destination,
-        request: Request,
+        request: HttpRequest,
         timeout: timedelta,  # noqa: ASYNC109  # for the message; the request has the deadline
         tls: ssl.SSLContext | None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         url = destination.url
         context = (tls or self._tls) if url.scheme == "https" else None
         endpoint = Endpoint(url.scheme, url.host, url.port, destination.allowed_by_name, context)
@@ -187,7 +187,7 @@ class Transport:
             raise transport_error(exc, destination, seconds=seconds, probe=probe) from exc
 
     async def _connection(
-        self, endpoint: Endpoint, request: Request, probe: Probe, *, new: bool = False
+        self, endpoint: Endpoint, request: HttpRequest, probe: Probe, *, new: bool = False
     ) -> Connection:
         """Return an open connection before the request's deadline; if `new`, one just dialled."""
         probe.enter(None)

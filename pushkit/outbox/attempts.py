@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.states import SETTLED, SETTLING, DeliveryState, Outcome
 from pushkit.record import field, record
 from pushkit.storage.script import (
@@ -55,7 +55,7 @@ class LoggedAttempt:
     is_sealed: bool = False
 
 
-def is_folded(delivery: Delivery, result: Result) -> bool:
+def is_folded(delivery: Delivery, result: AttemptResult) -> bool:
     """Return whether an attempt is stored in its delivery's own row: the first one, delivered.
 
     Not if there is more to store: its answer, or what was wrong with that. A redriven delivery has
@@ -70,7 +70,7 @@ def is_folded(delivery: Delivery, result: Result) -> bool:
     )
 
 
-def fold(result: Result, ahead: timedelta) -> str:
+def fold(result: AttemptResult, ahead: timedelta) -> str:
     """Return a first attempt, delivered, as the text in its delivery's row.
 
     Args:
@@ -86,7 +86,7 @@ def fold(result: Result, ahead: timedelta) -> str:
     return f"{written} {timing.address or ''}"
 
 
-def _began(result: Result) -> datetime:
+def _began(result: AttemptResult) -> datetime:
     assert result.started_at is not None  # noqa: S101  # only attempts that were made are recorded
     return result.started_at
 
@@ -100,7 +100,7 @@ def _unfold(folded: str) -> LoggedAttempt:
 
 
 def store_results(
-    settled: Sequence[tuple[Delivery, Result]], *, now: int, ahead: timedelta
+    settled: Sequence[tuple[Delivery, AttemptResult]], *, now: int, ahead: timedelta
 ) -> Script[set[str]]:
     """Store results; return the ids of the deliveries that were still those of this lease.
 
@@ -157,7 +157,7 @@ def _settling(number: int, *, folds: bool) -> str:
     )
 
 
-def add(made: Sequence[tuple[str, Result]]) -> Script[None]:
+def add(made: Sequence[tuple[str, AttemptResult]]) -> Script[None]:
     """Record attempts of deliveries, by id, whose rows are held."""
     for attempts in slices(made):
         yield Statement(
@@ -166,7 +166,7 @@ def add(made: Sequence[tuple[str, Result]]) -> Script[None]:
         )
 
 
-def add_late(delivery: Delivery, result: Result) -> Script[None]:
+def add_late(delivery: Delivery, result: AttemptResult) -> Script[None]:
     """Record an attempt of a delivery that is not this worker's any more, unless it was erased.
 
     It is recorded once, even if the worker repeats the call because the first commit's outcome
@@ -240,7 +240,7 @@ def _row(first: int) -> str:
     return f"(${first}, {next_number}, {others})"
 
 
-def _values(delivery_id: str, result: Result) -> tuple[SqlValue, ...]:
+def _values(delivery_id: str, result: AttemptResult) -> tuple[SqlValue, ...]:
     timing = result.timing or _NO_TIMING
     took = (result.duration, timing.resolve, timing.connect, timing.wait, timing.body)
     return (

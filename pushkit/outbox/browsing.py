@@ -1,4 +1,4 @@
-"""Browsing an outbox of any size, newest first, as scripts: pages, figures, destinations.
+"""Browsing an outbox of any size, newest first, as scripts: pages, numbers, destinations.
 
 Each script reads a bounded number of rows, however many there are. Rare deliveries are found by an
 index of their own, all others among the newest rows before a position, and a page says how far it
@@ -22,6 +22,7 @@ from pushkit.outbox.inspection import (
 )
 from pushkit.outbox.states import UNFINISHED, DeliveryState
 from pushkit.storage.paging import (
+    MOST_COUNTED,
     AtMost,
     Page,
     Search,
@@ -33,7 +34,7 @@ from pushkit.storage.paging import (
 from pushkit.storage.script import Script, SqlValue, Statement, count, moment_or_none, to_micros
 
 if TYPE_CHECKING:
-    from pushkit.telemetry.metrics import Readings
+    from pushkit.telemetry.metrics import Gauges
 
 _MOST_FINISHED = 2000
 _MOST_ERRORS = 500
@@ -77,31 +78,51 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxFigures:
-    """Figures that show whether deliveries flow."""
+class OriginStats:
+    """How many deliveries to one origin are unfinished or dead."""
+
+    origin: str
+    pending: int
+    in_flight: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxStats:
+    """The outbox in numbers, each counted up to a bound: whether deliveries flow."""
 
     now: datetime  # the current time, by the clock that the workers share
     pending: AtMost
     in_flight: AtMost
+    delivered: AtMost
     dead: AtMost
+    cancelled: AtMost
     # Since when the oldest pending delivery waits, paused subscriptions left out; None if there is
     # none.
     oldest_pending_at: datetime | None
     # Since when the first queue is due whose destination does not wait; None if none is.
     due_since: datetime | None
-    # How many first deliveries of queues wait because of a fault of the sender, by its code.
+    # Of the newest dead letters and some unfinished deliveries, the most pending first.
+    origins: tuple[OriginStats, ...]
+    # How many first deliveries of queues wait because of a fault of the sender, by its code: a
+    # key, a secret or a database out of reach, a worker that died.
     local_faults: dict[str, int]
     # How many first deliveries of queues, and newest dead letters, have an error, by its code.
     errors: dict[str, int]
     retrying: int  # queues that wait after a failed attempt, of those that are due first
     failing: AtMost  # destinations that wait, or whose last attempt failed
-    died: AtMost  # dead letters of the same time as `finished` asks for, among the newest ones
+    died: AtMost  # dead letters of the same time as `finished` asks for
     finished: tuple[Finished, ...]  # the last finished deliveries, newest first
     finished_since: datetime  # from when on `finished` is complete
 
+    @property
+    def states(self) -> dict[DeliveryState, int]:
+        """How many deliveries there are in each state."""
+        return {state: getattr(self, state.value).number for state in DeliveryState}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DestinationStanding:
+class FailingDestination:
     """A destination that failed last, or asked to wait."""
 
     tenant: str
@@ -151,17 +172,25 @@ def _search(wanted: DeliveryFilter, before: str | None) -> Script[Search]:
     return Search(looked_at=looked_at, named=named, columns=_FILTERED, wanted=wanted, order=order)
 
 
-def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]:
-    """Return figures of the outbox.
+def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[OutboxStats]:
+    """Return the outbox in numbers.
 
     Args:
         now: The current time.
         within: How recently a delivery finished, to be among `finished`.
+        at_most: Up to how many deliveries each number counts. Errors and origins are of a
+            twentieth as many dead letters and unfinished deliveries, whose rows are read.
     """
-    in_flight = yield from count_at_most(IN_FLIGHT)
-    unfinished = yield from count_at_most(f"pushkit_deliveries WHERE {UNFINISHED}")
-    dead = yield from count_at_most("pushkit_deliveries WHERE state = 'dead'")
+    rows_read = at_most // 20
+    counts = yield from _counts(at_most)
+    ended = yield Statement(
+        "SELECT state, COUNT(*) AS found FROM (SELECT state FROM pushkit_deliveries"
+        f" WHERE finished_at IS NOT NULL LIMIT {at_most + 1}) f GROUP BY state"
+    )
+    found = Counter[str]({row["state"]: row["found"] for row in ended})
+    are_all = found.total() <= at_most
     failing = yield from count_at_most(
+        at_most,
         "(SELECT tenant, owner, origin FROM"
         f" (SELECT * FROM pushkit_destinations LIMIT {_MOST_DESTINATIONS}) h"
         f" WHERE until > $1 OR failures > 0 UNION {_REFUSING}) f WHERE 1 = 1",
@@ -173,40 +202,75 @@ def outbox_figures(now: datetime, *, within: timedelta) -> Script[OutboxFigures]
     finished = yield from finished_since(since)
     is_all = len(finished) < _MOST_FINISHED
     # Of busy workers, `finished` covers seconds: dead letters are read by themselves, too.
-    died = {each.id for each in finished if each.state is DeliveryState.DEAD}
-    errors, local, retrying = Counter[str](), Counter[str](), 0
-    for source in (
-        _FIRST,
-        "SELECT * FROM pushkit_deliveries WHERE state = 'dead' ORDER BY id DESC",
-    ):
-        rows = yield Statement(
-            "SELECT id, last_error, state, faults, finished_at"
-            f" FROM ({source} LIMIT {_MOST_ERRORS}) s"
-        )
-        for row in rows:
-            if row["state"] == "dead" and row["finished_at"] >= to_micros(since):
-                died.add(row["id"])
-            if (code := row["last_error"]) is None:
-                continue
-            errors[code] += 1
-            is_local = row["faults"] > 0
-            local[code] += row["state"] == "pending" and is_local
-            retrying += row["state"] == "pending" and not is_local
-    return OutboxFigures(
+    died = sum(each.state is DeliveryState.DEAD for each in finished)
+    buried = yield Statement(
+        "SELECT origin, last_error, COUNT(*) AS found,"
+        " SUM(CASE WHEN finished_at >= $1 THEN 1 ELSE 0 END) AS lately FROM (SELECT origin,"
+        " last_error, finished_at FROM pushkit_deliveries WHERE state = 'dead' ORDER BY id DESC"
+        f" LIMIT {rows_read}) d GROUP BY origin, last_error",
+        (to_micros(since),),
+    )
+    first = yield Statement(
+        "SELECT last_error, faults > 0 AS is_local, COUNT(*) AS found FROM"
+        f" ({_FIRST}) f WHERE last_error IS NOT NULL GROUP BY last_error, faults > 0"
+    )
+    errors, dead = Counter[str](), Counter[str]()
+    for row in buried:
+        dead[row["origin"]] += row["found"]
+    for row in (*buried, *first):
+        if row["last_error"] is not None:
+            errors[row["last_error"]] += row["found"]
+    local = {row["last_error"]: row["found"] for row in first if row["is_local"]}
+    return OutboxStats(
         now=now,
-        pending=AtMost(max(unfinished.number - in_flight.number, 0), unfinished.more),
-        in_flight=in_flight,
-        dead=dead,
+        **counts,
+        delivered=AtMost(found["delivered"], more=not are_all),
+        cancelled=AtMost(found["cancelled"], more=not are_all),
         oldest_pending_at=moment_or_none(oldest[0]["oldest"]),
         due_since=due_since,
-        local_faults=dict(+local),
+        origins=(yield from _origins(dead, rows_read)),
+        local_faults=local,
         errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),
-        retrying=retrying,
+        retrying=sum(row["found"] for row in first if not row["is_local"]),
         failing=failing,
-        died=AtMost(len(died), more=not is_all and dead.number > _MOST_ERRORS),
+        died=AtMost(
+            max(died, sum(row["lately"] for row in buried)),
+            more=not is_all and counts["dead"].number > rows_read,
+        ),
         finished=tuple(finished),
         finished_since=since if is_all else finished[-1].finished_at,
     )
+
+
+def _counts(at_most: int) -> Script[dict[str, AtMost]]:
+    """Return how many deliveries are pending, in flight and dead, from partial indexes alone."""
+    in_flight = yield from count_at_most(at_most, IN_FLIGHT)
+    unfinished = yield from count_at_most(at_most, f"pushkit_deliveries WHERE {UNFINISHED}")
+    dead = yield from count_at_most(at_most, "pushkit_deliveries WHERE state = 'dead'")
+    pending = AtMost(max(unfinished.number - in_flight.number, 0), unfinished.more)
+    return {"pending": pending, "in_flight": in_flight, "dead": dead}
+
+
+def _origins(dead: Counter[str], limit: int) -> Script[tuple[OriginStats, ...]]:
+    """Return the origins of dead letters, counted by origin, and of unfinished deliveries."""
+    found: list[Counter[str]] = []
+    for source in (f"pushkit_deliveries d WHERE {UNFINISHED}", IN_FLIGHT):
+        rows = yield Statement(
+            f"SELECT origin, COUNT(*) AS found FROM (SELECT d.origin FROM {source}"
+            f" LIMIT {limit}) o GROUP BY origin"
+        )
+        found.append(Counter({row["origin"]: row["found"] for row in rows}))
+    unfinished, in_flight = found
+    origins = [
+        OriginStats(
+            origin=each,
+            pending=max(unfinished[each] - in_flight[each], 0),
+            in_flight=in_flight[each],
+            dead=dead[each],
+        )
+        for each in unfinished.keys() | dead.keys()
+    ]
+    return tuple(sorted(origins, key=lambda each: (-each.pending, -each.dead, each.origin)))
 
 
 def _due_since(now: datetime) -> Script[datetime | None]:
@@ -222,43 +286,42 @@ def _due_since(now: datetime) -> Script[datetime | None]:
     return moment_or_none(rows[0]["moment"])
 
 
-def outbox_readings(now: datetime, *, breaker_opens_at: int) -> Script[Readings]:
+def outbox_gauges(now: datetime, *, breaker_opens_at: int) -> Script[Gauges]:
     """Return the outbox's metrics.
 
     Args:
         now: The time of the database's clock.
         breaker_opens_at: How many failures in a row of a destination open its breaker.
     """
-    moment = to_micros(now)
-    # The same conditions as the partial indexes have, so that no row is read.
-    unfinished = yield from count(f"pushkit_deliveries WHERE {UNFINISHED}")
-    in_flight = yield from count(IN_FLIGHT)
-    dead = yield from count("pushkit_deliveries WHERE state = 'dead'")
+    counts = yield from _counts(MOST_COUNTED)
     since = yield from _due_since(now)
     oldest = 0.0 if since is None else (now - since).total_seconds()
     failing = f"pushkit_destinations WHERE failures >= {breaker_opens_at}"
-    waiting = yield from count(f"{failing} AND until > $1", moment)
-    probed = yield from count(f"{failing} AND until <= $1", moment)
-    subscriptions = yield Statement(
+    waiting = yield from count(f"{failing} AND until > $1", to_micros(now))
+    probed = yield from count(f"{failing} AND until <= $1", to_micros(now))
+    rows = yield Statement(
         "SELECT active, paused, COUNT(*) AS found FROM pushkit_subscriptions"
         " WHERE removed_at IS NULL GROUP BY active, paused"
     )
-    found = Counter(active=0, paused=0, disabled=0)
-    for row in subscriptions:
+    subscriptions = Counter(active=0, paused=0, disabled=0)
+    for row in rows:
         state = "paused" if row["paused"] else "active"
-        found[state if row["active"] else "disabled"] += row["found"]
-    deliveries = {"pending": unfinished - in_flight, "in_flight": in_flight, "dead": dead}
+        subscriptions[state if row["active"] else "disabled"] += row["found"]
     return {
-        "pushkit_deliveries": _by_one(deliveries),
+        "pushkit_deliveries": _by_state({name: each.number for name, each in counts.items()}),
         "pushkit_oldest_due_seconds": {(): oldest},
-        "pushkit_breakers": _by_one({"open": waiting, "half_open": probed}),
-        "pushkit_subscriptions": _by_one(found),
+        "pushkit_breakers": _by_state({"open": waiting, "half_open": probed}),
+        "pushkit_subscriptions": _by_state(subscriptions),
     }
+
+
+def _by_state(found: dict[str, int]) -> dict[tuple[str, ...], float]:
+    return {(name,): float(number) for name, number in found.items()}
 
 
 def browse_destinations(
     now: datetime, *, after: DestinationKey | None, limit: int
-) -> Script[list[DestinationStanding]]:
+) -> Script[list[FailingDestination]]:
     """Return a page of destinations that wait or fail, by tenant, owner and origin."""
     rows = yield Statement(
         "SELECT tenant, owner, origin, MAX(failures) AS failures, MAX(until) AS waits_until FROM"
@@ -270,7 +333,7 @@ def browse_destinations(
         " GROUP BY tenant, owner, origin ORDER BY tenant, owner, origin LIMIT CAST($4 AS BIGINT)",
         (*(after or ("", "", "")), limit, to_micros(now)),
     )
-    return [read_record(DestinationStanding, row) for row in rows]
+    return [read_record(FailingDestination, row) for row in rows]
 
 
 def finished_since(since: datetime) -> Script[list[Finished]]:
@@ -282,7 +345,3 @@ def finished_since(since: datetime) -> Script[list[Finished]]:
         (to_micros(since),),
     )
     return [read_record(Finished, row) for row in rows]
-
-
-def _by_one(found: dict[str, int]) -> dict[tuple[str, ...], float]:
-    return {(name,): float(number) for name, number in found.items()}

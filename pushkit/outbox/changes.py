@@ -50,7 +50,7 @@ class WhyNot(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redriven:
+class Requeued:
     """The result of `redrive` or `resend`."""
 
     ids: tuple[str, ...] = ()  # the deliveries that are pending again, or would be
@@ -68,14 +68,14 @@ class Redriven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retried(Redriven):
+class Retried(Requeued):
     """The result of `retry_now`: `ids` are due now, or would be."""
 
     behind: int = 0  # how many of them still wait for an older delivery of their subscription
     paused: int = 0  # how many of them still wait because their subscription is paused
 
 
-class Standing(NamedTuple):
+class CurrentDelivery(NamedTuple):
     """The state of a delivery and its subscription: an operator's choices depend on it."""
 
     state: DeliveryState
@@ -144,19 +144,19 @@ def cancel(queue: Queue, ids: Sequence[str], now: datetime) -> Script[list[str]]
 # --- deliveries of any queues ---------------------------------------------------------------------
 
 
-def send_again(
+def requeue(
     database: Database,
     ids: Sequence[str],
     states: Sequence[DeliveryState],
     *,
     dry_run: bool = False,
-) -> Script[Redriven]:
+) -> Script[Requeued]:
     """Make deliveries in these states pending again, if their subscriptions are active."""
     by_subscription = {} if dry_run else (yield from _subscriptions_of(ids))
     queues = yield from OUTBOX.lock(list(by_subscription))
-    found = yield from standings(ids)
+    found = yield from current_deliveries(ids)
     reasons = {each: _why_not(found.get(each), states) for each in ids}
-    result = Redriven(
+    result = Requeued(
         ids=tuple(each for each, why in reasons.items() if why is None),
         reasons=Counter(why for why in reasons.values() if why is not None),
     )
@@ -186,7 +186,7 @@ def send_now(
         probes_from: How many failures in a row of a destination make it get one delivery at a time.
         dry_run: Change nothing.
     """
-    found = yield from standings(ids)
+    found = yield from current_deliveries(ids)
     if not dry_run:
         by_subscription = yield from _subscriptions_of(ids)
         now = yield from database.now()
@@ -195,7 +195,7 @@ def send_now(
         # All at once, in id order: two transactions must not wait for each other.
         others = yield from OUTBOX.due_later(tried, moment)
         queues = yield from OUTBOX.lock([*by_subscription, *others])
-        found = yield from standings(ids)
+        found = yield from current_deliveries(ids)
         waiting = [each for each, at in found.items() if at.state is DeliveryState.PENDING]
         due = yield from _make_due(waiting, now)
         tried.intersection_update(found[each].destination for each in due if found[each].is_next)
@@ -249,8 +249,8 @@ def _subscriptions_of(ids: Sequence[str]) -> Script[dict[str, list[str]]]:
     return {subscription_id: sorted(found[subscription_id]) for subscription_id in sorted(found)}
 
 
-def standings(ids: Sequence[str]) -> Script[dict[str, Standing]]:
-    """Return the standing of deliveries by id; unknown ids are left out."""
+def current_deliveries(ids: Sequence[str]) -> Script[dict[str, CurrentDelivery]]:
+    """Return deliveries as they are now, by id; unknown ids are left out."""
     rows = yield from run_for_ids(
         "SELECT d.id, d.shown, d.is_next, d.tenant, d.owner, d.origin, s.active, s.paused"
         f" FROM (SELECT id, subscription_id, tenant, owner, origin, {SHOWN_STATE} AS shown,"
@@ -260,7 +260,7 @@ def standings(ids: Sequence[str]) -> Script[dict[str, Standing]]:
         sorted(set(ids)),
     )
     return {
-        row["id"]: Standing(
+        row["id"]: CurrentDelivery(
             state=DeliveryState(row["shown"]),
             is_next=bool(row["is_next"]),
             destination=(row["tenant"], row["owner"], row["origin"]),
@@ -284,12 +284,12 @@ def _make_due(ids: Sequence[str], now: datetime) -> Script[list[str]]:
     return sorted(row["id"] for row in rows)
 
 
-def _why_not(standing: Standing | None, states: Sequence[DeliveryState]) -> WhyNot | None:
+def _why_not(current: CurrentDelivery | None, states: Sequence[DeliveryState]) -> WhyNot | None:
     """Return why a delivery cannot be sent again from one of these states; None if it can."""
-    if standing is None:
+    if current is None:
         return WhyNot.UNKNOWN
-    if standing.state not in states:
-        return WhyNot(standing.state.value)
-    if standing.is_wanted is None:
+    if current.state not in states:
+        return WhyNot(current.state.value)
+    if current.is_wanted is None:
         return WhyNot.REMOVED
-    return None if standing.is_wanted else WhyNot.DISABLED
+    return None if current.is_wanted else WhyNot.DISABLED

@@ -65,7 +65,7 @@ def progress(key: SubscriptionKey) -> Script[DeliveryProgress | None]:
     )
 
 
-class Wanted(NamedTuple):
+class WantedDeliveries(NamedTuple):
     """Which deliveries of a config a client asks for; None is any."""
 
     from_seq: int = 1
@@ -74,7 +74,7 @@ class Wanted(NamedTuple):
     until: datetime | None = None  # before then
 
 
-EVERY_DELIVERY: Final = Wanted()
+EVERY_DELIVERY: Final = WantedDeliveries()
 
 
 class Recovered(NamedTuple):
@@ -85,7 +85,7 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    database: Database, key: SubscriptionKey, wanted: Wanted, *, most_in_a_day: int
+    database: Database, key: SubscriptionKey, wanted: WantedDeliveries, *, most_in_a_day: int
 ) -> Script[Recovered | None]:
     """Send finished deliveries of a config again, as an operator's resend; None without a config.
 

@@ -1,8 +1,7 @@
-"""Reading the outbox for operators, as scripts: lists, one delivery with its attempts, counts."""
+"""Reading the outbox for operators, as scripts: lists, and one delivery with its attempts."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -12,6 +11,7 @@ from pushkit.a2a import WireVersion
 from pushkit.errors import SealedSecretError
 from pushkit.outbox import attempts
 from pushkit.outbox.attempts import LoggedAttempt
+from pushkit.outbox.model import DeliveryColumns
 from pushkit.outbox.states import (
     IS_IN_FLIGHT,
     IS_NEXT,
@@ -20,11 +20,12 @@ from pushkit.outbox.states import (
     CancelledBy,
     DeliveryState,
 )
+from pushkit.queue.listing import ListedQueue, list_queues
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
-from pushkit.storage.paging import WINDOW, AtMost, conditions, read_record, rows_after
-from pushkit.storage.script import Row, Script, Statement, moment_or_none, to_micros
+from pushkit.storage.paging import WINDOW, conditions, read_record, rows_after
+from pushkit.storage.script import Row, Script, Statement, to_micros
 from pushkit.subscriptions.model import OUTBOX
 
 _FILTERED = ("tenant", "owner", "task_id", "subscription_id", "origin", "cancelled_by")
@@ -56,28 +57,12 @@ class DeliveryFilter:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class DeliverySummary:
-    """A delivery without its body; the names are those of `Delivery`."""
+class DeliverySummary(DeliveryColumns):
+    """A delivery without its body."""
 
-    id: str
-    subscription_id: str
-    tenant: str
-    owner: str
-    task_id: str
-    config_id: str
-    seq: int
-    origin: str
-    version: WireVersion
-    content_type: str
+    content_type: str  # the media type of the body
     body_bytes: int
-    state: DeliveryState
-    attempts: int
-    notified_at: datetime
-    redriven_at: datetime | None
-    not_before: datetime
     finished_at: datetime | None
-    last_status: int | None
-    last_error: str | None
     cancelled_by: CancelledBy | None
 
 
@@ -92,45 +77,16 @@ class DeliveryReport:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class OriginStats:
-    """How many deliveries to one origin are unfinished or dead."""
+class OutboxQueue(ListedQueue):
+    """The queue of a subscription, whose id it has; its jobs are deliveries."""
 
-    origin: str
-    pending: int
-    in_flight: int
-    dead: int
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class OutboxStats:
-    """Counts over the whole outbox."""
-
-    states: dict[DeliveryState, int]  # how many deliveries there are in each state
-    # Since when the oldest pending delivery waits; None if none does.
-    oldest_pending_at: datetime | None
-    origins: tuple[OriginStats, ...]  # by origin, the most pending first
-    # How many deliveries are pending or dead after an error, by its code.
-    errors: dict[str, int]
-    # How many pending deliveries wait because of a fault of the sender, by its code: a key, a
-    # secret or a database out of reach, a worker that died.
-    local_faults: dict[str, int]
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class QueueStanding:
-    """The queue of a subscription that a worker leases, or that has deliveries to be sent."""
-
-    id: str  # of the subscription
     tenant: str
     owner: str
     task_id: str
     origin: str
-    worker: str | None  # which worker leases it; None if none does
-    leased_at: datetime | None  # since when
-    lease_until: datetime | None  # until when, unless the worker renews it
-    epoch: int  # how many leases began or ended
-    waiting: AtMost  # how many deliveries are pending or in flight
-    due_at: datetime | None  # when to look for deliveries that no worker has in memory
+    next_seq: int | None  # the `seq` of its first unfinished delivery
+    paused: bool  # whether its deliveries wait until the subscription is resumed
+    removed: bool  # whether the subscription was removed, or withdrawn at its task's end
     failing_since: datetime | None  # since when every attempt of the subscription failed
     waits_until: datetime | None  # until when its destination waits
     failures: int  # of its destination, in a row
@@ -142,12 +98,6 @@ WHERE_STATE: Final = {
     DeliveryState.IN_FLIGHT: IS_IN_FLIGHT,
 }
 """The condition of each state, in SQL."""
-_MOST_WAITING: Final = 1000
-_OF_ORIGIN: Final = ("pending", "in_flight", "dead")
-_BUSY: Final = "SELECT id FROM pushkit_subscriptions WHERE lease_worker IS NOT NULL"
-_DUE: Final = (
-    "SELECT id FROM pushkit_subscriptions WHERE due_at IS NOT NULL AND lease_worker IS NULL"
-)
 AGE_FROM: Final = "COALESCE(redriven_at, notified_at) AS age_from"  # as `Delivery.age_from`
 _SUMMARY: Final = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, version,"
@@ -218,61 +168,19 @@ def _opened(vault: Vault, delivery_id: str, body: bytes) -> bytes | None:
         return None
 
 
-def queues(now: datetime, *, after: str | None, limit: int) -> Script[list[QueueStanding]]:
+def queues(now: datetime, *, after: str | None, limit: int) -> Script[list[OutboxQueue]]:
     """Return a page of queues that are leased or due, now or later, by id."""
-    rows = yield Statement(
-        "SELECT q.id, q.tenant, q.owner, q.task_id, q.origin, q.lease_worker AS worker,"
-        " q.leased_at, q.lease_until, q.epoch, q.due_at, q.failing_since,"
-        " CASE WHEN g.until > $1 THEN g.until END AS waits_until,"
-        " COALESCE(g.failures, 0) AS failures, (SELECT COUNT(*) FROM (SELECT 1"
-        f" FROM pushkit_deliveries d WHERE d.subscription_id = q.id AND d.{UNFINISHED}"
-        f" LIMIT {_MOST_WAITING + 1}) w) AS waiting FROM {OUTBOX.joined} WHERE q.id IN"
-        # Not in the order of the primary key, which has many subscriptions that are idle.
-        f" (SELECT id FROM ({_BUSY} UNION ALL {_DUE}) b WHERE id || '' > $2"
-        " ORDER BY id || '' LIMIT CAST($3 AS BIGINT)) ORDER BY q.id",
-        (to_micros(now), after or "", limit),
-    )
-    return [
-        read_record(
-            QueueStanding,
-            row,
-            waiting=AtMost(min(row["waiting"], _MOST_WAITING), more=row["waiting"] > _MOST_WAITING),
-        )
-        for row in rows
-    ]
-
-
-def stats() -> Script[OutboxStats]:
-    """Return counts over the whole outbox."""
-    rows = yield Statement(
-        "SELECT state, origin, error, is_local, COUNT(*) AS found, MIN(age_from) AS oldest FROM"
-        f" (SELECT {SHOWN_STATE} AS state, {AGE_FROM},"
-        # Of what is finished, only the number counts.
-        " CASE WHEN state IN ('pending', 'dead') THEN origin END AS origin,"
-        " CASE WHEN state IN ('pending', 'dead') THEN last_error END AS error,"
-        " CASE WHEN state = 'pending' AND faults > 0 THEN 1 ELSE 0 END AS is_local"
-        " FROM pushkit_deliveries) d GROUP BY state, origin, error, is_local"
-    )
-    states, errors, local = Counter[str](), Counter[str](), Counter[str]()
-    of_origin: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        states[row["state"]] += row["found"]
-        if row["origin"] is not None:
-            of_origin[row["origin"]][row["state"]] += row["found"]
-        if row["error"] is not None:
-            errors[row["error"]] += row["found"]
-            local[row["error"]] += row["found"] * row["is_local"]
-    origins = [
-        OriginStats(origin=origin, **{name: found[name] for name in _OF_ORIGIN})
-        for origin, found in of_origin.items()
-    ]
-    oldest = (row["oldest"] for row in rows if row["state"] == DeliveryState.PENDING)
-    return OutboxStats(
-        states={state: states[state] for state in DeliveryState},
-        oldest_pending_at=moment_or_none(min(oldest, default=None)),
-        origins=tuple(sorted(origins, key=lambda each: (-each.pending, -each.dead, each.origin))),
-        errors=dict(sorted(errors.items())),
-        local_faults=dict(sorted((+local).items())),
+    return list_queues(
+        OUTBOX,
+        lambda row, waiting: read_record(OutboxQueue, row, waiting=waiting),
+        "q.tenant, q.owner, q.task_id, q.origin, q.paused, q.failing_since,"
+        f" (SELECT MIN(d.seq) FROM pushkit_deliveries d WHERE d.subscription_id = q.id"
+        f" AND d.{UNFINISHED}) AS next_seq, q.removed_at IS NOT NULL AS removed,"
+        " CASE WHEN g.until > $3 THEN g.until END AS waits_until,"
+        " COALESCE(g.failures, 0) AS failures",
+        to_micros(now),
+        after=after,
+        limit=limit,
     )
 
 

@@ -18,7 +18,7 @@ from pushkit.timing import Timing
 _MOST_RANDOM: Final = 2**80
 
 
-class StatusMark(StrEnum):
+class StatusContent(StrEnum):
     """How much a delivery says about its task's status."""
 
     BARE = "bare"
@@ -28,8 +28,8 @@ class StatusMark(StrEnum):
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """One update for one subscription."""
+class DeliveryColumns:
+    """What is known of a delivery with or without its body."""
 
     id: str  # the delivery id: `jti` and `webhook-id`, the same on every attempt
     subscription_id: str  # its subscription; the ordering key, since a subscription has one task
@@ -40,11 +40,7 @@ class Delivery:
     seq: int  # 1, 2, 3… per subscription
     origin: str  # the destination when it was enqueued
     version: WireVersion  # of the body: what the subscription's was when it was enqueued
-    # The bytes to send, frozen; sealed if the sender seals them.
-    body: bytes = field(repr=False)
     state: DeliveryState = DeliveryState.PENDING
-    redrives: int = 0  # how often it was redriven: fences results of before off
-    faults: int = 0  # how many faults of this side in a row, without a request
     # How many requests were made since the last redrive, if any: they use up the schedule.
     # Counted when the attempt is settled.
     attempts: int = 0
@@ -53,6 +49,16 @@ class Delivery:
     last_status: int | None = None  # the status of the last answer, if any
     last_error: str | None = None  # the short code of the last error, if any
     redriven_at: datetime | None = None  # the last redrive, if any: its age counts from here
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Delivery(DeliveryColumns):
+    """One update for one subscription."""
+
+    # The bytes to send, frozen; sealed if the sender seals them.
+    body: bytes = field(repr=False)
+    redrives: int = 0  # how often it was redriven: fences results of before off
+    faults: int = 0  # how many faults of this side in a row, without a request
     traceparent: str | None = None  # the trace of the `notify()` call, if any
 
     @property
@@ -108,14 +114,14 @@ def delivery_of(row: Row) -> Delivery:
 class NewDelivery(Delivery):
     """A delivery to be stored."""
 
-    status: StatusMark | None = None  # what it says about the task's status, if anything
+    status: StatusContent | None = None  # what it says about the task's status, if anything
     idempotency_key: str | None = None  # the caller's key, if any
     update_sha256: str | None = None  # the digest of the update that the key stands for
     waits: bool = False  # it may be joined with a newer one until a worker has it
 
 
 @record(frozen=False, slots=True, kw_only=True, eq=False)
-class Result:
+class AttemptResult:
     """The result of one attempt, with which its delivery is settled."""
 
     outcome: Outcome  # what it means for the delivery

@@ -69,7 +69,7 @@ CREATE TABLE pushkit_deliveries (  -- the columns that attempts change: narrow r
     version TEXT NOT NULL,               -- of A2A, of the body
     body_bytes INTEGER NOT NULL,
     idempotency_key TEXT,
-    status TEXT,                         -- StatusMark: whether a newer status may supersede it
+    status TEXT,                         -- StatusContent: whether a newer status may supersede it
     state TEXT NOT NULL DEFAULT 'pending',  -- pushkit.outbox.states
     waits INTEGER NOT NULL DEFAULT 0,    -- not fetched yet: redriven under a lease, or gathers
     attempts INTEGER NOT NULL DEFAULT 0,

@@ -37,12 +37,12 @@ class Job(Protocol):
 J = TypeVar("J", bound=Job)
 
 
-class Answer(Enum):
+class Consequence(Enum):
     """What the result of a job means for its queue."""
 
     ACKNOWLEDGED = "acknowledged"  # the next one may begin before it is settled
     FINISHED = "finished"  # given up: the next one may begin once it is settled
-    AGAIN = "again"  # it stays the first: the queue is released until it is due
+    RETRY = "retry"  # it stays the first: the queue is released until it is due
 
 
 class Ask(NamedTuple):
@@ -128,14 +128,14 @@ class HeldQueue(Generic[J]):
         self.served += 1
         return job
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: Consequence) -> None:
         """Note the result of the job that was begun."""
         assert self.current is not None  # noqa: S101
         self.answered.append(self.current)
         self.current = None
-        if answer is not Answer.ACKNOWLEDGED:
+        if answer is not Consequence.ACKNOWLEDGED:
             self.must_settle = True
-        if answer is Answer.AGAIN:
+        if answer is Consequence.RETRY:
             self.stops = True
 
     def ask(self) -> Ask:

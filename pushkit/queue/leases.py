@@ -98,7 +98,7 @@ class Claims:
         if len(window) < self.window:
             return window, False
         found = {each.id: each for each in window}
-        firsts = yield from self._round()
+        firsts = yield from self._first_queues()
         ids = [each.id for each in firsts if each.id not in found and (each.due_at or 0) <= now]
         locked = yield from self.tables.lock(ids, wait=False)
         found.update(
@@ -108,7 +108,7 @@ class Claims:
         )
         return [*found.values()], True
 
-    def _round(self) -> Script[list[Queue]]:
+    def _first_queues(self) -> Script[list[Queue]]:
         """Return the first queue of the groups, and of the owners, that were read longest ago."""
         groups = yield from self.tables.first_due(self._last_group, self.steps)
         if self._last_group != FIRST_GROUP and len(groups) < self.steps:

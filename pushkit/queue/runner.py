@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from pushkit.errors import StorageError
 from pushkit.logs import RepeatedLog
-from pushkit.queue.held import KNOWN_FOR, Answer, Ask, HeldQueue, Job, Memory, Reply
+from pushkit.queue.held import KNOWN_FOR, Ask, Consequence, HeldQueue, Job, Memory, Reply
 from pushkit.queue.leases import ClaimResult
 from pushkit.queue.rules import QUANTUM, GroupKey, Handed, Room
 from pushkit.queue.scheduler import Scheduler, count_down
@@ -80,7 +80,7 @@ class Work(Protocol[J_contra]):
     async def claim(self, room: Room, held: Collection[str]) -> ClaimResult:
         """Lease due queues, and take over those of workers that ended."""
 
-    async def attempt(self, job: J_contra) -> Answer:
+    async def attempt(self, job: J_contra) -> Consequence:
         """Work off one job, and keep its result in it; raise nothing but for a defect."""
 
     def settle(

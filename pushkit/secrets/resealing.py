@@ -21,7 +21,6 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import Row, Script, SqlValue, Statement
 from pushkit.storage.sqlite import SqliteDatabase
 
-BEFORE_ALL: Final = ("", 0)  # less than the key of any row; of an id, the first member
 _BATCH: Final = 50
 _PAUSE: Final = timedelta(milliseconds=20)  # between two batches, for other transactions
 _PASSES: Final = 20  # how often rows that were held or changed are tried again
@@ -91,7 +90,7 @@ class SecretsAdmin:
         self, keys: SecretKeys, column: SecretColumn, rotated: Rotated, *, plain: bool
     ) -> int:
         vault, written = Vault(keys), 0
-        after: Sequence[SqlValue] = BEFORE_ALL[: len(column.key)]
+        after: Sequence[SqlValue] = before_all(column)
         while page := await self._database.read(
             find_other_keys(column, keys, plain=plain, after=after, limit=_BATCH)
         ):
@@ -131,6 +130,11 @@ def _count_keys(column: SecretColumn) -> Script[Counter[str | None]]:
     return counted
 
 
+def before_all(column: SecretColumn) -> Sequence[SqlValue]:
+    """Return what is less than the key of any row."""
+    return [0 if name == "number" else "" for name in column.key]
+
+
 def find_other_keys(
     column: SecretColumn,
     keys: SecretKeys,
@@ -142,7 +146,7 @@ def find_other_keys(
     """Return a page of rows whose secret is sealed with another key than the first, or plain.
 
     `plain` says whether to include plain secrets; `after` is the key of the last row of the page
-    before, at first `BEFORE_ALL`.
+    before, at first `before_all(column)`.
     """
     names = ", ".join(dict.fromkeys([*column.key, column.name, *column.belongs_to]))
     key = ", ".join(column.key)

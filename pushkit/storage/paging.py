@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from types import NoneType
-from typing import Any, Final, Generic, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, get_args, get_type_hints
 
 from pushkit.arguments import check_count
 from pushkit.record import record
@@ -44,7 +44,7 @@ class Page(Generic[T]):
         return Page(items=tuple(items), before=self.before, is_cut=self.is_cut)
 
 
-class Filter(Protocol):
+class RowFilter(Protocol):
     """A filter of rows."""
 
     def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
@@ -64,7 +64,7 @@ def conditions(
     return " AND ".join([*placed, *more] or [_ALL]), tuple(map(str, given.values()))
 
 
-def rows_after(select: str, wanted: Filter, after: str | int, *, limit: int) -> Script[Rows]:
+def rows_after(select: str, wanted: RowFilter, after: str | int, *, limit: int) -> Script[Rows]:
     """Return rows by id, the oldest first, after the last id of the page before."""
     where, values = wanted.where()
     n = len(values)
@@ -83,7 +83,7 @@ class Search:
     looked_at: str  # the rows that it looks through, in `order`: `FROM … WHERE …`
     named: tuple[SqlValue, ...]  # the parameters of `looked_at`
     columns: str  # the columns that it reads, with `id` and those that `wanted` needs
-    wanted: Filter  # which of these rows match
+    wanted: RowFilter  # which of these rows match
     order: str = "id DESC"
 
 
@@ -161,7 +161,8 @@ def narrowed(table: str, condition: str, columns: str) -> Script[str]:
     return f"(SELECT {columns} FROM {table} WHERE {condition} LIMIT {WINDOW}) u"
 
 
-_MOST_COUNTED: Final = 10_000
+MOST_COUNTED: Final = 1_000_000
+"""Up to how many rows are counted, unless a caller has less time."""
 
 
 @record(frozen=True, slots=True)
@@ -171,11 +172,16 @@ class AtMost:
     number: int  # how many, or the bound if there are more
     more: bool = False  # whether there are more
 
+    @classmethod
+    def of(cls, found: int, at_most: int) -> Self:
+        """Return the count, given up to one more than the bound."""
+        return cls(min(found, at_most), more=found > at_most)
+
     def __str__(self) -> str:
         return f"{self.number:,}{'+' if self.more else ''}"
 
 
-def count_at_most(source: str, *values: SqlValue) -> Script[AtMost]:
-    """Count rows as `count` does, up to 10,000."""
-    found = yield from count(source, *values, limit=_MOST_COUNTED + 1)
-    return AtMost(min(found, _MOST_COUNTED), more=found > _MOST_COUNTED)
+def count_at_most(at_most: int, source: str, *values: SqlValue) -> Script[AtMost]:
+    """Count rows as `count` does, up to a bound."""
+    found = yield from count(source, *values, limit=at_most + 1)
+    return AtMost.of(found, at_most)

@@ -16,7 +16,7 @@ import prometheus_client
 from aiohttp import web
 
 from pushkit.logs import RepeatedLog, printable
-from pushkit.telemetry.metrics import Metrics, Page
+from pushkit.telemetry.metrics import Metrics, ScrapeAnswer
 from pushkit.telemetry.readiness import readiness
 from pushkit.terminal.listening import accepting_few
 
@@ -35,17 +35,17 @@ class Endpoints:
     # Returns the faults, by part, that affect only some senders or destinations.
     degraded: Callable[[], Mapping[str, str]] = dict
 
-    async def answer(self, method: str, path: str) -> Page:
+    async def answer(self, method: str, path: str) -> ScrapeAnswer:
         """Answer a request."""
         if path not in {"/metrics", "/healthz", "/readyz"}:
-            return Page(404, b"expected /metrics, /healthz or /readyz\n")
+            return ScrapeAnswer(404, b"expected /metrics, /healthz or /readyz\n")
         if method not in _READS:
-            return Page(405, b"expected GET\n")
+            return ScrapeAnswer(405, b"expected GET\n")
         if path == "/metrics":
             return await self.metrics.page()
         if path == "/healthz":
-            return Page(200, b"alive\n")
-        return Page(*readiness(await self.unready(), self.degraded()))
+            return ScrapeAnswer(200, b"alive\n")
+        return ScrapeAnswer(*readiness(await self.unready(), self.degraded()))
 
 
 @contextlib.asynccontextmanager
@@ -59,7 +59,7 @@ async def serving(endpoints: Endpoints, sockets: Sequence[socket.socket]) -> Asy
         except Exception as exc:  # noqa: BLE001  # the top of a request
             path = printable(request.path)
             faults.log(type(exc).__name__, logging.ERROR, "%s failed", path, exc_info=exc)
-            page = Page(500, b"internal error: see the log\n")
+            page = ScrapeAnswer(500, b"internal error: see the log\n")
         headers = {"Content-Type": page.content_type, "Server": "pushkit"}
         if page.status == 405:
             headers["Allow"] = ", ".join(_READS)

@@ -34,12 +34,12 @@ _TICK: Final = 1.0
 _MOST_VALUES: Final = 50
 _OTHER: Final = "other"
 
-Readings: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
+Gauges: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
 """The values of each metric by their labels, by the name of the metric."""
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ScrapeAnswer:
     """An answer to a scrape, or to a check of health."""
 
     status: int
@@ -73,7 +73,7 @@ class Metrics(Collector):
         table: Iterable[Metric],
         *,
         # Reads the metrics of type `READING`; if it raises, that is logged, and they are missing.
-        read: Callable[[], Awaitable[Readings]],
+        read: Callable[[], Awaitable[Gauges]],
         slots: Callable[[], tuple[int, int]],  # returns how many are in use, and how many exist
     ) -> None:
         self._side = side
@@ -82,7 +82,7 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         self._faults = RepeatedLog(_log)
         self._reading = asyncio.Lock()
-        self._readings: Readings = {}
+        self._scraped: Gauges = {}
         self._read_at: float | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._table = {metric.name: metric for metric in table}
@@ -154,17 +154,17 @@ class Metrics(Collector):
 
     # --- the page ------------------------------------------------------------------------------
 
-    async def page(self) -> Page:
+    async def page(self) -> ScrapeAnswer:
         """Return the page, as Prometheus reads it."""
         async with self._reading:
             if self._read_at is None or time.monotonic() - self._read_at >= _HOLDS:
-                self._readings = await self._read_now()
+                self._scraped = await self._read_now()
                 self._read_at = time.monotonic()
         self._tick()
         body = b"".join(generate_latest(registry) for registry in self._registries())
-        return Page(200, body, prometheus_client.CONTENT_TYPE_LATEST)
+        return ScrapeAnswer(200, body, prometheus_client.CONTENT_TYPE_LATEST)
 
-    async def _read_now(self) -> Readings:
+    async def _read_now(self) -> Gauges:
         try:
             return await self._read()
         except Exception as exc:  # noqa: BLE001  # the page is served without the readings
@@ -189,7 +189,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterable[Family]:
         """Yield the most recent readings."""
-        for name, values in self._readings.items():
+        for name, values in self._scraped.items():
             metric = self._table[name]
             family = GaugeMetricFamily(name, metric.help, labels=metric.labels)
             for labels, value in values.items():

@@ -31,7 +31,7 @@ from pushkit.events.sender import (
 )
 from pushkit.keys.ring import KeyRing
 from pushkit.telemetry.catalogue import RECEIVER_METRICS, SENDER_METRICS
-from pushkit.telemetry.metrics import Bounded, Metrics, Readings
+from pushkit.telemetry.metrics import Bounded, Gauges, Metrics
 from pushkit.version import __version__
 
 _NOBODY = "nobody"  # the sender of a request that proved no sender
@@ -43,7 +43,7 @@ class SenderMetrics(Metrics):
     def __init__(
         self,
         *,
-        read: Callable[[], Awaitable[Readings]],  # reads the outbox and the key file
+        read: Callable[[], Awaitable[Gauges]],  # reads the outbox and the key file
         slots: Callable[[], tuple[int, int]],  # returns how many are in use, and how many exist
     ) -> None:
         super().__init__("pushkit", SENDER_METRICS, read=read, slots=slots)
@@ -94,7 +94,7 @@ class ReceiverMetrics(Metrics):
     def __init__(
         self,
         *,
-        read: Callable[[], Awaitable[Readings]],  # reads the inbox, and which keys are missing
+        read: Callable[[], Awaitable[Gauges]],  # reads the inbox, and which keys are missing
         slots: Callable[[], tuple[int, int]],  # returns how many are in use, and how many exist
         hanging: Callable[[], int],  # returns how many callbacks run on after their time-out
     ) -> None:
@@ -134,7 +134,7 @@ class ReceiverMetrics(Metrics):
         return self._sender(sender or _NOBODY)
 
 
-def key_readings(ring: KeyRing, now: datetime) -> Readings:
+def key_gauges(ring: KeyRing, now: datetime) -> Gauges:
     """Return the ages of the published keys, and the time until the next one signs."""
     ages: dict[tuple[str, ...], float] = {}
     planned: dict[tuple[str, ...], float] = {}

@@ -26,7 +26,7 @@ from pushkit.terminal.command import json_option, parse_age
 from pushkit.terminal.output import Columns, table_of
 
 if TYPE_CHECKING:
-    from pushkit.bounded_json import JsonObject
+    from pushkit.bounded_json import JsonValue
 
 OptionDecorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 """Adds one or several options to a command."""
@@ -239,7 +239,7 @@ def age_option(name: str, **more: Any) -> OptionDecorator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class ListPage:
     """Which page of a list to show, and in which format."""
 
     after: Any  # the last id of the previous page
@@ -249,7 +249,7 @@ class Page:
     def show(
         self,
         found: Sequence[Any],
-        document: Callable[[Any], JsonObject],
+        document: Callable[[Any], JsonValue],
         columns: Columns,
     ) -> None:
         """Write the rows, which have ids, and say so if there may be more."""
@@ -265,7 +265,7 @@ def page_options(ids: type = str) -> OptionDecorator:
     """Add the options for one page of a list of rows with such ids, as `page`."""
     return gathered(
         "page",
-        Page,
+        ListPage,
         after=click.option("--after", type=ids, help="The last id of the previous page."),
         limit=click.option(
             "--limit", type=click.IntRange(1, 10000), default=100, help="The most rows to show."

@@ -17,7 +17,7 @@ from pushkit.errors import ConfigError
 from pushkit.files import unmarked
 from pushkit.terminal.options import PATH, OptionDecorator, gathered
 
-_MAX_JUDGED_BYTES: Final = 1024 * 1024
+_MAX_CHECKED_BYTES: Final = 1024 * 1024
 # What must not be lost, by bytes that are in it, for the message.
 _PRECIOUS: Final = {
     b"PRIVATE KEY-----": "a file with private keys",
@@ -50,7 +50,7 @@ class OutFile:
             return
         try:
             with self.path.open("rb") as file:
-                content = unmarked(file.read(_MAX_JUDGED_BYTES))
+                content = unmarked(file.read(_MAX_CHECKED_BYTES))
         except OSError as exc:
             raise ConfigError(
                 f"{self.path}: cannot be read to see what would be lost ({exc.strerror}):"

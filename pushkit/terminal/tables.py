@@ -31,7 +31,7 @@ from pushkit.files import read_file
 from pushkit.options import REQUIRED, Bounds, Option, options_of
 from pushkit.terminal.toml import Location, is_composite, line_of, mistakes_of, name_of, settings_in
 
-M = TypeVar("M", bound="Table")
+M = TypeVar("M", bound="SettingsTable")
 T = TypeVar("T")
 
 # Fits a duration, a moment that far in the future, and an integer column of a database.
@@ -108,7 +108,7 @@ def _of_variable(variable: str, *, is_json: bool) -> Any:
 # --- tables --------------------------------------------------------------------------------------
 
 
-class Table(BaseModel, extra="forbid", hide_input_in_errors=True):
+class SettingsTable(BaseModel, extra="forbid", hide_input_in_errors=True):
     """A table of a TOML file: a subclass has its settings, also those made by `with_options`."""
 
     if TYPE_CHECKING:  # settings that are made from options
@@ -167,7 +167,7 @@ def with_options(
                 fields[option.name] = (Any, None)  # it has its place here
             elif option.name in wanted - set(without.split()):
                 fields.setdefault(option.name, _field(option, name, types))
-        options = create_model("Options", __base__=Table, **fields)
+        options = create_model("Options", __base__=SettingsTable, **fields)
         bases: Any = (table, options)
         said = {"__module__": table.__module__, "__doc__": table.__doc__}
         return cast(type[M], type(table.__name__, bases, said))

@@ -4,7 +4,7 @@ A document is a record. Its JSON and its schema are both made from its annotated
 they cannot disagree. Fields may be records, lists, mappings by text, times and plain values;
 `Annotated` chooses members of a record, or describes a field:
 
-    figures: Annotated[OutboxFigures, Members("now pending", inline=True)]
+    stats: Annotated[OutboxStats, Members("now pending", inline=True)]
     says: Annotated[str, "The verdict in a sentence."]
 
 The description is an OpenAPI 3.1 document.
@@ -37,7 +37,7 @@ from typing import (
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.version import __version__
-from pushkit.webui.asgi import Refused
+from pushkit.webui.asgi import PageRefused
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
@@ -111,14 +111,15 @@ class Schemas:
         assert isinstance(hint, type)  # noqa: S101  # an enumeration or a record
         if members.names:
             return self._object(hint, members)
-        if hint.__name__ not in self.by_name:
-            self.by_name[hint.__name__] = {}  # while it is made: it may have itself as a part
-            self.by_name[hint.__name__] = (
+        name = hint.__name__.removesuffix("Document")
+        if name not in self.by_name:
+            self.by_name[name] = {}  # while it is made: it may have itself as a part
+            self.by_name[name] = (
                 {"type": "string", "enum": [each.value for each in hint]}
                 if issubclass(hint, Enum)
                 else self._object(hint, members)
             )
-        return {"$ref": f"#/components/schemas/{hint.__name__}"}
+        return {"$ref": f"#/components/schemas/{name}"}
 
     def _generic(self, hint: object, members: Members) -> JsonObject:
         origin: Any = get_origin(hint)
@@ -185,21 +186,21 @@ class Parameter(Generic[T]):
     is_in_path: bool = False
 
     def of(self, values: Mapping[str, str]) -> T:
-        """Return its value. Raises Refused: it is not as expected, or required and not there."""
+        """Return its value. Raises PageRefused: it is wrong, or required and not there."""
         given = values.get(self.name, "")
         if not given and not self.is_required:
             return self.default
         if re.fullmatch(self.pattern, given):
             return self.read(given)
         if self.is_in_path:
-            raise Refused(404, "there is nothing with this id")
-        raise Refused(400, f"{self.name}: expected {self.expected}")
+            raise PageRefused(404, "there is nothing with this id")
+        raise PageRefused(400, f"{self.name}: expected {self.expected}")
 
 
 def selected(
     filters: Callable[..., T], by: Iterable[Parameter[Any]], values: Mapping[str, str]
 ) -> T:
-    """Return a filter with the values of parameters. Raises Refused: one is wrong."""
+    """Return a filter with the values of parameters. Raises PageRefused: one is wrong."""
     return filters(**{each.member: each.of(values) for each in by if each.member is not None})
 
 

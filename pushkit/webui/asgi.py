@@ -69,7 +69,7 @@ class PageRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PageAnswer:
     """An answer: a body, or a stream of server-sent events."""
 
     status: int = 200
@@ -97,7 +97,7 @@ class Answer:
         await send({"type": "http.response.body", "body": self.body})
 
 
-class Refused(Exception):  # noqa: N818  # an answer, no error of this program
+class PageRefused(Exception):  # noqa: N818  # an answer, no error of this program
     """Raised to answer a request with a refusal."""
 
     def __init__(self, status: int, text: str, *headers: tuple[str, str]) -> None:
@@ -156,11 +156,11 @@ def joined_fields(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def values_of(encoded: str) -> dict[str, list[str]]:
-    """Return the values of a query or a form by name. Raises Refused: there are too many."""
+    """Return the values of a query or a form by name. Raises PageRefused: there are too many."""
     try:
         return parse_qs(encoded, keep_blank_values=True, max_num_fields=_MAX_VALUES)
     except ValueError as exc:
-        raise Refused(400, f"expected at most {_MAX_VALUES} values") from exc
+        raise PageRefused(400, f"expected at most {_MAX_VALUES} values") from exc
 
 
 async def read_body(receive: Receive, limit: int) -> bytes | None:

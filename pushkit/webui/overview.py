@@ -11,6 +11,9 @@ from typing import Annotated, Final, NamedTuple
 
 from pushkit.webui.api import Document
 
+MOST_SHOWN: Final = 10_000
+"""Up to how many rows a page counts."""
+
 _BUCKETS: Final = 60
 # Deep JSON is mostly indentation: a megabyte of it becomes 70 MB, and takes seconds.
 _MAX_INDENTED_BYTES: Final = 64 * 1024
@@ -28,7 +31,7 @@ _BY_SEVERITY: Final = [*Severity].index
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HealthFinding:
     """Something that an operator should know."""
 
     severity: Severity  # how bad it is
@@ -54,13 +57,13 @@ class Headline(NamedTuple):
     says: Annotated[str, "The verdict in a sentence."]
 
 
-def worst_of(findings: Iterable[Finding]) -> Severity:
+def worst_of(findings: Iterable[HealthFinding]) -> Severity:
     """Return the severity of the worst finding."""
     severities = (each.severity for each in findings)
     return max(severities, key=_BY_SEVERITY, default=Severity.NOTE)
 
 
-def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+def worst_first(findings: Iterable[HealthFinding]) -> list[HealthFinding]:
     """Return findings by their severity."""
     return sorted(findings, key=lambda each: -_BY_SEVERITY(each.severity))
 

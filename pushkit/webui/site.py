@@ -38,11 +38,11 @@ from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
 from pushkit.webui.api import Api, Document, Parameter, Problem, json_of
 from pushkit.webui.asgi import (
-    Answer,
     Message,
+    PageAnswer,
+    PageRefused,
     PageRequest,
     Receive,
-    Refused,
     Send,
     read_body,
     refuse_websocket,
@@ -69,7 +69,7 @@ class HasIds(Protocol):
         """What was changed."""
 
 
-class Changed(NamedTuple):
+class FormResult(NamedTuple):
     """The result of a change by a form."""
 
     ids: Sequence[object]  # what was changed
@@ -81,11 +81,11 @@ class Changed(NamedTuple):
 T = TypeVar("T")
 D = TypeVar("D", bound=HasIds)
 
-Handler: TypeAlias = Callable[[PageRequest], Awaitable[Answer]]
+Handler: TypeAlias = Callable[[PageRequest], Awaitable[PageAnswer]]
 Read: TypeAlias = Callable[[PageRequest], Awaitable[Document]]
 """Returns a document; the annotation of what it returns describes that in the API."""
 Filters: TypeAlias = Sequence[Parameter[Any]]
-Change: TypeAlias = Callable[[PageRequest], Awaitable[Changed]]
+Change: TypeAlias = Callable[[PageRequest], Awaitable[FormResult]]
 Act: TypeAlias = Callable[[list[T]], Awaitable[tuple[D, str]]]
 """Changes the items of these ids; returns the result as a document, and as a sentence."""
 
@@ -168,10 +168,10 @@ class Site:
         self._route("POST", "/logout", self._logout)
         self._route("GET", "/live", self._serve_live)
 
-        async def describe(request: PageRequest) -> Answer:
+        async def describe(request: PageRequest) -> PageAnswer:
             return _json(self.api.document(f"{request.root}/api/v1"))
 
-        async def find(request: PageRequest) -> Answer:
+        async def find(request: PageRequest) -> PageAnswer:
             return _see_other(request, found_by(request.query.get("q", "").strip()))
 
         self._route("GET", "/api/openapi.json", describe)
@@ -187,7 +187,7 @@ class Site:
         """
         filters = [each.name for each in parameters if each.member]
 
-        async def page(request: PageRequest) -> Answer:
+        async def page(request: PageRequest) -> PageAnswer:
             found: Any = json_of(await read(request))
             context: JsonObject = {"found": found}
             if filters:
@@ -200,7 +200,7 @@ class Site:
                 }
             return self._html(request, template, context)
 
-        async def document(request: PageRequest) -> Answer:
+        async def document(request: PageRequest) -> PageAnswer:
             return _json(json_of(await read(request)))
 
         in_api = "/overview" if path == "/" else path
@@ -221,23 +221,23 @@ class Site:
             filters: The parameters of the list, to which the page returns.
         """
 
-        async def one(request: PageRequest) -> Changed:
+        async def one(request: PageRequest) -> FormResult:
             found, said = await act([of.of(request.values)])
-            return Changed(found.ids, said, f"{path}/{quote(request.values['id'], safe='')}")
+            return FormResult(found.ids, said, f"{path}/{quote(request.values['id'], safe='')}")
 
-        async def ticked(request: PageRequest) -> Changed:
+        async def ticked(request: PageRequest) -> FormResult:
             ids = [of.of({"id": each}) for each in request.form.get("id", [])[:_MAX_TICKED]]
             query = fields_of(request, filters)
             if not ids:
-                return Changed((), "Nothing was selected.", path, query)
+                return FormResult((), "Nothing was selected.", path, query)
             found, said = await act(ids)
-            return Changed(found.ids, said, path, query)
+            return FormResult(found.ids, said, path, query)
 
-        async def by_api(request: PageRequest) -> Answer:
+        async def by_api(request: PageRequest) -> PageAnswer:
             self._check_actions()
             # A session is not enough: browsers send it by themselves, a Bearer token never.
             if not self.access.holds_bearer(request.headers.get("authorization")):
-                raise Refused(403, "an action of the API needs the Bearer token")
+                raise PageRefused(403, "an action of the API needs the Bearer token")
             self._audit(request, name, "asked")
             found, _ = await act([of.of(request.values)])
             self._audit(request, name, "done", ids=found.ids)
@@ -255,7 +255,7 @@ class Site:
         `filters` are the parameters that the form may have.
         """
 
-        async def serve(request: PageRequest) -> Answer:
+        async def serve(request: PageRequest) -> PageAnswer:
             self._check_form(request)
             wanted = fields_of(request, filters)
             self._audit(request, name, "asked", wanted, request.form.get("id", [])[:_MAX_TICKED])
@@ -279,16 +279,16 @@ class Site:
         ]
         return max(found, key=len, default="")
 
-    async def _serve_live(self, request: PageRequest) -> Answer:
+    async def _serve_live(self, request: PageRequest) -> PageAnswer:
         """Tell a page when to refresh, by server-sent events."""
         headers = (("Content-Type", "text/event-stream"),)
         if request.method == "HEAD":
-            return Answer(headers=headers)
+            return PageAnswer(headers=headers)
         if self._live >= _MAX_LIVE:
-            raise Refused(503, "too many pages are live at once")
+            raise PageRefused(503, "too many pages are live at once")
         events = self._moments()
         await anext(events)  # counts it: from now on, closing the generator runs its `finally`
-        return Answer(headers=headers, events=events)
+        return PageAnswer(headers=headers, events=events)
 
     async def _moments(self) -> AsyncGenerator[bytes, None]:
         self._live += 1
@@ -332,26 +332,28 @@ class Site:
 
     # --- around every handler ------------------------------------------------------------------
 
-    async def _answer(self, request: PageRequest, receive: Receive) -> Answer:
+    async def _answer(self, request: PageRequest, receive: Receive) -> PageAnswer:
         try:
             query = {name: values[0] for name, values in values_of(request.query_string).items()}
             request = replace(request, query=query)
             answer = await self._handle(request, receive)
-        except Refused as exc:
+        except PageRefused as exc:
             answer = self._refusal(request, exc)
         except ConfigError as exc:
-            answer = self._refusal(request, Refused(400, str(exc)))
+            answer = self._refusal(request, PageRefused(400, str(exc)))
         except PushkitError as exc:
             _log.error("dashboard: %s: %s", printable(request.path), exc)
-            answer = self._refusal(request, Refused(503, f"{exc.code}: see the dashboard's log"))
+            answer = self._refusal(
+                request, PageRefused(503, f"{exc.code}: see the dashboard's log")
+            )
         except Exception:  # noqa: BLE001  # no detail of an unexpected error is shown
             _log.exception("dashboard: %s", printable(request.path))
-            answer = self._refusal(request, Refused(500, "the dashboard failed: see its log"))
+            answer = self._refusal(request, PageRefused(500, "the dashboard failed: see its log"))
         return replace(answer, headers=tuple((_HEADERS | dict(answer.headers)).items()))
 
-    async def _handle(self, request: PageRequest, receive: Receive) -> Answer:
+    async def _handle(self, request: PageRequest, receive: Receive) -> PageAnswer:
         if not self.access.knows_host(request.headers.get("host"), request.local_address):
-            raise Refused(421, "Host names another server: give this name by --host or `hosts`")
+            raise PageRefused(421, "Host names another server: give this name by --host or `hosts`")
         if not request.path.startswith(("/static/", "/login")) and not self._may_read(request):
             return self._login_first(request)
         handler, values = self._find(request)
@@ -359,16 +361,16 @@ class Site:
         if request.method == "POST":
             body = await read_body(receive, _MAX_FORM_BYTES)
             if body is None:
-                raise Refused(413, f"expected a whole form, of at most {_MAX_FORM_BYTES} bytes")
+                raise PageRefused(413, f"expected a whole form, of at most {_MAX_FORM_BYTES} bytes")
             request = replace(request, form=values_of(body.decode("utf-8", "replace")))
         return await handler(request)
 
-    def _login_first(self, request: PageRequest) -> Answer:
+    def _login_first(self, request: PageRequest) -> PageAnswer:
         if request.path.startswith("/api/") or request.method not in _READS:
             challenge = ("WWW-Authenticate", "Bearer")
-            raise Refused(401, "expected the token: Authorization: Bearer …", challenge)
+            raise PageRefused(401, "expected the token: Authorization: Bearer …", challenge)
         if self.access.token is None:
-            raise Refused(403, "without a token, the dashboard answers loopback clients only")
+            raise PageRefused(403, "without a token, the dashboard answers loopback clients only")
         query = urlencode(request.query)
         then = urlencode({"next": request.path + (f"?{query}" if query else "")})
         return _see_other(request, f"/login?{then}")
@@ -393,11 +395,11 @@ class Site:
                 return handler, {name: unquote(value) for name, value in found.groupdict().items()}
             allowed += _READS if method == "GET" else [method]
         if not allowed:
-            raise Refused(404, "there is no such page")
+            raise PageRefused(404, "there is no such page")
         methods = ", ".join(allowed)
-        raise Refused(405, f"expected {methods}", ("Allow", methods))
+        raise PageRefused(405, f"expected {methods}", ("Allow", methods))
 
-    def _refusal(self, request: PageRequest, refused: Refused) -> Answer:
+    def _refusal(self, request: PageRequest, refused: PageRefused) -> PageAnswer:
         status, text = refused.status, str(refused)
         if request.path.startswith("/api/"):
             problem = Problem(status=status, detail=text)
@@ -409,7 +411,7 @@ class Site:
 
     def _html(
         self, request: PageRequest, template: str, found: Mapping[str, JsonValue], status: int = 200
-    ) -> Answer:
+    ) -> PageAnswer:
         session = request.cookie(self._cookie)
         is_signed_in = self.access.holds_session(session, utc_now())
 
@@ -430,19 +432,19 @@ class Site:
         )
         headers = (("Content-Type", "text/html; charset=utf-8"),)
         # A browser may have sent lone surrogates, which UTF-8 cannot encode.
-        return Answer(status=status, headers=headers, body=text.encode("utf-8", "replace"))
+        return PageAnswer(status=status, headers=headers, body=text.encode("utf-8", "replace"))
 
     # --- logging in ----------------------------------------------------------------------------
 
-    async def _show_login(self, request: PageRequest) -> Answer:
+    async def _show_login(self, request: PageRequest) -> PageAnswer:
         return self._html(
             request, "login.html", {"then": _local(request.query.get("next")), "wrong": False}
         )
 
-    async def _login(self, request: PageRequest) -> Answer:
+    async def _login(self, request: PageRequest) -> PageAnswer:
         then = _local(request.field("next"))
         if not self.access.is_same_origin(request.headers):
-            raise Refused(403, "the form is not from a page of this dashboard")
+            raise PageRefused(403, "the form is not from a page of this dashboard")
         if not self.access.holds_token(request.field("token").strip()):
             said = "dashboard: wrong token from %s"
             self._wrong_tokens.log(request.peer, logging.WARNING, said, one_word(request.peer))
@@ -451,9 +453,9 @@ class Site:
         cookie = self._set_cookie(request, self.access.begin_session(utc_now()), lifetime)
         return _see_other(request, then, cookie)
 
-    async def _logout(self, request: PageRequest) -> Answer:
+    async def _logout(self, request: PageRequest) -> PageAnswer:
         if not self.access.is_same_origin(request.headers):
-            raise Refused(403, "the form is not from a page of this dashboard")
+            raise PageRefused(403, "the form is not from a page of this dashboard")
         cookie = self._set_cookie(request, "", 0)
         return _see_other(request, "/login", cookie)
 
@@ -468,17 +470,17 @@ class Site:
 
     def _check_actions(self) -> None:
         if not self.access.allow_actions:
-            raise Refused(403, "the dashboard is read-only: allow actions, and give it a token")
+            raise PageRefused(403, "the dashboard is read-only: allow actions, and give it a token")
 
     def _check_form(self, request: PageRequest) -> None:
         self._check_actions()
         if not self.access.is_same_origin(request.headers):
-            raise Refused(403, "the form is not from a page of this dashboard")
+            raise PageRefused(403, "the form is not from a page of this dashboard")
         session = request.cookie(self._cookie)
         if not self.access.holds_session(session, utc_now()) or not self.access.holds_form(
             session, unquote(request.path), request.field("form_token")
         ):
-            raise Refused(403, "the form has expired: load its page again")
+            raise PageRefused(403, "the form has expired: load its page again")
 
     def _audit(
         self,
@@ -505,16 +507,16 @@ class Site:
 
     # --- static --------------------------------------------------------------------------------
 
-    async def _serve_static(self, request: PageRequest) -> Answer:
+    async def _serve_static(self, request: PageRequest) -> PageAnswer:
         name = request.values["name"]
         if name not in self._static:
-            raise Refused(404, "there is no such file")
+            raise PageRefused(404, "there is no such file")
         headers = (
             ("Content-Type", _STATIC_TYPES[Path(name).suffix]),
             # The pages' links to it contain its version.
             ("Cache-Control", "public, max-age=31536000, immutable"),
         )
-        return Answer(headers=headers, body=self._static[name])
+        return PageAnswer(headers=headers, body=self._static[name])
 
 
 _READS: Final = ("GET", "HEAD")
@@ -541,11 +543,11 @@ def _local(path: str | None) -> str:
     return path if path.isascii() and path.isprintable() else "/"
 
 
-def _see_other(request: PageRequest, path: str, *headers: tuple[str, str]) -> Answer:
+def _see_other(request: PageRequest, path: str, *headers: tuple[str, str]) -> PageAnswer:
     """Redirect to another page: a path below the dashboard's root."""
-    return Answer(status=303, headers=(("Location", request.root + path), *headers))
+    return PageAnswer(status=303, headers=(("Location", request.root + path), *headers))
 
 
-def _json(found: JsonValue, *, status: int = 200, content_type: str = _JSON) -> Answer:
+def _json(found: JsonValue, *, status: int = 200, content_type: str = _JSON) -> PageAnswer:
     headers = (("Content-Type", content_type),)
-    return Answer(status=status, headers=headers, body=write_json(found))
+    return PageAnswer(status=status, headers=headers, body=write_json(found))

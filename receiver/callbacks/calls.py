@@ -55,7 +55,7 @@ class _Running:
         self.time_out(self)
 
 
-class Caller:
+class CallbackCaller:
     """Calls callbacks."""
 
     def __init__(

@@ -21,7 +21,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import CalledBack
-from pushkit.queue.held import Answer, Ask
+from pushkit.queue.held import Ask, Consequence
 from pushkit.queue.leases import Claimed, give_back
 from pushkit.queue.rules import Handed, PendingJob
 from pushkit.queue.runner import Runner, Seen, seconds
@@ -38,14 +38,14 @@ from pushkit.scheduling.retry import (
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, from_micros, to_micros
 from pushkit.traceparent import trace_id_of
-from receiver.callbacks.calls import TIMED_OUT, Caller
+from receiver.callbacks.calls import TIMED_OUT, CallbackCaller
 from receiver.callbacks.dead import report_dead
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.settling import Settled, Settler
 from receiver.callbacks.shares import CrowdedError, Slot
 from receiver.callbacks.unmatched import UnmatchedLog
 from receiver.decoding import LARGE_BODY, turn_to_decode
-from receiver.inbox.model import Attempted, Call, Job, Notification, Outcome
+from receiver.inbox.model import Attempted, Call, CallbackOutcome, Notification, NotificationJob
 from receiver.inbox.queues import INBOX, group_of
 from receiver.inbox.store import jobs_of, note_death, record_calls, record_late_calls
 from receiver.inbox.together import GroupItem, together
@@ -67,12 +67,12 @@ _AHEAD_SECONDS: Final = 1.0
 _LEAST_TOOK: Final = 0.001
 _MOST_AHEAD: Final = 32  # times as many queues as are called back at once
 _ANSWERS: Final = {
-    Outcome.DONE: Answer.ACKNOWLEDGED,
-    Outcome.UNMATCHED: Answer.ACKNOWLEDGED,
-    Outcome.FAILED: Answer.AGAIN,
-    Outcome.DEAD: Answer.FINISHED,
-    Outcome.PUT_OFF: Answer.AGAIN,
-    Outcome.LOST: Answer.AGAIN,
+    CallbackOutcome.DONE: Consequence.ACKNOWLEDGED,
+    CallbackOutcome.UNMATCHED: Consequence.ACKNOWLEDGED,
+    CallbackOutcome.FAILED: Consequence.RETRY,
+    CallbackOutcome.DEAD: Consequence.FINISHED,
+    CallbackOutcome.PUT_OFF: Consequence.RETRY,
+    CallbackOutcome.LOST: Consequence.RETRY,
 }
 
 
@@ -83,7 +83,7 @@ def callback_retry() -> RetryPolicy:
     )
 
 
-class Dispatcher(QueueWorker[Job]):
+class Dispatcher(QueueWorker[NotificationJob]):
     """Runs callbacks from the inbox."""
 
     def __init__(
@@ -116,7 +116,7 @@ class Dispatcher(QueueWorker[Job]):
         self._decoding = LoopLock()
         self._settler = Settler(database, retry)
         self._settling = self._settler.script
-        self.caller: Caller = Caller(
+        self.caller: CallbackCaller = CallbackCaller(
             permits=concurrency,
             timeout=timeout,
             give_permit_up=self._give_permit_up,
@@ -128,7 +128,7 @@ class Dispatcher(QueueWorker[Job]):
         self._abandoned: dict[str, set[asyncio.Task[None]]] = {}
         self.runner = self._new_runner()
 
-    def _new_runner(self) -> Runner[Job]:
+    def _new_runner(self) -> Runner[NotificationJob]:
         return Runner(
             "callbacks",
             self,
@@ -230,14 +230,16 @@ class Dispatcher(QueueWorker[Job]):
 
     # --- notifications that are stored -------------------------------------------------------
 
-    def hand(self, sender: str, handed: Handed, job: Job, *, since: float, seen_at: float) -> None:
+    def hand(
+        self, sender: str, handed: Handed, job: NotificationJob, *, since: float, seen_at: float
+    ) -> None:
         """Take a stored notification, after its commit (see `Runner.hand`)."""
         group = group_of(sender)
         self.runner.hand(job.queue_id, group, handed, job, since=since, seen_at=seen_at)
 
     # --- `QueueWorker` -----------------------------------------------------------------------
 
-    def _jobs_of(self, claimed: Sequence[Claimed]) -> Script[dict[int, Job]]:
+    def _jobs_of(self, claimed: Sequence[Claimed]) -> Script[dict[int, NotificationJob]]:
         return jobs_of([(each.queue, each.jobs) for each in claimed])
 
     def _lose(self, lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
@@ -268,44 +270,44 @@ class Dispatcher(QueueWorker[Job]):
 
     # --- calling -------------------------------------------------------------------------------
 
-    async def attempt(self, job: Job) -> Answer:
+    async def attempt(self, job: NotificationJob) -> Consequence:
         """Call a notification's callbacks, one after another."""
         began = seconds()
         try:
             result = await self._call_back(job)
         except StorageError as exc:  # before a call: those that were made are recorded by then
             _log.warning("notification %d: not called back: %s", job.notification.id, exc)
-            result = Attempted(Outcome.LOST)
+            result = Attempted(CallbackOutcome.LOST)
         self._ended_at = seconds()
         self._took += (self._ended_at - began - self._took) / 8
         job.result = result
         return _ANSWERS[result.outcome]
 
-    async def _call_back(self, job: Job) -> Attempted:
+    async def _call_back(self, job: NotificationJob) -> Attempted:
         try:
             if job.size > LARGE_BODY and not isinstance(job.notification, Notification):
                 await turn_to_decode(self._decoding)
             notification = job.notification.decode()
         except InboundError as exc:
             # Another version accepted it: it must not delay the rest of its task.
-            return Attempted(Outcome.DEAD, error=f"unreadable: {exc.code}")
+            return Attempted(CallbackOutcome.DEAD, error=f"unreadable: {exc.code}")
         matching = self.registry.wanting(notification)
         if not matching:
             await self._unmatched.note_unwanted(notification)
-            return Attempted(Outcome.UNMATCHED)
+            return Attempted(CallbackOutcome.UNMATCHED)
         self._unmatched.note_wanted(notification)
         wanting = [callback for callback in matching if not job.had_by(callback.name)]
         if wanting and job.broken_off and (await self._kills(job)):
             names = ", ".join(callback.name for callback in wanting)
             error = f"the process ended {job.attempts} times in the middle of: {names}"
-            return Attempted(Outcome.DEAD, error=error)
+            return Attempted(CallbackOutcome.DEAD, error=error)
         # After that check, for the process may also die in the preparation.
         if wanting and (preparing := self._prepare(notification)) is not None:
             notification = await preparing
         return await self._call_all(wanting, job, notification)
 
     async def _call_all(
-        self, wanting: Sequence[Callback], job: Job, notification: Notification
+        self, wanting: Sequence[Callback], job: NotificationJob, notification: Notification
     ) -> Attempted:
         """Call one callback after another.
 
@@ -332,22 +334,22 @@ class Dispatcher(QueueWorker[Job]):
                 # Another process has it, or may: this one may have been suspended in any wait.
                 if not is_ours or not await self._is_leased(job):
                     slot.release()
-                    return Attempted(Outcome.LOST)
+                    return Attempted(CallbackOutcome.LOST)
                 call = await self._call(callback, job, notification, slot)
             except CrowdedError as exc:  # one callback must not delay the others
                 pause = max(pause or exc.pause, exc.pause)
                 continue
             error = f"{call.callback}: {call.error}" if call.error else error
         if error is not None:
-            return Attempted(Outcome.FAILED, call, error)
+            return Attempted(CallbackOutcome.FAILED, call, error)
         if pause is not None:
-            return Attempted(Outcome.PUT_OFF, call, pause=pause.total_seconds())
-        return Attempted(Outcome.DONE, call)
+            return Attempted(CallbackOutcome.PUT_OFF, call, pause=pause.total_seconds())
+        return Attempted(CallbackOutcome.DONE, call)
 
     async def _call(
         self,
         callback: Callback,
-        job: Job,
+        job: NotificationJob,
         notification: Notification,
         slot: Slot,
     ) -> Call:
@@ -362,12 +364,12 @@ class Dispatcher(QueueWorker[Job]):
         self._emit_called_back(call, notification, begun)
         return call
 
-    async def _kills(self, job: Job) -> bool:
+    async def _kills(self, job: NotificationJob) -> bool:
         """Return whether so many processes ended with a notification that it is given up."""
         now = await self._database.read(self._database.now())
         return gives_up(self._retry, attempts=job.attempts, since=job.since, now=now)
 
-    async def _is_leased(self, job: Job) -> bool:
+    async def _is_leased(self, job: NotificationJob) -> bool:
         """Return whether this process certainly leases a notification's queue; ask if need be."""
         if self._is_sure(job):
             return True
@@ -378,11 +380,11 @@ class Dispatcher(QueueWorker[Job]):
         _log.warning(text, job.notification.id)
         return False
 
-    def _is_sure(self, job: Job) -> bool:
+    def _is_sure(self, job: NotificationJob) -> bool:
         queue = self.runner.memory.queues.get(job.queue_id)
         return queue is not None and queue.epoch == job.epoch and seconds() < queue.until
 
-    async def _record(self, job: Job, call: Call) -> bool:
+    async def _record(self, job: NotificationJob, call: Call) -> bool:
         """Record a call before the next one; return whether this lease still holds.
 
         If that fails it is tried again: the call would otherwise be made again. If the process ends
@@ -403,7 +405,7 @@ class Dispatcher(QueueWorker[Job]):
                         await write()
                 raise
 
-    def _recording(self, job: Job, call: Call) -> Script[bool]:
+    def _recording(self, job: NotificationJob, call: Call) -> Script[bool]:
         now = yield from self._database.now()
         held, _ = yield from INBOX.renew({job.queue_id: job.epoch}, self.lease_until(now))
         record = record_calls if job.queue_id in held else record_late_calls

@@ -12,7 +12,7 @@ from pushkit.queue.rules import Queue
 from pushkit.scheduling.retry import RetryPolicy, next_attempt
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script, to_micros
-from receiver.inbox.model import Call, Job, Outcome
+from receiver.inbox.model import Call, CallbackOutcome, NotificationJob
 from receiver.inbox.queues import INBOX
 from receiver.inbox.store import (
     PUT_OFF,
@@ -29,7 +29,7 @@ class Settled:
     """The result of settling one queue."""
 
     reply: Reply = field(default_factory=lambda: Reply(kept=False))
-    dead: list[Job] = field(default_factory=list)  # that are dead letters now
+    dead: list[NotificationJob] = field(default_factory=list)  # that are dead letters now
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Settler:
             id(job): self._change(job, now)
             for _, ask in ours
             for job in ask.results
-            if job.result.outcome is not Outcome.LOST
+            if job.result.outcome is not CallbackOutcome.LOST
         }
         jobs = [job for _, ask in ours for job in ask.results if id(job) in changes]
         stored = yield from store_results([(job, changes[id(job)]) for job in jobs], now=now)
@@ -84,17 +84,17 @@ class Settler:
             if ended and queue.abandoned:
                 ours[number] = (queue._replace(abandoned=0), ask)
 
-    def _change(self, job: Job, now: datetime) -> Change:
+    def _change(self, job: NotificationJob, now: datetime) -> Change:
         """Return what a result changes in the row of its notification."""
         result = job.result
         assert result is not None  # noqa: S101  # what is settled was attempted
         match result.outcome:
-            case Outcome.DONE | Outcome.UNMATCHED:
-                return Change("done", 1, is_unmatched=result.outcome is Outcome.UNMATCHED)
-            case Outcome.PUT_OFF:
+            case CallbackOutcome.DONE | CallbackOutcome.UNMATCHED:
+                return Change("done", 1, is_unmatched=result.outcome is CallbackOutcome.UNMATCHED)
+            case CallbackOutcome.PUT_OFF:
                 again = now + timedelta(seconds=result.pause)
                 return Change("pending", 0, PUT_OFF, to_micros(again))
-            case Outcome.FAILED:
+            case CallbackOutcome.FAILED:
                 retry_at = next_attempt(
                     self.retry, attempts=job.attempts + 1, since=job.since, now=now
                 )

@@ -13,7 +13,7 @@ from pushkit.webui.api import LIMIT
 from pushkit.webui.site import Link, Site
 from receiver.admin import Redriven
 from receiver.dashboard import pages
-from receiver.dashboard.memory import Memory
+from receiver.dashboard.memory import RecentEvents
 from receiver.dashboard.pages import InboxPages
 
 if TYPE_CHECKING:
@@ -63,10 +63,11 @@ def dashboard_of(
     receiver: Receiver,
     *,
     access: DashboardAccess,
-    memory: Memory | None = None,  # where refusals are kept; given if other processes add theirs
+    memory: RecentEvents
+    | None = None,  # where refusals are kept; given if other processes add theirs
 ) -> Site:
     """Return the dashboard of a receiver in this process; refusals are kept from this call on."""
-    memory = memory or Memory()
+    memory = memory or RecentEvents()
     receiver.events.add(memory.record)
     of = InboxPages(receiver.inbox, memory=memory, degraded=receiver.degraded)
     return _site(of, access)

@@ -9,19 +9,19 @@ from typing import Annotated, Literal, TypedDict
 
 from pushkit.events.receiver import CalledBack, NotificationRefused
 from pushkit.webui.api import Document, Members
-from pushkit.webui.overview import Finding, Headline, NewestFirst, Percentiles
+from pushkit.webui.overview import Headline, HealthFinding, NewestFirst, Percentiles
 from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.inspection import (
     CallbackTrouble,
-    InboxFigures,
     InboxQueue,
+    InboxStats,
     NotificationSummary,
 )
 from receiver.inbox.mailboxes import MailboxState
 from receiver.inbox.model import CallbackState
 from receiver.refusals import Refusal
 
-_FIGURES = "now received in_progress dead unmatched incomplete oldest_unfinished_at"
+_STATS = "now received in_progress dead unmatched incomplete oldest_unfinished_at"
 _REFUSED = "at code status sender task_id delivery_id peer"
 
 
@@ -52,12 +52,12 @@ class Came(Document):
     other: int
 
 
-class Overview(Document):
-    """Whether the receiver is healthy, and its main figures."""
+class InboxOverviewDocument(Document):
+    """Whether the receiver is healthy, and its main numbers."""
 
     headline: Annotated[Headline, Members(inline=True)]
-    findings: Sequence[Finding]
-    figures: Annotated[InboxFigures, Members(_FIGURES, inline=True)]
+    findings: Sequence[HealthFinding]
+    stats: Annotated[InboxStats, Members(_STATS, inline=True)]
     measured_since: datetime
     accepted: int
     accepted_per_minute: float
@@ -96,7 +96,7 @@ class VerifiedStep(TypedDict):
     result: StepResult
 
 
-class Notification(Document):
+class NotificationDocument(Document):
     """A notification with the steps of its verification and its callbacks."""
 
     summary: Annotated[NotificationSummary, Members(inline=True)]
@@ -105,7 +105,7 @@ class Notification(Document):
     body: str | None
 
 
-class Gap(Document):
+class GapDocument(Document):
     """Numbers that had not arrived before the next notification, and have not since."""
 
     gap: Literal[True] = True
@@ -121,22 +121,22 @@ class Update(Document):
     summary: Annotated[NotificationSummary, Members(inline=True)]
 
 
-class Task(Document):
+class TaskDocument(Document):
     """The notifications of a task."""
 
     task_id: str
-    lines: Sequence[Gap | Update]
+    lines: Sequence[GapDocument | Update]
     is_cut: bool
 
 
-class Queues(Document):
+class InboxQueuesDocument(Document):
     """A page of queues."""
 
     queues: Sequence[InboxQueue]
     after: str | None
 
 
-class Mailboxes(Document):
+class MailboxesDocument(Document):
     """The mailboxes that have anything."""
 
     mailboxes: Sequence[MailboxState]
@@ -152,7 +152,7 @@ class CallsOfCallback(Document):
     failures: Annotated[Sequence[CalledBack], Members("at notification_id task_id error")]
 
 
-class Callback(Document):
+class CallbackDocument(Document):
     """A callback."""
 
     callback: str
@@ -164,7 +164,7 @@ class Callbacks(Document):
     """The callbacks that fail, or were called in this process."""
 
     since: datetime | None
-    callbacks: Sequence[Callback]
+    callbacks: Sequence[CallbackDocument]
 
 
 class RefusedRequest(Document):
@@ -174,7 +174,7 @@ class RefusedRequest(Document):
     event: Annotated[NotificationRefused, Members(_REFUSED, inline=True)]
 
 
-class Refusals(Document):
+class RefusalsDocument(Document):
     """A page of refused requests."""
 
     by_reason: Annotated[Reasons, Members(inline=True)]

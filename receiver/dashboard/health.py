@@ -1,4 +1,4 @@
-"""The receiver's health: a pure rule from figures and events to findings, each with a remedy."""
+"""The receiver's health: a pure rule from numbers and events to findings, each with a remedy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypeAlias
 
 from pushkit.events.receiver import NotificationRefused
-from pushkit.webui.overview import Finding, Headline, Severity, Verdict, worst_of
+from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict, worst_of
 from receiver.dashboard.memory import MOST_KEPT, KeptRefusal
-from receiver.inbox.inspection import CallbackTrouble, InboxFigures
+from receiver.inbox.inspection import CallbackTrouble, InboxStats
 from receiver.refusals import refusal_of
 from receiver.steps import Step
 
@@ -23,21 +23,21 @@ _OURS: Final = frozenset(
 
 
 def findings(
-    figures: InboxFigures,
+    stats: InboxStats,
     troubles: Sequence[CallbackTrouble],
     refusals: Iterable[KeptRefusal] = (),  # kept by a receiver in this process
     degraded: Mapping[str, str] | None = None,  # why it fails for some senders, by part
-) -> Iterator[Finding]:
+) -> Iterator[HealthFinding]:
     """Yield what an operator should know."""
-    yield from _of_callbacks(figures, troubles)
-    yield from _of_refusals(figures, refusals)
+    yield from _of_callbacks(stats, troubles)
+    yield from _of_refusals(stats, refusals)
     for part, reason in (degraded or {}).items():
         link = "/refusals" if part == "keys" else "/callbacks"
         remedy = "The receiver's log says more."
-        yield Finding(Severity.WARNING, f"Degraded: {reason}.", remedy, link)
+        yield HealthFinding(Severity.WARNING, f"Degraded: {reason}.", remedy, link)
 
 
-class Counts(NamedTuple):
+class NotificationCounts(NamedTuple):
     """What is known of notifications, for one sentence."""
 
     accepted: int = 0  # within the last hour
@@ -50,30 +50,30 @@ class Counts(NamedTuple):
 
 
 def headline(
-    figures: InboxFigures,
+    stats: InboxStats,
     troubles: Sequence[CallbackTrouble],
     refusals: Iterable[KeptRefusal],
-    found: Iterable[Finding],
+    found: Iterable[HealthFinding],
 ) -> Headline:
     """Return the verdict of the overview."""
-    genuine, _ = _recent(figures, refusals)
+    genuine, _ = _recent(stats, refusals)
     return headline_of(
-        Counts(
-            accepted=len(figures.arrivals),
-            called_back=sum(done is not None for _, done in figures.arrivals),
+        NotificationCounts(
+            accepted=len(stats.arrivals),
+            called_back=sum(done is not None for _, done in stats.arrivals),
             failed=sum(
-                each.waiting + (each.dead if _is_recent(figures, each.last_at) else 0)
+                each.waiting + (each.dead if _is_recent(stats, each.last_at) else 0)
                 for each in troubles
             ),
-            waiting=figures.received.number + figures.in_progress.number,
+            waiting=stats.received.number + stats.in_progress.number,
             refused=len(genuine),
-            is_unclaimed=_is_unclaimed(figures),
+            is_unclaimed=_is_unclaimed(stats),
             worst=worst_of(found),
         )
     )
 
 
-def headline_of(counts: Counts) -> Headline:
+def headline_of(counts: NotificationCounts) -> Headline:
     """Return the sentence for these counts: it says only what they show."""
     fault, warned = counts.worst is Severity.FAILURE, counts.worst is Severity.WARNING
     quiet = Verdict.ATTENTION if warned else Verdict.IDLE
@@ -102,17 +102,19 @@ def headline_of(counts: Counts) -> Headline:
     return next(Headline(verdict, says) for holds, verdict, says in rows if holds)
 
 
-def _is_recent(figures: InboxFigures, at: datetime | None) -> bool:
-    return at is not None and figures.now - at < _RECENTLY
+def _is_recent(stats: InboxStats, at: datetime | None) -> bool:
+    return at is not None and stats.now - at < _RECENTLY
 
 
-def _is_unclaimed(figures: InboxFigures) -> bool:
-    return figures.due_since is not None and figures.now - figures.due_since > _OVERDUE
+def _is_unclaimed(stats: InboxStats) -> bool:
+    return stats.due_since is not None and stats.now - stats.due_since > _OVERDUE
 
 
-def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) -> Iterator[Finding]:
-    if _is_unclaimed(figures):
-        yield Finding(
+def _of_callbacks(
+    stats: InboxStats, troubles: Sequence[CallbackTrouble]
+) -> Iterator[HealthFinding]:
+    if _is_unclaimed(stats):
+        yield HealthFinding(
             Severity.FAILURE,
             "Notifications are due for their callbacks, and no receiver claims them.",
             "Check that a receiver with callbacks runs: its log and /readyz say what hangs.",
@@ -120,21 +122,21 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
         )
     if failing := sorted({each.callback for each in troubles if each.waiting}):
         named = ", ".join(failing[:3]) + (" …" if failing[3:] else "")
-        yield Finding(
+        yield HealthFinding(
             Severity.WARNING,
             f"{'A callback fails' if len(failing) == 1 else 'Callbacks fail'}: {named}.",
             "Notifications wait for a retry, by the schedule; the errors say why.",
             "/callbacks",
         )
-    if dead := figures.dead.number:
-        yield Finding(
+    if dead := stats.dead.number:
+        yield HealthFinding(
             Severity.WARNING,
             "There is a dead letter." if dead == 1 else "There are dead letters.",
             "Look at their errors; redrive them once their callback works again.",
             "/notifications?status=dead",
         )
-    if figures.unmatched.number:
-        yield Finding(
+    if stats.unmatched.number:
+        yield HealthFinding(
             Severity.NOTE,
             "Some notifications matched no callback.",
             "Register a callback for them and redrive them, or ignore them.",
@@ -145,31 +147,31 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
 _Refused: TypeAlias = list[NotificationRefused]
 
 
-def _recent(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> tuple[_Refused, _Refused]:
+def _recent(stats: InboxStats, refusals: Iterable[KeptRefusal]) -> tuple[_Refused, _Refused]:
     """Return the refusals of the last hour: of proven senders or on this side, and the others."""
     genuine, strangers = _Refused(), _Refused()
     for each in refusals:
-        if _is_recent(figures, each.event.at):
+        if _is_recent(stats, each.event.at):
             is_genuine = each.event.code in _OURS or is_of_a_sender(each.event)
             (genuine if is_genuine else strangers).append(each.event)
     return genuine, strangers
 
 
-def _of_refusals(figures: InboxFigures, refusals: Iterable[KeptRefusal]) -> Iterator[Finding]:
-    genuine, strangers = _recent(figures, refusals)
+def _of_refusals(stats: InboxStats, refusals: Iterable[KeptRefusal]) -> Iterator[HealthFinding]:
+    genuine, strangers = _recent(stats, refusals)
     by_code = defaultdict[str, _Refused](list)
     for each in genuine:
         by_code[each.code].append(each)
     for code, of_code in sorted(by_code.items(), key=lambda found: -len(found[1])):
         row = refusal_of(code)
-        yield Finding(
+        yield HealthFinding(
             Severity.FAILURE if code in _OURS else Severity.WARNING,
             f"{_requests(of_code)} refused within the last hour: {row.means}.",
             row.remedy,
             f"/refusals?code={code}",
         )
     if strangers:
-        yield Finding(
+        yield HealthFinding(
             Severity.NOTE,
             f"{_requests(strangers)} refused within the last hour, not from a proven sender.",
             "These are strangers, or a misconfigured agent: the reasons tell which.",

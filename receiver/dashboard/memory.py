@@ -57,7 +57,7 @@ class Calls:
     failures: deque[CalledBack] = field(default_factory=lambda: deque(maxlen=_FAILURES))
 
 
-class Memory:
+class RecentEvents:
     """Counts refusals and calls of callbacks, and keeps the newest ones."""
 
     def __init__(self) -> None:

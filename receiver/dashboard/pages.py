@@ -10,12 +10,19 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from pushkit.webui import api
-from pushkit.webui.asgi import PageRequest, Refused
-from pushkit.webui.overview import a_minute, buckets, percentiles, shown_body, worst_first
+from pushkit.webui.asgi import PageRefused, PageRequest
+from pushkit.webui.overview import (
+    MOST_SHOWN,
+    a_minute,
+    buckets,
+    percentiles,
+    shown_body,
+    worst_first,
+)
 from receiver.admin import InboxAdmin
 from receiver.dashboard import documents
 from receiver.dashboard.health import findings, headline, is_of_a_sender
-from receiver.dashboard.memory import Calls, Memory
+from receiver.dashboard.memory import Calls, RecentEvents
 from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
 from receiver.inbox.inspection import CallbackTrouble, InboxFilter, NotificationSummary
 from receiver.inbox.model import InboxStatus
@@ -51,7 +58,7 @@ class InboxPages:
         self,
         inbox: InboxAdmin,
         *,
-        memory: Memory | None = None,  # its events; None without a receiver in this process
+        memory: RecentEvents | None = None,  # its events; None without a receiver in this process
         # Returns why such a receiver fails for some senders, by part.
         degraded: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
@@ -59,20 +66,20 @@ class InboxPages:
         self._memory = memory
         self._degraded = degraded
 
-    async def overview(self, _request: PageRequest) -> documents.Overview:
-        """Return whether the receiver is healthy, and its main figures."""
-        figures = await self.inbox.figures()
+    async def overview(self, _request: PageRequest) -> documents.InboxOverviewDocument:
+        """Return whether the receiver is healthy, and its main numbers."""
+        stats = await self.inbox.stats(at_most=MOST_SHOWN)
         troubles = await self.inbox.callback_troubles()
         dead = await self.inbox.browse(InboxFilter(status=InboxStatus.DEAD), limit=5)
         newest = await self.inbox.browse(limit=5)
         kept = self._memory.refusals() if self._memory else []
-        found = worst_first(findings(figures, troubles, kept, self._degraded()))
-        arrivals, since, now = figures.arrivals, figures.arrivals_since, figures.now
+        found = worst_first(findings(stats, troubles, kept, self._degraded()))
+        arrivals, since, now = stats.arrivals, stats.arrivals_since, stats.now
         times = buckets(((came, done is not None) for came, done in arrivals), since, now)
-        return documents.Overview(
-            headline=headline(figures, troubles, kept, found),
+        return documents.InboxOverviewDocument(
+            headline=headline(stats, troubles, kept, found),
             findings=found,
-            figures=figures,
+            stats=stats,
             measured_since=since,
             accepted=len(arrivals),
             accepted_per_minute=a_minute(len(arrivals), since, now),
@@ -97,37 +104,39 @@ class InboxPages:
             notifications=page.items, before=page.before, is_cut=page.is_cut
         )
 
-    async def notification(self, request: PageRequest) -> documents.Notification:
+    async def notification(self, request: PageRequest) -> documents.NotificationDocument:
         """Return one notification with the steps of its verification and its callbacks."""
         report = await self.inbox.show(ID.of(request.values))
         if report is None:
-            raise Refused(404, _PURGED)
-        return documents.Notification(
+            raise PageRefused(404, _PURGED)
+        return documents.NotificationDocument(
             summary=report.notification,
             steps=steps_of_accepted(report),
             callbacks=report.callbacks,
             body=shown_body(report.body) if WITH_BODY.of(request.query) else None,
         )
 
-    async def task(self, request: PageRequest) -> documents.Task:
+    async def task(self, request: PageRequest) -> documents.TaskDocument:
         """Return the newest 200 updates of a task, by `seq`, with the gaps between them."""
         task_id = ONE_TASK.of(request.query)
         wanted = InboxFilter(task_id=task_id, sender=SENDER.of(request.query))
         page = await self.inbox.browse(wanted, limit=_OF_TASK)
-        return documents.Task(
+        return documents.TaskDocument(
             task_id=task_id, lines=_lines(page.items), is_cut=page.before is not None
         )
 
-    async def queues(self, request: PageRequest) -> documents.Queues:
+    async def queues(self, request: PageRequest) -> documents.InboxQueuesDocument:
         """Return the queues that a process leases, or in which notifications wait for one."""
         limit = api.LIMIT.of(request.query)
         page = await self.inbox.queues(after=AFTER.of(request.query), limit=limit + 1)
         shown = [replace(each, id=quote(each.id, safe="")) for each in page[:limit]]
-        return documents.Queues(queues=shown, after=shown[-1].id if len(page) > limit else None)
+        return documents.InboxQueuesDocument(
+            queues=shown, after=shown[-1].id if len(page) > limit else None
+        )
 
-    async def mailboxes(self, _request: PageRequest) -> documents.Mailboxes:
+    async def mailboxes(self, _request: PageRequest) -> documents.MailboxesDocument:
         """Return how much waits in each mailbox, and its dead letters."""
-        return documents.Mailboxes(mailboxes=await self.inbox.mailboxes())
+        return documents.MailboxesDocument(mailboxes=await self.inbox.mailboxes())
 
     async def callbacks(self, _request: PageRequest) -> documents.Callbacks:
         """Return the callbacks: their failures, and their last calls."""
@@ -138,7 +147,7 @@ class InboxPages:
         return documents.Callbacks(
             since=self._memory.since if self._memory else None,
             callbacks=[
-                documents.Callback(
+                documents.CallbackDocument(
                     callback=name,
                     troubles=by_name.get(name, []),
                     calls=_calls(calls[name]) if name in calls else None,
@@ -147,13 +156,13 @@ class InboxPages:
             ],
         )
 
-    async def refusals(self, request: PageRequest) -> documents.Refusals:
+    async def refusals(self, request: PageRequest) -> documents.RefusalsDocument:
         """Return the refused requests by reason, each reason with its remedy."""
         before, limit = BEFORE.of(request.query), api.LIMIT.of(request.query)
         kept = self._memory.refusals(CODE.of(request.query)) if self._memory else []
         older = [each for each in kept if before is None or each.number < before]
         page = older[:limit]
-        return documents.Refusals(
+        return documents.RefusalsDocument(
             by_reason=self._reasons(),
             refusals=[documents.RefusedRequest(kept=each, event=each.event) for each in page],
             before=str(page[-1].number) if len(older) > limit else None,
@@ -164,7 +173,7 @@ class InboxPages:
         number = ID.of(request.values)
         found = self._memory.find(number) if self._memory else None
         if found is None:
-            raise Refused(404, _FORGOTTEN)
+            raise PageRefused(404, _FORGOTTEN)
         return documents.RefusalReport(
             request=documents.RefusedRequest(kept=found, event=found.event),
             refusal=refusal_of(found.event.code),
@@ -200,13 +209,13 @@ def _calls(found: Calls) -> documents.CallsOfCallback:
     )
 
 
-def _lines(found: Sequence[NotificationSummary]) -> list[documents.Gap | documents.Update]:
+def _lines(found: Sequence[NotificationSummary]) -> list[documents.GapDocument | documents.Update]:
     """Return the notifications of each sender and config by `seq`, with gaps as separate lines."""
     came: dict[tuple[str, str], set[int]] = defaultdict(set)
     for each in found:
         if each.seq is not None:
             came[each.sender, each.config_id or ""].add(each.seq)
-    lines: list[documents.Gap | documents.Update] = []
+    lines: list[documents.GapDocument | documents.Update] = []
     for each in sorted(found, key=lambda n: (n.sender, n.config_id or "", n.seq or 0, n.id)):
         if each.missing and each.seq is not None:
             first, last = each.seq - each.missing, each.seq - 1
@@ -215,6 +224,8 @@ def _lines(found: Sequence[NotificationSummary]) -> list[documents.Gap | documen
             )
             for begin, end in zip([first - 1, *numbers], [*numbers, last + 1], strict=True):
                 if end - begin > 1:
-                    lines.append(documents.Gap(sender=each.sender, first=begin + 1, last=end - 1))
+                    lines.append(
+                        documents.GapDocument(sender=each.sender, first=begin + 1, last=end - 1)
+                    )
         lines.append(documents.Update(summary=each))
     return lines

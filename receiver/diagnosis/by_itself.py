@@ -71,7 +71,7 @@ class Expected:
     tolerance: timedelta = TOLERANCE
 
 
-class Verification(NamedTuple):
+class CheckedRequest(NamedTuple):
     """The results of a request by itself."""
 
     results: list[CheckResult]  # of every step, more than one where each scheme has its own
@@ -84,7 +84,7 @@ class Verification(NamedTuple):
         return [one for one in self.results if one.result in wrong]
 
 
-def verify_by_itself(request: WebhookRequest, expected: Expected) -> Verification:
+def verify_by_itself(request: WebhookRequest, expected: Expected) -> CheckedRequest:
     """Verify a request as a receiver would, by each scheme, and then the steps that it did not.
 
     Raises:
@@ -105,7 +105,7 @@ def verify_by_itself(request: WebhookRequest, expected: Expected) -> Verificatio
                 rows.append(results[place]._replace(found=f"{scheme}: {results[place].found}"))
             elif scheme is names[0]:
                 rows.append(results[place])
-    return Verification(list(_as_one(rows)), proven)
+    return CheckedRequest(list(_as_one(rows)), proven)
 
 
 def _as_one(rows: Sequence[CheckResult]) -> Iterator[CheckResult]:

@@ -24,8 +24,8 @@ from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from pushkit.signing.notification_jwt import body_sha256
 from pushkit.signing.scheme import Scheme
 from receiver.diagnosis.agent import SigningAgent
-from receiver.diagnosis.report import Outcome
-from receiver.diagnosis.sink import Connection, sinking
+from receiver.diagnosis.report import CheckOutcome
+from receiver.diagnosis.sink import VisitConnection, sinking
 from receiver.diagnosis.subject import Answer, ReceiverUnderTest
 from receiver.diagnosis.trial import Check, Trial, accepted, described, examine
 
@@ -218,7 +218,7 @@ async def _key_from_message(trial: Trial) -> list[str]:
     posing = replace(forger, kid=trial.agent.key.kid)
     keys: JsonObject = {"keys": [jwk, public_jwk(posing)]}
 
-    async def answers_keys(connection: Connection) -> None:
+    async def answers_keys(connection: VisitConnection) -> None:
         body = json.dumps(keys).encode()
         await connection.answer("200 OK", "Content-Type: application/json", body=body)
 
@@ -354,10 +354,10 @@ async def check_receiver(
     findings = [
         Finding(check=result.check, promise=result.promise, detail=detail)
         for result in found
-        if result.outcome is Outcome.FAILED
+        if result.outcome is CheckOutcome.FAILED
         for detail in result.details
     ]
-    if left := [result.check for result in found if result.outcome is Outcome.NOT_RUN]:
+    if left := [result.check for result in found if result.outcome is CheckOutcome.NOT_RUN]:
         findings[-1] = replace(
             findings[-1], detail=f"{findings[-1].detail}; not run: {', '.join(left)}"
         )

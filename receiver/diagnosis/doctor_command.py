@@ -27,7 +27,14 @@ from receiver.diagnosis.agent import SigningAgent
 from receiver.diagnosis.bodies import body_checks
 from receiver.diagnosis.by_itself import Expected
 from receiver.diagnosis.checks import CHECKS
-from receiver.diagnosis.report import WRITTEN_AS, Examined, Outcome, is_report, lines_of, summary
+from receiver.diagnosis.report import (
+    WRITTEN_AS,
+    CheckOutcome,
+    Examined,
+    is_report,
+    lines_of,
+    summary,
+)
 from receiver.diagnosis.sender import (
     ARRIVAL_SECONDS,
     SCENARIOS,
@@ -197,7 +204,7 @@ def doctor(
     if not is_shown:
         out.write(f"{WRITTEN_AS[written_as](subject, found)}\n".encode(), _REPORT)
     click.echo(summary(found), err=written_as != "text" and out.path is None)
-    if any(result.outcome is Outcome.FAILED for result in found):
+    if any(result.outcome is CheckOutcome.FAILED for result in found):
         sys.exit(1)
 
 

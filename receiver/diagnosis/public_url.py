@@ -25,13 +25,13 @@ from pushkit.errors import (
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.net.addresses import address_is_public, host_is_loopback
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of, masked_url
 from receiver.diagnosis.agent import SigningAgent
-from receiver.diagnosis.report import Checked, Link
+from receiver.diagnosis.report import Checked, LinkResult
 from receiver.diagnosis.subject import code_in
 from receiver.diagnosis.words import in_words, unstated
 from receiver.refusals import refusal_of, results_over_http
@@ -74,7 +74,7 @@ _BROKEN: Final[Mapping[type[TransportError], tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class TrialRequest:
     """The request to post."""
 
     url: str  # the webhook as agents have it
@@ -86,7 +86,7 @@ class Probe:
     connections: ConnectionOptions = field(default_factory=ConnectionOptions)
 
 
-async def check_public_url(probe: Probe) -> list[Checked]:
+async def check_public_url(probe: TrialRequest) -> list[Checked]:
     """Post through the public URL; return the links, and the steps of the receiver behind them.
 
     Raises:
@@ -103,16 +103,16 @@ async def check_public_url(probe: Probe) -> list[Checked]:
     if audience.result is Result.REFUSED:
         steps = [audience if one.step is Step.AUDIENCE else one for one in steps]
     names = dict.fromkeys((*_LINKS, *links))
-    return [*(links.get(name) or Link(name, Result.NOT_REACHED) for name in names), *steps]
+    return [*(links.get(name) or LinkResult(name, Result.NOT_REACHED) for name in names), *steps]
 
 
 async def _walk(
-    client: Transport, probe: Probe, links: dict[str, Link]
+    client: Transport, probe: TrialRequest, links: dict[str, LinkResult]
 ) -> list[CheckResult] | None:
     """Find the links behind DNS; return the steps, if the receiver answers."""
 
     def put(name: str, result: Result, says: str) -> None:
-        links[name] = Link(name, result, says)
+        links[name] = LinkResult(name, result, says)
 
     try:
         answer = await _post(client, probe, by_header=False)
@@ -152,32 +152,32 @@ async def _walk(
 # --- the way to the receiver --------------------------------------------------------------------
 
 
-def _scheme(probe: Probe) -> Link:
+def _scheme(probe: TrialRequest) -> LinkResult:
     url, own = Url.parse(probe.url), Url.parse(probe.own_url)
     if url.scheme != own.scheme:
         says = f"agents post by {url.scheme}, expected {own.scheme}, as `url` of the configuration"
-        return Link("scheme", Result.REFUSED, says)
+        return LinkResult("scheme", Result.REFUSED, says)
     if url.scheme == "http" and not host_is_loopback(url.host):
-        return Link("scheme", Result.REFUSED, "agents post to https only: use a certificate")
-    return Link("scheme", Result.PASSED, url.scheme)
+        return LinkResult("scheme", Result.REFUSED, "agents post to https only: use a certificate")
+    return LinkResult("scheme", Result.PASSED, url.scheme)
 
 
-async def _dns(url: Url) -> Link:
+async def _dns(url: Url) -> LinkResult:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
     except OSError as exc:
         says = f"{url.host} has no address: {exc.strerror}"
-        return Link("dns", Result.REFUSED, says)
+        return LinkResult("dns", Result.REFUSED, says)
     addresses = list(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
     private = [address for address in addresses if not address_is_public(address)]
     says = f"{url.host} is {', '.join(addresses)}"
     if private:
         says += f"; {private[0]} is not public: agents that do not allow it will refuse to post"
-    return Link("dns", Result.PASSED, says)
+    return LinkResult("dns", Result.PASSED, says)
 
 
-async def _post(client: Transport, probe: Probe, *, by_header: bool) -> Answer:
+async def _post(client: Transport, probe: TrialRequest, *, by_header: bool) -> HttpAnswer:
     agent = SigningAgent(
         webhook_url=probe.url,
         issuer=probe.sender.issuer or _ANY_ISSUER,
@@ -206,7 +206,7 @@ async def _post(client: Transport, probe: Probe, *, by_header: bool) -> Answer:
 # --- the answer ---------------------------------------------------------------------------------
 
 
-def _steps(probe: Probe, answer: Answer, code: str) -> list[CheckResult]:
+def _steps(probe: TrialRequest, answer: HttpAnswer, code: str) -> list[CheckResult]:
     """Return the steps of the receiver, as far as the code of its answer says them."""
     sender, results, audience = probe.sender, results_over_http(code), _static_audience(probe)
     known: dict[Step, CheckResult] = {}
@@ -257,7 +257,7 @@ def _how_to_see(sender: TrustedSender) -> str:
     return f"this check signs by {Scheme.JWT} alone, and this sender needs more"
 
 
-def _not_ours(answer: Answer) -> str:
+def _not_ours(answer: HttpAnswer) -> str:
     said = f"answered {answer.status}, but not by this receiver"
     if 300 <= answer.status < 400:
         to = answer.headers.all("Location")
@@ -270,7 +270,7 @@ def _not_ours(answer: Answer) -> str:
     return f"{said}: the proxy answers itself, or routes this path to another server"
 
 
-def _clock_by_date(answer: Answer) -> CheckResult:
+def _clock_by_date(answer: HttpAnswer) -> CheckResult:
     """Compare the answer's `Date` (RFC 9110 §6.6.1) with the clock of this machine."""
     values = answer.headers.all("Date")
     try:
@@ -284,7 +284,7 @@ def _clock_by_date(answer: Answer) -> CheckResult:
     return CheckResult(Step.TIME, Result.NOT_CHECKED, says)
 
 
-def _static_audience(probe: Probe) -> CheckResult:
+def _static_audience(probe: TrialRequest) -> CheckResult:
     """Compare the audience that agents will sign with those that the configuration expects."""
     sender = probe.sender
     if not (sender.profile is SenderProfile.STANDARD and sender.has_keys):
@@ -297,7 +297,7 @@ def _static_audience(probe: Probe) -> CheckResult:
     return CheckResult(Step.AUDIENCE, Result.REFUSED, f"{says} of sender {sender.name}")
 
 
-def _code(answer: Answer) -> str | None:
+def _code(answer: HttpAnswer) -> str | None:
     """Return the code of a refusal of this receiver; None if the answer is not one."""
     media_type = ",".join(answer.headers.all("Content-Type")).partition(";")[0].strip().lower()
     return code_in(answer.body) if media_type == "application/problem+json" else None

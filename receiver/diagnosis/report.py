@@ -23,7 +23,7 @@ from receiver.refusals import REFUSALS
 from receiver.steps import CheckResult, Result
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """The outcome of one check."""
 
     PASSED = "passed"
@@ -40,23 +40,26 @@ class Examined:
 
     check: str
     promise: str  # what should hold; if it passed, what was seen to
-    outcome: Outcome
+    outcome: CheckOutcome
     # What was found, or why nothing could be observed; never a token or a signature.
     details: tuple[str, ...] = ()
 
 
 _MARKS = {
-    Outcome.PASSED: ("✓", "green"),
-    Outcome.FAILED: ("✗", "red"),
-    Outcome.UNSEEN: ("·", "yellow"),
-    Outcome.NOT_RUN: ("·", "yellow"),
+    CheckOutcome.PASSED: ("✓", "green"),
+    CheckOutcome.FAILED: ("✗", "red"),
+    CheckOutcome.UNSEEN: ("·", "yellow"),
+    CheckOutcome.NOT_RUN: ("·", "yellow"),
 }
 
 _AS_TEXT = re.compile(
     rf"(?:\x1b\[\d+m)?(?:{'|'.join({mark for mark, _ in _MARKS.values()})})".encode()
 )
 
-_OF_STEPS = {Result.PASSED: _MARKS[Outcome.PASSED], Result.REFUSED: _MARKS[Outcome.FAILED]}
+_OF_STEPS = {
+    Result.PASSED: _MARKS[CheckOutcome.PASSED],
+    Result.REFUSED: _MARKS[CheckOutcome.FAILED],
+}
 _PREFIXES = {
     Result.NOT_CHECKED: "not checked",
     Result.WOULD_PASS: "would pass",
@@ -65,7 +68,7 @@ _PREFIXES = {
 }
 
 
-class Link(NamedTuple):
+class LinkResult(NamedTuple):
     """A link on the way to a receiver, with its result, as `CheckResult` has that of a step."""
 
     name: str
@@ -73,7 +76,7 @@ class Link(NamedTuple):
     found: str = ""  # what was found, and what to do
 
 
-Checked: TypeAlias = CheckResult | Link
+Checked: TypeAlias = CheckResult | LinkResult
 
 
 def said_of(result: Checked) -> str:
@@ -123,7 +126,11 @@ def lines_of(result: Examined) -> Iterator[str]:
 def summary(results: Sequence[Examined]) -> str:
     """Return the last line: how many checks have each outcome."""
     counts = Counter(result.outcome for result in results)
-    shown = [outcome for outcome in Outcome if counts[outcome] or outcome is not Outcome.NOT_RUN]
+    shown = [
+        outcome
+        for outcome in CheckOutcome
+        if counts[outcome] or outcome is not CheckOutcome.NOT_RUN
+    ]
     return ", ".join(f"{counts[outcome]} {outcome.value.replace('_', ' ')}" for outcome in shown)
 
 
@@ -145,15 +152,15 @@ def as_junit(subject: str, results: Sequence[Examined]) -> str:
         "testsuite",
         name=f"pushkit doctor {in_a_line(subject)}",
         tests=str(len(results)),
-        failures=str(counts[Outcome.FAILED]),
+        failures=str(counts[CheckOutcome.FAILED]),
         errors="0",
-        skipped=str(counts[Outcome.UNSEEN] + counts[Outcome.NOT_RUN]),
+        skipped=str(counts[CheckOutcome.UNSEEN] + counts[CheckOutcome.NOT_RUN]),
     )
     for result in results:
         case = ElementTree.SubElement(suite, "testcase", name=result.check)
         case.set("classname", "pushkit.doctor")
-        if result.outcome is not Outcome.PASSED:
-            kind = "failure" if result.outcome is Outcome.FAILED else "skipped"
+        if result.outcome is not CheckOutcome.PASSED:
+            kind = "failure" if result.outcome is CheckOutcome.FAILED else "skipped"
             said = in_a_line("; ".join(result.details))
             ElementTree.SubElement(case, kind, message=said).text = result.promise
     ElementTree.indent(suite)

@@ -21,8 +21,8 @@ from pushkit.errors import ConfigError, InboundError
 from pushkit.signing.notification_jwt import find_jwt
 from pushkit.url import host_and_port
 from receiver.diagnosis.by_itself import Expected, verify_by_itself
-from receiver.diagnosis.report import Examined, Outcome
-from receiver.diagnosis.sink import Connection, Script, Sink, Visit, sinking
+from receiver.diagnosis.report import CheckOutcome, Examined
+from receiver.diagnosis.sink import Script, Sink, Visit, VisitConnection, sinking
 
 # How long to wait at least for the first requests: the sender may have to be started first.
 ARRIVAL_SECONDS: Final = 60
@@ -40,8 +40,8 @@ _MOST_TAKEN: Final = 16 * 1024 * 1024
 _BODY: Final = b"OK"
 _UNSENT: Final = "an agent may take configs and have no sender: /readyz of a pushkit agent says so"
 
-Judgement = tuple[Outcome, tuple[str, ...]]
-_Judge = Callable[[Sequence[Visit], float], Judgement]
+Conclusion = tuple[CheckOutcome, tuple[str, ...]]
+_Conclude = Callable[[Sequence[Visit], float], Conclusion]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Scenario:
     script: Script  # what the webhook does
     # Returns the outcome, from the visits (at least one), and from the seconds that they were
     # watched since the first.
-    judge: _Judge
+    conclude: _Conclude
 
 
 # --- what the webhook does ------------------------------------------------------------------------
 
 
-async def accepts(connection: Connection) -> None:
+async def accepts(connection: VisitConnection) -> None:
     """Answer 200."""
     await connection.answer("200 OK", body=_BODY)
 
@@ -67,7 +67,7 @@ def _answers(status: str, *fields: str) -> Script:
     return lambda connection: connection.answer(status, *fields)
 
 
-async def _babbles(connection: Connection) -> None:
+async def _babbles(connection: VisitConnection) -> None:
     await connection.send(b"this is not HTTP\r\n\r\n")
 
 
@@ -76,12 +76,12 @@ def _first(script: Script) -> Script:
     return lambda connection: (script if connection.number == 1 else accepts)(connection)
 
 
-async def _drips(connection: Connection) -> None:
+async def _drips(connection: VisitConnection) -> None:
     await connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
     await connection.drip(0.5)
 
 
-async def _floods(connection: Connection) -> None:
+async def _floods(connection: VisitConnection) -> None:
     await connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
     await connection.flood(2 * _MOST_TAKEN)
 
@@ -89,19 +89,19 @@ async def _floods(connection: Connection) -> None:
 # --- how the sender must react --------------------------------------------------------------------
 
 
-def _passed_unless(*faults: str) -> Judgement:
+def _passed_unless(*faults: str) -> Conclusion:
     found = tuple(fault for fault in faults if fault)
-    return (Outcome.FAILED if found else Outcome.PASSED), found
+    return (CheckOutcome.FAILED if found else CheckOutcome.PASSED), found
 
 
-def _once(visits: Sequence[Visit], _watched: float) -> Judgement:
+def _once(visits: Sequence[Visit], _watched: float) -> Conclusion:
     return _passed_unless(_repeated(visits), _unsigned(visits[0]))
 
 
-def _again(visits: Sequence[Visit], watched: float) -> Judgement:
+def _again(visits: Sequence[Visit], watched: float) -> Conclusion:
     """Check that the sender retries: the same bytes and id, after a pause."""
     if len(visits) == 1:
-        return Outcome.UNSEEN, (f"no retry within {watched:.0f} s: raise --patience",)
+        return CheckOutcome.UNSEEN, (f"no retry within {watched:.0f} s: raise --patience",)
     first, second = visits[:2]
     apart = second.at - first.at
     return _passed_unless(
@@ -114,9 +114,9 @@ def _again(visits: Sequence[Visit], watched: float) -> Judgement:
     )
 
 
-def _waits(visits: Sequence[Visit], watched: float) -> Judgement:
+def _waits(visits: Sequence[Visit], watched: float) -> Conclusion:
     if len(visits) == 1 and watched < _RETRY_AFTER + _EARLY:
-        return Outcome.UNSEEN, (f"watched for {watched:.0f} s only: raise --patience",)
+        return CheckOutcome.UNSEEN, (f"watched for {watched:.0f} s only: raise --patience",)
     early = [visit for visit in visits[1:] if visit.at - visits[0].at < _RETRY_AFTER - _EARLY]
     apart = early[0].at - visits[0].at if early else 0
     return _passed_unless(
@@ -124,30 +124,30 @@ def _waits(visits: Sequence[Visit], watched: float) -> Judgement:
     )
 
 
-def _never_again(visits: Sequence[Visit], _watched: float) -> Judgement:
+def _never_again(visits: Sequence[Visit], _watched: float) -> Conclusion:
     more = len(visits) - 1
     return _passed_unless(f"{more} more requests after the 410, expected none" if more else "")
 
 
-def _stays(visits: Sequence[Visit], _watched: float) -> Judgement:
+def _stays(visits: Sequence[Visit], _watched: float) -> Conclusion:
     landed = [visit for visit in visits if visit.request.target.startswith(LANDED)]
     return _passed_unless("it followed the redirect" if landed else "")
 
 
-def _gives_up(visits: Sequence[Visit], watched: float) -> Judgement:
+def _gives_up(visits: Sequence[Visit], watched: float) -> Conclusion:
     stayed = visits[0].stayed
     if stayed is None and watched < _LONGEST_WAIT:
-        return Outcome.UNSEEN, (f"it still waits after {watched:.0f} s: raise --patience",)
+        return CheckOutcome.UNSEEN, (f"it still waits after {watched:.0f} s: raise --patience",)
     if stayed is None or stayed > _LONGEST_WAIT:
         return _passed_unless(f"it waited for longer than {_LONGEST_WAIT:.0f} s")
     return _passed_unless()
 
 
-def _lets_go(visits: Sequence[Visit], watched: float) -> Judgement:
+def _lets_go(visits: Sequence[Visit], watched: float) -> Conclusion:
     """Check that the sender closes the connection soon, and counts the 2xx as an acceptance."""
-    judged, details = _gives_up(visits, watched)
-    if judged is not Outcome.PASSED:
-        return judged, details
+    outcome, details = _gives_up(visits, watched)
+    if outcome is not CheckOutcome.PASSED:
+        return outcome, details
     taken = visits[0].taken
     return _passed_unless(
         _repeated(visits),
@@ -201,7 +201,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "reset": Scenario(
         "After a connection was reset, the same bytes are sent again.",
-        _first(Connection.reset),
+        _first(VisitConnection.reset),
         _again,
     ),
     "no_http": Scenario(
@@ -210,7 +210,9 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         _again,
     ),
     "slow": Scenario(
-        "An attempt that gets no answer ends within about 30 s.", _first(Connection.left), _gives_up
+        "An attempt that gets no answer ends within about 30 s.",
+        _first(VisitConnection.left),
+        _gives_up,
     ),
     "dripped_body": Scenario(
         "After a 2xx whose body is slow, the connection is closed, and nothing is sent again.",
@@ -276,25 +278,25 @@ async def examine_sender(
         await asyncio.sleep(patience.total_seconds())
         held = await expected() if expected else None
         for name, url in urls.items():
-            result = _judged(name, sink, driven=driven)
+            result = _concluded(name, sink, driven=driven)
             visits = sink.visits.get(f"/{name}", ())
             base = url.removesuffix(f"/{name}")
             if held and (wrong := fault(visits, held, url=base, opened=opened)):
                 details = (*result.details, wrong)
-                result = replace(result, outcome=Outcome.FAILED, details=details)
+                result = replace(result, outcome=CheckOutcome.FAILED, details=details)
             yield result
 
 
-def _judged(name: str, sink: Sink, *, driven: bool) -> Examined:
+def _concluded(name: str, sink: Sink, *, driven: bool) -> Examined:
     scenario = SCENARIOS[name]
     visits = [*sink.visits.get(f"/{name}", ())]
     if name == "redirect":
         visits += sink.visits.get(LANDED, ())
     if not visits:
-        outcome = Outcome.FAILED if driven else Outcome.UNSEEN
+        outcome = CheckOutcome.FAILED if driven else CheckOutcome.UNSEEN
         details: tuple[str, ...] = (f"no request arrived within {sink.elapsed():.0f} s", _UNSENT)
     else:
-        outcome, details = scenario.judge(visits, sink.elapsed() - visits[0].at)
+        outcome, details = scenario.conclude(visits, sink.elapsed() - visits[0].at)
     return Examined(check=name, promise=scenario.promise, outcome=outcome, details=details)
 
 

@@ -33,7 +33,7 @@ class Visit:
     taken: int = 0  # bytes of the answer's body that were sent, if the script counts them
 
 
-class Connection:
+class VisitConnection:
     """The connection of a visit, for its script."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Connection:
 
 
 # Answers a visit.
-Script = Callable[[Connection], Awaitable[None]]
+Script = Callable[[VisitConnection], Awaitable[None]]
 
 
 class Sink:
@@ -131,7 +131,7 @@ class Sink:
             self.visits[path].append(visit)
             self.came.set()
             began = self._loop.time()
-            connection = Connection(visit, len(self.visits[path]), reader, writer)
+            connection = VisitConnection(visit, len(self.visits[path]), reader, writer)
             try:
                 if script := self._scripts.get(path):
                     await script(connection)

@@ -25,7 +25,7 @@ from datetime import timedelta
 from pushkit.errors import ConfigError
 from pushkit.signing.scheme import Scheme
 from receiver.diagnosis.agent import Draft, SigningAgent
-from receiver.diagnosis.report import Examined, Outcome
+from receiver.diagnosis.report import CheckOutcome, Examined
 from receiver.diagnosis.subject import Answer, ReceiverUnderTest
 
 _PAUSE = 0.02
@@ -183,24 +183,24 @@ async def examine(
     for name in checks:
         if not only or name in only:
             result = await _examined(name, checks[name], trial(), accepts=accepts)
-            accepts = accepts and (name != "genuine" or result.outcome is not Outcome.FAILED)
+            accepts = accepts and (name != "genuine" or result.outcome is not CheckOutcome.FAILED)
             yield result
 
 
 async def _examined(name: str, check: Check, trial: Trial, *, accepts: bool) -> Examined:
     subject = trial.subject
-    result = Examined(check=name, promise=check.promise, outcome=Outcome.PASSED)
+    result = Examined(check=name, promise=check.promise, outcome=CheckOutcome.PASSED)
     if not accepts:
-        return replace(result, outcome=Outcome.NOT_RUN, details=(_NOT_RUN,))
+        return replace(result, outcome=CheckOutcome.NOT_RUN, details=(_NOT_RUN,))
     if why := check.unseen(subject, trial.agent):
-        return replace(result, outcome=Outcome.UNSEEN, details=(why,))
+        return replace(result, outcome=CheckOutcome.UNSEEN, details=(why,))
     if faults := await check.run(trial):
-        return replace(result, outcome=Outcome.FAILED, details=tuple(faults))
+        return replace(result, outcome=CheckOutcome.FAILED, details=tuple(faults))
     if subject.shows_callbacks or check.over_http is None:
         return result
     if not check.over_http:
         details = (f"the answers are right; {_NOT_SEEN}",)
-        return replace(result, outcome=Outcome.UNSEEN, details=details)
+        return replace(result, outcome=CheckOutcome.UNSEEN, details=details)
     return replace(result, promise=check.over_http, details=(_NOT_SEEN,))
 
 

@@ -11,7 +11,7 @@ from pushkit.storage.script import Script, count
 from receiver.inbox.store import UNFINISHED
 
 
-class BacklogFullError(InboundError, code="backlog_full", status=429):
+class SenderBacklogFullError(InboundError, code="backlog_full", status=429):
     """Too many notifications of this sender are unfinished; it should retry later."""
 
 
@@ -46,12 +46,12 @@ class Capacity:
         """Count one more notification of a sender, after `count`.
 
         Raises:
-            BacklogFullError: The sender has no capacity left.
+            SenderBacklogFullError: The sender has no capacity left.
             InboxFullError: The inbox has none left.
         """
         left = self._left
         if left[sender] <= 0:
-            raise BacklogFullError(
+            raise SenderBacklogFullError(
                 f"{self._of_sender.limit - left[sender]} notifications of sender {sender!r}"
                 f" are unfinished, at most {self._of_sender.limit} may be: see `{self._command}`"
             )

@@ -7,13 +7,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pushkit.a2a import WireVersion
 from pushkit.arguments import read_member
 from pushkit.queue.leases import reschedule
+from pushkit.queue.listing import ListedQueue, list_queues
 from pushkit.record import field, record
 from pushkit.storage.paging import (
+    MOST_COUNTED,
     AtMost,
     Page,
     Search,
@@ -25,10 +27,10 @@ from pushkit.storage.paging import (
     rows_after,
 )
 from pushkit.storage.script import (
+    Row,
     Script,
     SqlValue,
     Statement,
-    count,
     from_micros,
     moment_or_none,
     run_for_ids,
@@ -37,6 +39,9 @@ from pushkit.storage.script import (
 from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox.queues import INBOX, task_of
 from receiver.inbox.store import IS_IN_PROGRESS, STATUS, UNFINISHED
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.metrics import Gauges
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -107,18 +112,8 @@ class SenderStats:
     unmatched: int  # how many no callback wanted
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class InboxStats:
-    """Counts of the notifications in the inbox."""
-
-    statuses: dict[InboxStatus, int]  # how many notifications have each status
-    # When the oldest unfinished one was accepted; None if there is none.
-    oldest_unfinished_at: datetime | None
-    senders: tuple[SenderStats, ...]  # by name; a sender whose counts are all zero is left out
-
-
 @record(frozen=True, slots=True)
-class Gap:
+class InboxGap:
     """Updates of a sender that are not in the inbox."""
 
     task_id: str
@@ -128,29 +123,29 @@ class Gap:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Backlog:
-    """Counts of the notifications that are not done."""
-
-    statuses: dict[str, int]  # how many notifications are received, in progress and dead
-    oldest: timedelta  # the age of the oldest unfinished one; zero if there is none
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class InboxFigures:
-    """The inbox at one moment; the numbers count notifications."""
+class InboxStats:
+    """The inbox in numbers, each counted up to a bound: whether notifications are called back."""
 
     now: datetime
     received: AtMost  # waiting for their callbacks
     in_progress: AtMost
+    done: AtMost
     dead: AtMost
     unmatched: AtMost  # that no callback wanted
     incomplete: AtMost  # that arrived late, or after a gap
-    oldest_unfinished_at: datetime | None  # when the oldest of the first 10,000 was accepted
+    # When the oldest of so many unfinished ones was accepted; None if there is none.
+    oldest_unfinished_at: datetime | None
     # Since when the oldest one that is due waits for a claim; None if nothing is due.
     due_since: datetime | None
+    senders: tuple[SenderStats, ...]  # by name; a sender whose counts are all zero is left out
     # When recent ones were accepted, and when every callback had had them; newest first.
     arrivals: tuple[tuple[datetime, datetime | None], ...]
     arrivals_since: datetime  # the moment after which `arrivals` has all that were accepted
+
+    @property
+    def statuses(self) -> dict[InboxStatus, int]:
+        """How many notifications have each status."""
+        return {status: getattr(self, status.value).number for status in InboxStatus}
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -166,18 +161,11 @@ class CallbackTrouble:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class InboxQueue:
-    """A queue of notifications that a process leases, or that is due, now or later."""
+class InboxQueue(ListedQueue):
+    """A queue of notifications; its id is sender and task, or a delivery id without a task."""
 
     sender: str
     task_id: str | None
-    worker: str | None  # the process that leases it; None if none does
-    leased_at: datetime | None  # since when
-    lease_until: datetime | None
-    epoch: int  # grows whenever a lease begins or ends
-    due_at: datetime | None  # when notifications are due that no process has
-    waiting: AtMost  # its unfinished notifications
-    id: str  # sender and task, or the delivery id of a notification without a task
 
 
 _SUMMARY = (
@@ -196,14 +184,10 @@ _IN_PROGRESS = (  # from the leased queues, however many notifications wait
     "pushkit_inbox_queues q JOIN pushkit_inbox i ON i.queue_id = q.id AND i.state = 'pending'"
     " AND i.waits = 0 AND i.place <= q.sending_to WHERE q.lease_worker IS NOT NULL"
 )
-_NOT_DONE = (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS, InboxStatus.DEAD)
 _FILTERED = "id, sender, task_id, state, waits, queue_id, place, unmatched"
 _REDRIVABLE = "(state = 'dead' OR unmatched = 1)"
-# In the figures of an overview, which are read from a bounded number of rows.
 _MOST_ARRIVALS: Final = 2000
-_MOST_READ: Final = 10_000  # from an index alone
 _MOST_ROWS: Final = 250
-_MOST_WAITING: Final = 1000  # that are counted of a queue
 
 
 def find(wanted: InboxFilter, *, after: int, limit: int) -> Script[list[NotificationSummary]]:
@@ -269,28 +253,14 @@ def redrive(ids: Sequence[int], now: datetime) -> Script[list[int]]:
 
 def queues(*, after: str | None, limit: int) -> Script[list[InboxQueue]]:
     """Return a page of queues that are leased or due, now or later, by id."""
-    rows = yield Statement(
-        "SELECT q.id, q.owner AS sender, q.lease_worker AS worker, q.leased_at, q.lease_until,"
-        " q.epoch, q.due_at, (SELECT COUNT(*) FROM (SELECT 1 FROM pushkit_inbox i"
-        f" WHERE i.queue_id = q.id AND i.{UNFINISHED} LIMIT {_MOST_WAITING + 1}) w) AS waiting"
-        " FROM pushkit_inbox_queues q WHERE q.id IN (SELECT id FROM ("
-        "SELECT id FROM pushkit_inbox_queues WHERE lease_worker IS NOT NULL UNION ALL"
-        " SELECT id FROM pushkit_inbox_queues WHERE due_at IS NOT NULL AND lease_worker IS NULL) b"
-        " WHERE id || '' > $1 ORDER BY id || '' LIMIT CAST($2 AS BIGINT)) ORDER BY q.id",
-        (after or "", limit),
-    )
-    return [
-        read_record(
-            InboxQueue,
-            row,
-            task_id=task_of(row["id"]),
-            waiting=AtMost(min(row["waiting"], _MOST_WAITING), more=row["waiting"] > _MOST_WAITING),
-        )
-        for row in rows
-    ]
+
+    def read(row: Row, waiting: AtMost) -> InboxQueue:
+        return read_record(InboxQueue, row, task_id=task_of(row["id"]), waiting=waiting)
+
+    return list_queues(INBOX, read, "q.owner AS sender", after=after, limit=limit)
 
 
-def gaps(sender: str, task_id: str | None) -> Script[list[Gap]]:
+def gaps(sender: str, task_id: str | None) -> Script[list[InboxGap]]:
     """Return what a sender's inbox lacks, by the numbers that did arrive, of a task or of all."""
     rows = yield Statement(
         "SELECT task_id, COALESCE(config_id, '') AS config_id, seq - missing AS first,"
@@ -303,79 +273,31 @@ def gaps(sender: str, task_id: str | None) -> Script[list[Gap]]:
         " WHERE sender = $1 AND task_id = COALESCE($2, task_id) ORDER BY 1, 2, 3",
         (sender, task_id),
     )
-    return [Gap(row["task_id"], row["config_id"], row["first"], row["last"]) for row in rows]
+    return [InboxGap(row["task_id"], row["config_id"], row["first"], row["last"]) for row in rows]
 
 
-def backlog(now: datetime) -> Script[Backlog]:
-    """Count what is not done, from partial indexes alone."""
-    statuses, since = yield from _counts(*_NOT_DONE)
-    age = timedelta(0) if since is None else max(now - since, timedelta(0))
-    return Backlog(statuses={str(each): found for each, found in statuses.items()}, oldest=age)
+def gauges(now: datetime) -> Script[Gauges]:
+    """Return the inbox's metrics."""
+    counts = yield from _counts(MOST_COUNTED)
+    since = yield from _oldest(MOST_COUNTED)
+    age = 0.0 if since is None else max((now - since).total_seconds(), 0.0)
+    numbers: dict[tuple[str, ...], float]
+    numbers = {(name,): float(each.number) for name, each in counts.items()}
+    return {"receiver_inbox": numbers, "receiver_oldest_unfinished_seconds": {(): age}}
 
 
-def stats() -> Script[InboxStats]:
-    """Count all notifications, by status and by sender."""
-    statuses, since = yield from _counts(*InboxStatus)
-    senders = yield from _senders()
-    return InboxStats(statuses=statuses, oldest_unfinished_at=since, senders=senders)
+def stats(now: datetime, *, within: timedelta, at_most: int) -> Script[InboxStats]:
+    """Return the inbox in numbers, and what was accepted within a time before this moment.
 
-
-def _counts(*statuses: InboxStatus) -> Script[tuple[dict[InboxStatus, int], datetime | None]]:
-    """Return how many have each status, and when the oldest unfinished one was accepted."""
-    found: dict[InboxStatus, int] = {}
-    unfinished = yield from count(f"pushkit_inbox WHERE {UNFINISHED}")
-    for each in statuses:  # one by one: each has an index of its own, without the bodies
-        if each is InboxStatus.RECEIVED:
-            found[each] = unfinished
-        elif each is InboxStatus.IN_PROGRESS:
-            found[each] = yield from count(_IN_PROGRESS)
-        else:
-            found[each] = yield from count(f"pushkit_inbox WHERE {_WHERE_STATUS[each]}")
-    found[InboxStatus.RECEIVED] -= found[InboxStatus.IN_PROGRESS]
-    # `+ 0`: from the index of the unfinished, not through all notifications in order of id.
-    oldest = yield Statement(
-        "SELECT MIN(received_at) AS moment FROM pushkit_inbox"
-        f" WHERE id = (SELECT MIN(id + 0) FROM pushkit_inbox WHERE {UNFINISHED})"
-    )
-    return found, moment_or_none(oldest[0]["moment"])
-
-
-def _senders() -> Script[tuple[SenderStats, ...]]:
-    names = ("unfinished", "dead", "missing", "late", "unmatched")
-    counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(names, 0))
-    for name, what, condition in (
-        # Every sender has a name: that makes SQLite use the index by sender.
-        ("unfinished", "COUNT(*)", f"{UNFINISHED} AND sender > ''"),
-        ("dead", "COUNT(*)", "state = 'dead'"),
-        ("missing", f"CAST(SUM({_COUNTED}) AS BIGINT)", "missing > 0 OR late = 1"),
-        ("late", "CAST(SUM(late) AS BIGINT)", "missing > 0 OR late = 1"),
-        ("unmatched", "COUNT(*)", "unmatched = 1"),
-    ):
-        # Not by the column itself: SQLite would read every row, in the order of an index by
-        # sender, rather than those of the condition's index.
-        rows = yield Statement(
-            f"SELECT sender || '' AS sender, {what} AS found FROM pushkit_inbox"
-            f" WHERE {condition} GROUP BY 1"
-        )
-        for row in rows:
-            counts[row["sender"]][name] = row["found"]
-    return tuple(SenderStats(sender=sender, **counts[sender]) for sender in sorted(counts))
-
-
-# --- an overview ---------------------------------------------------------------------------------
-
-
-def figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
-    """Return the inbox at this moment, and what was accepted within a time before it."""
-    unfinished = yield from count_at_most(f"pushkit_inbox WHERE {UNFINISHED}")
-    in_progress = yield from count_at_most(_IN_PROGRESS)
-    dead = yield from count_at_most("pushkit_inbox WHERE state = 'dead'")
-    unmatched = yield from count_at_most("pushkit_inbox WHERE unmatched = 1")
-    incomplete = yield from count_at_most("pushkit_inbox WHERE missing > 0 OR late = 1")
-    oldest = yield Statement(
-        "SELECT received_at AS moment FROM pushkit_inbox WHERE id = (SELECT MIN(id) FROM"
-        f" (SELECT id FROM pushkit_inbox WHERE {UNFINISHED} LIMIT {_MOST_READ}) u)"
-    )
+    Args:
+        now: The current time.
+        within: How recently notifications were accepted, to be among `arrivals`.
+        at_most: Up to how many notifications each number counts.
+    """
+    counts = yield from _counts(at_most)
+    done = yield from count_at_most(at_most, "pushkit_inbox WHERE state = 'done'")
+    unmatched = yield from count_at_most(at_most, "pushkit_inbox WHERE unmatched = 1")
+    incomplete = yield from count_at_most(at_most, "pushkit_inbox WHERE missing > 0 OR late = 1")
     due = yield Statement(
         "SELECT MIN(due_at) AS moment FROM pushkit_inbox_queues"
         " WHERE due_at IS NOT NULL AND lease_worker IS NULL AND due_at <= $1",
@@ -388,18 +310,59 @@ def figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
     found = [(from_micros(row["received_at"]), moment_or_none(row["done_at"])) for row in newest]
     since = now - within
     is_all = len(found) < _MOST_ARRIVALS or found[-1][0] < since
-    return InboxFigures(
+    return InboxStats(
         now=now,
-        received=AtMost(max(unfinished.number - in_progress.number, 0), unfinished.more),
-        in_progress=in_progress,
-        dead=dead,
+        **counts,
+        done=done,
         unmatched=unmatched,
         incomplete=incomplete,
-        oldest_unfinished_at=moment_or_none(oldest[0]["moment"]) if oldest else None,
+        oldest_unfinished_at=(yield from _oldest(at_most)),
         due_since=moment_or_none(due[0]["moment"]),
+        senders=(yield from _senders(at_most)),
         arrivals=tuple(each for each in found if each[0] >= since),
         arrivals_since=since if is_all else found[-1][0],
     )
+
+
+def _counts(at_most: int) -> Script[dict[str, AtMost]]:
+    """Return how many are received, in progress and dead, from partial indexes alone."""
+    in_progress = yield from count_at_most(at_most, _IN_PROGRESS)
+    unfinished = yield from count_at_most(at_most, f"pushkit_inbox WHERE {UNFINISHED}")
+    dead = yield from count_at_most(at_most, "pushkit_inbox WHERE state = 'dead'")
+    received = AtMost(max(unfinished.number - in_progress.number, 0), unfinished.more)
+    return {"received": received, "in_progress": in_progress, "dead": dead}
+
+
+def _oldest(at_most: int) -> Script[datetime | None]:
+    """Return when the oldest of so many unfinished notifications was accepted."""
+    rows = yield Statement(
+        "SELECT received_at AS moment FROM pushkit_inbox WHERE id = (SELECT MIN(id) FROM"
+        f" (SELECT id FROM pushkit_inbox WHERE {UNFINISHED} LIMIT {at_most}) u)"
+    )
+    return moment_or_none(rows[0]["moment"]) if rows else None
+
+
+def _senders(at_most: int) -> Script[tuple[SenderStats, ...]]:
+    names = ("unfinished", "dead", "missing", "late", "unmatched")
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(names, 0))
+    for name, number, condition in (
+        # Every sender has a name: that makes SQLite use the index by sender.
+        ("unfinished", "1", f"{UNFINISHED} AND sender > ''"),
+        ("dead", "1", "state = 'dead'"),
+        ("missing", _COUNTED, "missing > 0 OR late = 1"),
+        ("late", "late", "missing > 0 OR late = 1"),
+        ("unmatched", "1", "unmatched = 1"),
+    ):
+        # Not by the column itself: SQLite would read every row, in the order of an index by
+        # sender, rather than those of the condition's index.
+        rows = yield Statement(
+            f"SELECT sender || '' AS sender, CAST(SUM(number) AS BIGINT) AS found FROM"
+            f" (SELECT sender, {number} AS number FROM pushkit_inbox WHERE {condition}"
+            f" LIMIT {at_most}) counted GROUP BY 1"
+        )
+        for row in rows:
+            counts[row["sender"]][name] = row["found"]
+    return tuple(SenderStats(sender=sender, **counts[sender]) for sender in sorted(counts))
 
 
 def callback_troubles() -> Script[list[CallbackTrouble]]:

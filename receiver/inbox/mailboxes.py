@@ -60,7 +60,7 @@ class UnknownReceiptError(InboundError, code="unknown_receipt", status=404):
     """This mailbox never handed out such a receipt, or has forgotten it."""
 
 
-class LeaseLostError(InboundError, code="lease_lost", status=409):
+class MailboxLeaseLostError(InboundError, code="lease_lost", status=409):
     """The lease of this receipt has ended: the notification is, or will be, handed out again."""
 
 
@@ -76,7 +76,7 @@ class Receipt(NamedTuple):
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class HandedOut:
+class HandedOutNotification:
     """A notification that was handed out to a client, until its lease ends."""
 
     receipt: Receipt
@@ -94,7 +94,7 @@ class Verb(StrEnum):
     RENEW = "renew"
 
 
-class Settled(NamedTuple):
+class ReceiptResult(NamedTuple):
     """The result: the notification's state, and when it is due again, or its lease ends."""
 
     state: str
@@ -195,7 +195,7 @@ class MailboxQueues:
 
     def claim(
         self, mailbox: str, most: int, lease: timedelta
-    ) -> Script[tuple[list[HandedOut], list[StoredNotification]]]:
+    ) -> Script[tuple[list[HandedOutNotification], list[StoredNotification]]]:
         """Lease queues that are due, and hand out the first notification of each.
 
         Also return the notifications that are dead letters now, because their last lease ended.
@@ -222,7 +222,7 @@ class MailboxQueues:
         of_rows = [row["notification_id"] for row in rows]
         notifications = yield from _notifications([*of_rows, *dead])
         handed_out = [
-            HandedOut(
+            HandedOutNotification(
                 receipt=Receipt(row["id"], row["epoch"]),
                 queue_id=row["queue_id"],
                 attempt=row["attempts"] + 1,
@@ -260,29 +260,29 @@ class MailboxQueues:
         *,
         lease: timedelta,  # that a renewal begins anew
         pause: timedelta | None = None,  # before it comes again after a nack; None for the schedule
-    ) -> Script[Settled]:
+    ) -> Script[ReceiptResult]:
         """Do what a client says of a notification that it has; the same ack again changes nothing.
 
         Raises:
             UnknownReceiptError: There is no such receipt.
-            LeaseLostError: Its lease has ended.
+            MailboxLeaseLostError: Its lease has ended.
         """
         row, queue, now = yield from self._held(mailbox, receipt)
         if verb is Verb.ACK and row["state"] == "done" and row["epoch"] == receipt.epoch:
-            return Settled("done")
+            return ReceiptResult("done")
         queue = _leased(row, queue, receipt)
         if verb is Verb.RENEW:
             until = now + lease
             yield from MAILBOXES.write([queue._replace(lease_until=to_micros(until))])
-            return Settled("pending", until)
-        settled = Settled("done")
+            return ReceiptResult("pending", until)
+        settled = ReceiptResult("done")
         if verb is Verb.ACK:
             yield from _finish(row["id"], "done", None, to_micros(now))
         elif (due := (yield from self._failed(row, "nacked", now, pause))) is not None:
-            settled = Settled("pending", due)
+            settled = ReceiptResult("pending", due)
         else:
             found = yield from _notifications([row["notification_id"]])
-            settled = Settled("dead", dead=found[row["notification_id"]])
+            settled = ReceiptResult("dead", dead=found[row["notification_id"]])
         free = released(queue, None)._replace(abandoned=0)
         yield from reschedule(MAILBOXES, [free], to_micros(now))
         yield from self._database.announce()  # the next of its task may be due
@@ -431,7 +431,7 @@ def _leased(row: Row, queue: Queue | None, receipt: Receipt) -> Queue:
     """Return the queue of a receipt whose lease has not ended.
 
     Raises:
-        LeaseLostError: It has ended.
+        MailboxLeaseLostError: It has ended.
     """
     is_held = queue is not None and queue.lease_worker is not None
     if (
@@ -440,7 +440,7 @@ def _leased(row: Row, queue: Queue | None, receipt: Receipt) -> Queue:
         or row["state"] != "pending"
         or not queue.epoch == row["epoch"] == receipt.epoch
     ):
-        raise LeaseLostError(
+        raise MailboxLeaseLostError(
             f"the lease of receipt {receipt} has ended, expected an answer before: the notification"
             " is handed out again, or was settled"
         )

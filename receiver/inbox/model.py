@@ -255,7 +255,7 @@ class Call(NamedTuple):
     error: str | None
 
 
-class Outcome(StrEnum):
+class CallbackOutcome(StrEnum):
     """What the calls of one attempt mean for their notification."""
 
     DONE = "done"
@@ -275,13 +275,13 @@ class Outcome(StrEnum):
 class Attempted(NamedTuple):
     """The result of one attempt: what was called, and what that means."""
 
-    outcome: Outcome
+    outcome: CallbackOutcome
     call: Call | None = None  # the last call, which is not recorded yet
     error: str | None = None
     pause: float = 0.0  # seconds that it waits, if it was put off
 
 
-class Job:
+class NotificationJob:
     """A notification in the memory of the process that leases its queue."""
 
     __slots__ = (

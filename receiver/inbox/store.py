@@ -39,8 +39,8 @@ from pushkit.storage.script import (
 from receiver.inbox.model import (
     Call,
     CallbackState,
-    Job,
     NewNotification,
+    NotificationJob,
     StoredNotification,
 )
 
@@ -90,8 +90,8 @@ def store(notifications: Sequence[NewNotification]) -> Script[dict[tuple[str, st
     return {(sender, delivery_id): found for found, sender, delivery_id in rows}
 
 
-class Standing(NamedTuple):
-    """How a notification stands to the ones before it; see `Notification`."""
+class PlaceInSequence(NamedTuple):
+    """How the numbers of a notification follow those before it; see `Notification`."""
 
     missing: int = 0
     late: bool = False
@@ -121,23 +121,23 @@ class Sequences:
 
     def compare(
         self, key: tuple[str, str, str], seq: int | None, generation: int | None
-    ) -> Standing:
-        """Return how a notification stands to the ones before it, and note its numbers."""
+    ) -> PlaceInSequence:
+        """Return how the numbers of a notification follow those before it, and note them."""
         last_seq, last = self._last[key]
         missing, before = 0, None
         if seq is not None:
             if seq <= last_seq:
-                return Standing(late=True)
+                return PlaceInSequence(late=True)
             missing, last_seq = seq - last_seq - 1, seq
         if generation is not None:
             if seq is None and 1 < generation < last:  # or it counts anew: that cannot be told
-                return Standing(late=True)
+                return PlaceInSequence(late=True)
             # Several updates may tell of one change.
             before = last if last and generation - last not in (0, 1) else None
             last = generation
         self._last[key] = last_seq, last
         self._changed.add(key)
-        return Standing(missing=missing, generation_before=before)
+        return PlaceInSequence(missing=missing, generation_before=before)
 
     def write(self, now: datetime) -> Script[None]:
         """Write the numbers that changed."""
@@ -153,7 +153,9 @@ class Sequences:
 # --- calling back --------------------------------------------------------------------------------
 
 
-def jobs_of(leased: Sequence[tuple[Queue, Sequence[PendingJob]]]) -> Script[dict[int, Job]]:
+def jobs_of(
+    leased: Sequence[tuple[Queue, Sequence[PendingJob]]],
+) -> Script[dict[int, NotificationJob]]:
     """Read the notifications of leased queues, with their calls so far, by id."""
     epochs = {job.id: queue.epoch for queue, jobs in leased for job in jobs}
     rows = yield from run_for_ids("SELECT * FROM pushkit_inbox WHERE id IN ($ids)", list(epochs))
@@ -165,7 +167,7 @@ def jobs_of(leased: Sequence[tuple[Queue, Sequence[PendingJob]]]) -> Script[dict
     for row in called:
         callbacks[row["notification_id"]][row["callback"]] = read_record(CallbackState, row)
     return {
-        row["id"]: Job(
+        row["id"]: NotificationJob(
             stored_notification(row),
             queue_id=row["queue_id"],
             place=row["place"],
@@ -214,7 +216,9 @@ class Change(NamedTuple):
     is_unmatched: bool = False
 
 
-def store_results(changes: Sequence[tuple[Job, Change]], *, now: datetime) -> Script[set[int]]:
+def store_results(
+    changes: Sequence[tuple[NotificationJob, Change]], *, now: datetime
+) -> Script[set[int]]:
     """Store results; return the ids of the notifications that were still those of this lease.
 
     The caller holds the rows of their queues, and has compared the epochs.

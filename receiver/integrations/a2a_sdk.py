@@ -97,7 +97,7 @@ class PushClient:
         raise NoTaskError("the agent ended its stream without an answer")
 
     async def _forget(self, token: str | None) -> None:
-        await self.receiver.expect_no_longer(self.sender, token=token)
+        await self.receiver.unregister(self.sender, token=token)
 
 
 class SentMessage:
@@ -160,7 +160,7 @@ class SentMessage:
 
     async def forget(self) -> None:
         """Accept no more updates with this message's token; those in the inbox stay."""
-        await self._client.receiver.expect_no_longer(self._client.sender, token=self._token)
+        await self._client.receiver.unregister(self._client.sender, token=self._token)
 
     def _task(self) -> str:
         if self.task_id is None:

@@ -24,7 +24,7 @@ from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
 from receiver.expectation import mint_token
 from receiver.listening.listener import Listening, listening
-from receiver.listening.trusting import TRIAL_ISSUER, KeySource
+from receiver.listening.trusting import TRIAL_ISSUER, AcceptedSignatures
 from receiver.options import Schemes, scheme_options
 from receiver.senders import DEFAULT_PATH, SenderProfile
 
@@ -122,7 +122,7 @@ def listen(
         options = Listening(
             url=(url or local).rstrip("/"),
             path=path,
-            source=KeySource(
+            source=AcceptedSignatures(
                 jwks=jwks,
                 any_key=any_key,
                 issuer=issuer,
@@ -173,7 +173,7 @@ def _introduction(options: Listening, state: Path, local: str) -> Iterator[str]:
     yield ""
 
 
-def _accepted(source: KeySource) -> str:
+def _accepted(source: AcceptedSignatures) -> str:
     if not source.profile.signed:
         return f"accepts everything with the token, unsigned ({source.profile.value})"
     if source.any_key:

@@ -37,8 +37,8 @@ from pushkit.terminal.output import document, in_a_line
 from receiver.diagnosis.report import said_of, step_lines
 from receiver.forwards import FORWARD_TIMEOUT
 from receiver.limits import ConnectionLimits
-from receiver.listening.edge import Arrival, ListeningEdge
-from receiver.listening.trusting import KeySource, Trusting
+from receiver.listening.handler import Arrival, ListeningHandler
+from receiver.listening.trusting import AcceptedSignatures, Trusting
 from receiver.receiver import Receiver
 from receiver.refusals import page_said
 from receiver.serving.server import HttpServer
@@ -55,7 +55,7 @@ class Listening:
 
     url: str  # the base URL at which agents reach the receiver: the audience
     path: str  # of the webhook
-    source: KeySource  # which signatures are accepted
+    source: AcceptedSignatures  # which signatures are accepted
     token: str = field(repr=False)  # of the push config
     trial_key: VerificationKey  # a key of this machine, to try it with
     forward: str | None  # the URL that accepted notifications are posted to, if any
@@ -89,9 +89,9 @@ async def listening(
     )
     trusting.watch(receiver)
     output = _Output(options, receiver)
-    edge = ListeningEdge(receiver, trusting, output.show)
+    handler = ListeningHandler(receiver, trusting, output.show)
     server = HttpServer(
-        edge.handle,
+        handler.handle,
         limits=_LIMITS,
         is_proxy=receiver.handler.peers.is_proxy,
         max_head_bytes=receiver.handler.limits.max_header_bytes,

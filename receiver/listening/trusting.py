@@ -28,7 +28,7 @@ _MOST_ISSUERS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeySource:
+class AcceptedSignatures:
     """Which signatures are accepted."""
 
     jwks: str | None = None  # a JWK Set: a URL or a file; None for none
@@ -37,10 +37,10 @@ class KeySource:
     profile: SenderProfile = SenderProfile.STANDARD  # how senders sign
     schemes: Schemes = field(default_factory=Schemes)  # which signatures must be valid
 
-    def for_issuer(self, issuer: str | None) -> KeySource:
+    def for_issuer(self, issuer: str | None) -> AcceptedSignatures:
         """Return what is accepted of an issuer: only the JWT of `pushkit trigger`."""
         if issuer == TRIAL_ISSUER:
-            return KeySource(any_key=self.any_key, issuer=issuer)
+            return AcceptedSignatures(any_key=self.any_key, issuer=issuer)
         return self
 
     @property
@@ -68,7 +68,7 @@ class KeySource:
 class Trusting:
     """The trusted senders of `listen`, which may change with each request."""
 
-    source: KeySource  # which signatures are accepted
+    source: AcceptedSignatures  # which signatures are accepted
     path: str  # of the webhook
     token: str = field(repr=False)  # of the push config
     trial_key: VerificationKey  # a key of this machine, to try it with

@@ -27,7 +27,7 @@ from pushkit.queue.runner import seconds
 from pushkit.scheduling.ending import cancelled
 from pushkit.url import Url
 from receiver.inbox.model import Notification
-from receiver.mailbox.messages import Fetched, fetched
+from receiver.mailbox.messages import FetchedNotification, fetched
 
 _log = logging.getLogger("receiver.mailbox")
 
@@ -97,7 +97,7 @@ class Mailbox:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._tls = tls_context(ca_file=None if ca_file is None else Path(ca_file))
         self._session: aiohttp.ClientSession | None = None
-        self._held: Fetched | None = None  # with the body of the loop
+        self._held: FetchedNotification | None = None  # with the body of the loop
         self._is_done = False  # the body has ended, and is being acked
         self._renewing: asyncio.Task[None] | None = None
         self._is_entered = False
@@ -137,7 +137,7 @@ class Mailbox:
 
     # --- fetching ----------------------------------------------------------------------------
 
-    async def _fetch(self) -> Fetched:
+    async def _fetch(self) -> FetchedNotification:
         """Return the next notification, whose lease has just begun, or holds."""
         while True:
             asked_at = seconds()
@@ -149,7 +149,7 @@ class Mailbox:
                 if found and not (is_late and (await self._settle("renew", found)).status != 200):
                     return found
 
-    async def _read(self, message: dict[str, Any]) -> Fetched | None:
+    async def _read(self, message: dict[str, Any]) -> FetchedNotification | None:
         """Read a notification; nack one that this version cannot read, so that it is not lost."""
         try:
             return fetched(message)
@@ -160,7 +160,7 @@ class Mailbox:
         except (KeyError, TypeError, ValueError) as exc:
             raise self._refused(200, "no notification as this version reads it") from exc
 
-    async def _renew(self, held: Fetched) -> None:
+    async def _renew(self, held: FetchedNotification) -> None:
         status = 200
         while status == 200:
             await asyncio.sleep(held.lease.total_seconds() / _PART_OF_LEASE)
@@ -212,7 +212,7 @@ class Mailbox:
         if renewing is not None:
             await cancelled(renewing)
 
-    async def _settle(self, verb: str, held: Fetched) -> _Answer:
+    async def _settle(self, verb: str, held: FetchedNotification) -> _Answer:
         return await self._ask("POST", f"/{verb}", {"receipt": held.receipt})
 
     # --- HTTP --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import json
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from receiver.inbox.mailboxes import HandedOut
+from receiver.inbox.mailboxes import HandedOutNotification
 from receiver.inbox.model import Notification, StoredNotification
 
 PREFIX: Final = "/mailbox/"
@@ -25,7 +25,7 @@ _PLAIN: Final = (
 _MOMENTS: Final = ("issued_at", "received_at")
 
 
-class Fetched(NamedTuple):
+class FetchedNotification(NamedTuple):
     """A notification that a client has fetched."""
 
     receipt: str
@@ -39,7 +39,7 @@ def written(members: dict[str, Any]) -> bytes:
     return json.dumps(members, separators=(",", ":")).encode("ascii")
 
 
-def message_of(handed_out: HandedOut, lease: timedelta) -> dict[str, Any]:
+def message_of(handed_out: HandedOutNotification, lease: timedelta) -> dict[str, Any]:
     """Return a notification as the service hands it out; `body` is the text that was signed."""
     stored = handed_out.notification
     return {
@@ -54,7 +54,7 @@ def message_of(handed_out: HandedOut, lease: timedelta) -> dict[str, Any]:
     }
 
 
-def fetched(message: dict[str, Any]) -> Fetched:
+def fetched(message: dict[str, Any]) -> FetchedNotification:
     """Read a notification as a client gets it; members that are not known are ignored.
 
     Raises:
@@ -65,7 +65,7 @@ def fetched(message: dict[str, Any]) -> Fetched:
     facts = {name: message[name] for name in _PLAIN}
     facts |= {name: datetime.fromisoformat(message[name]) for name in _MOMENTS}
     stored = StoredNotification(**facts, body=message["body"].encode("utf-8"))
-    return Fetched(
+    return FetchedNotification(
         receipt=str(message["receipt"]),
         attempt=int(message["attempt"]),
         lease=timedelta(seconds=message["lease_seconds"]),

@@ -34,7 +34,7 @@ from receiver.callbacks.dead import report_dead
 from receiver.callbacks.shares import CrowdedError
 from receiver.inbox.mailboxes import (
     Deposit,
-    HandedOut,
+    HandedOutNotification,
     MailboxQueues,
     Receipt,
     Verb,
@@ -295,7 +295,7 @@ class Mailboxes:
         finally:
             mailbox.waiting -= 1
 
-    async def _claim(self, mailbox: _Mailbox, most: int) -> list[HandedOut]:
+    async def _claim(self, mailbox: _Mailbox, most: int) -> list[HandedOutNotification]:
         if not await self._database.read(self._queues.is_due(mailbox.name)):
             return []
         claim = self._queues.claim(mailbox.name, most, mailbox.options.lease)

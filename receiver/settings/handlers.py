@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from pushkit.errors import ConfigError, InvalidUrlError, PushkitError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.terminal.tables import File, Table, with_options
+from pushkit.terminal.tables import File, SettingsTable, with_options
 from pushkit.url import Url
 from pushkit.variables import secret_variable
 from receiver.callbacks.registry import CallbackFunction, CallbackRegistry, Timeout
@@ -39,7 +39,7 @@ from receiver.settings.values import (
 @with_options(
     CallbackRegistry.add, without="function name timeout", types={"tasks": list[NotEmpty]}
 )
-class WantedSettings(Table):
+class WantedSettings(SettingsTable):
     """Which notifications a callback or a forward gets."""
 
     def wanted(self, *, name: str | None, timeout: Timeout) -> dict[str, Any]:

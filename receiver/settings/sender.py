@@ -13,7 +13,7 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.files import read_file
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
-from pushkit.terminal.tables import File, Table, with_options
+from pushkit.terminal.tables import File, SettingsTable, with_options
 from receiver.limits import RateLimit
 from receiver.senders import TrustedSender
 from receiver.settings.values import NotEmpty, Rate, Url, read_text
@@ -24,7 +24,7 @@ from receiver.settings.values import NotEmpty, Rate, Url, read_text
     without="keys",
     types={"name": NotEmpty, "audience": list[Url], "card": File, RateLimit: Rate},
 )
-class SenderSettings(Table):
+class SenderSettings(SettingsTable):
     """One `[[senders]]` table; see `receiver.trust.TrustedSender`."""
 
     webhook_secrets_file: File | None = None

@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 from pushkit.errors import ConfigError
 from pushkit.storage.location import is_file
 from pushkit.terminal.log_output import LogFormat
-from pushkit.terminal.tables import Table, TomlFile, with_options
+from pushkit.terminal.tables import SettingsTable, TomlFile, with_options
 from receiver.callbacks.registry import NO_TIMEOUT
 from receiver.limits import ConnectionLimits, Limits, RateLimit
 from receiver.receiver import Receiver
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     names={"concurrency": "callback_concurrency"},
     types={"url": Url, "proxy": Proxy, "trusted_proxies": list[Network], RateLimit: Rate},
 )
-class ReceiverSettings(Table):
+class ReceiverSettings(SettingsTable):
     """The whole file; see `Receiver`, `Limits` and `ConnectionLimits` for most members."""
 
     senders: Annotated[list[SenderSettings], Field(min_length=1)]

@@ -10,7 +10,7 @@ from pydantic import model_validator
 from pushkit.alerts.alerts import AlertOptions
 from pushkit.programs import find_program
 from pushkit.terminal.options import DashboardOptions
-from pushkit.terminal.tables import File, Table, with_options
+from pushkit.terminal.tables import File, SettingsTable, with_options
 from receiver.inbox.retention import InboxRetention
 from receiver.settings.values import HostAndPort, NotEmpty, Url, read_text
 
@@ -18,7 +18,7 @@ LISTEN: Final = "127.0.0.1:8091"
 VARIABLE: Final = "RECEIVER_DASHBOARD_TOKEN"
 
 
-class TlsSettings(Table):
+class TlsSettings(SettingsTable):
     """The `[tls]` table: PEM files, reloaded upon SIGHUP."""
 
     certificate: File  # the certificate and its intermediates
@@ -35,7 +35,7 @@ class TlsSettings(Table):
         "expected": "expected_days",
     },
 )
-class RetentionSettings(Table):
+class RetentionSettings(SettingsTable):
     """The `[retention]` table; see `receiver.InboxRetention`."""
 
     def build(self) -> InboxRetention:
@@ -44,7 +44,7 @@ class RetentionSettings(Table):
 
 
 @with_options(DashboardOptions, without="variable", types={"hosts": list[NotEmpty]})
-class DashboardSettings(Table):
+class DashboardSettings(SettingsTable):
     """The `[dashboard]` table. Without it, `receiver serve` has no dashboard.
 
     It needs `pip install '.[dashboard]'`.
@@ -66,7 +66,7 @@ class DashboardSettings(Table):
     names={"every": "every_minutes"},
     types={"command": list[str], "webhook": Url},
 )
-class AlertSettings(Table):
+class AlertSettings(SettingsTable):
     """The `[alerts]` table; see `pushkit.AlertOptions`."""
 
     # A file with the secret, `whsec_…`, that signs alerts to the webhook.

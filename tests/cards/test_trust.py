@@ -13,7 +13,7 @@ from pushkit.errors import CardRefusedError, ConfigError, JwksError
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, thumbprint
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.webhook import Headers
 from tests.cards.vectors import KEY, NOW, SIGNING_KEY, TRUST, load
 
@@ -32,12 +32,12 @@ class Sets:
         self.rings = {JWKS: rings.get("main"), OTHER_JWKS: rings.get("other")}
         self.fetched: list[str] = []
 
-    async def __call__(self, url: str, _etag: str | None) -> Answer:
+    async def __call__(self, url: str, _etag: str | None) -> HttpAnswer:
         self.fetched.append(url)
         ring = self.rings[url]
         if ring is None:
             raise JwksError("down")
-        return Answer(status=200, headers=Headers(), body=jwks_document(ring, NOW))
+        return HttpAnswer(status=200, headers=Headers(), body=jwks_document(ring, NOW))
 
 
 def signed(*keys: Any, jku: str | None = None) -> bytes:

@@ -24,7 +24,7 @@ from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver import Receiver, TaskPolicy, TrustedSender, fetch_trust
 from receiver.forwards import HttpForward
 from receiver.listening.listener import Listening, listening
-from receiver.listening.trusting import KeySource
+from receiver.listening.trusting import AcceptedSignatures
 from receiver.settings import load_settings
 from receiver.testing import SigningAgent
 from tests.cards.vectors import load
@@ -270,7 +270,7 @@ async def test_listen_fetches_keys_and_forwards_in_the_same_way(
         options = Listening(
             url=url,
             path="/hook",
-            source=KeySource(jwks=JWKS_URL, issuer=ISSUER),
+            source=AcceptedSignatures(jwks=JWKS_URL, issuer=ISSUER),
             token=agent.token,
             trial_key=key.to_verification_key(),
             forward=f"{ORIGIN}/in",

@@ -42,7 +42,7 @@ def test_queues_with_deliveries_that_wait_are_listed(
 ) -> None:
     enqueue(outbox, webhook, 2)
     head, *rows = pushkit_command("outbox", "queues").out.splitlines()
-    assert " ".join(head.split()) == "ID TASK ORIGIN WORKER SINCE EPOCH WAITING DUE FAILING"
+    assert " ".join(head.split()) == "ID TASK ORIGIN WORKER SINCE EPOCH NEXT WAITING DUE FAILING"
     assert sorted(row.split()[1:5] for row in rows) == [
         [f"task-{n}", webhook.origin, "-", "-"] for n in (1, 2)
     ]

@@ -19,7 +19,7 @@ from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
 from pushkit.keys.jwks import parse_jwks
 from receiver import Notification, Receiver, TrustedSender
 from receiver.cli import cli
-from receiver.inbox.inspection import Gap
+from receiver.inbox.inspection import InboxGap
 from receiver.recovery import Recovery, RecoveryFailedError
 from tests.eventually import DEADLINE
 from tests.integration.test_slice import both_sides, update
@@ -141,7 +141,7 @@ async def test_a_callback_has_sent_again_what_is_missing_before_an_update(world:
 
     await world.until(lambda: len(world.seqs) == 4)
     assert sorted(filter(None, world.seqs)) == [3, 4, 5, 6]
-    assert await receiver.inbox.gaps("agent") == [Gap("task-1", "task-1", 7, None)]
+    assert await receiver.inbox.gaps("agent") == [InboxGap("task-1", "task-1", 7, None)]
     await recovery.close()
 
 
@@ -149,7 +149,7 @@ async def test_a_gap_is_listed_until_it_is_filled(world: World) -> None:
     await world.lose()
     receiver = await world.start()
     await world.notify(1)
-    lacking = [Gap("task-1", "task-1", 3, 5), Gap("task-1", "task-1", 7, None)]
+    lacking = [InboxGap("task-1", "task-1", 3, 5), InboxGap("task-1", "task-1", 7, None)]
     assert await receiver.inbox.gaps("agent") == lacking
     assert await receiver.inbox.gaps("agent", task_id="task-2") == []
     assert await receiver.inbox.gaps("other") == []

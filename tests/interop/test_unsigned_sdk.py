@@ -83,7 +83,7 @@ async def test_without_what_was_handed_out_it_is_refused(
     receiver: Receiver, agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
     expectation = await receiver.expect(authentication="Bearer")
-    await receiver.expect_no_longer(token=expectation.config.token)
+    await receiver.unregister(token=expectation.config.token)
     forged = await receiver.expect()
     object.__setattr__(forged.config, "token", "made-up")
 

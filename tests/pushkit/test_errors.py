@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from pushkit.decision import Decision
+from pushkit.decision import UrlDecision
 from pushkit.errors import (
     AddressRefusedError,
     ConfigError,
@@ -21,9 +21,9 @@ from pushkit.errors import (
     [
         pytest.param(ConfigError("said"), id="message-alone"),
         pytest.param(
-            DestinationRefusedError("said", decision=Decision.NOT_HTTPS), id="destination"
+            DestinationRefusedError("said", decision=UrlDecision.NOT_HTTPS), id="destination"
         ),
-        pytest.param(AddressRefusedError("said", decision=Decision.OWN_ADDRESS), id="address"),
+        pytest.param(AddressRefusedError("said", decision=UrlDecision.OWN_ADDRESS), id="address"),
         pytest.param(OwnershipError("said", status=404), id="ownership"),
     ],
 )

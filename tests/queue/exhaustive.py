@@ -24,11 +24,11 @@ from pushkit.delivery import gathering
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import store_results
-from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.schema import SCHEMA
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.queue import rules
-from pushkit.queue.held import Answer, Ask, HeldQueue, Reply
+from pushkit.queue.held import Ask, Consequence, HeldQueue, Reply
 from pushkit.queue.leases import Claims, advance, reschedule
 from pushkit.queue.rules import Handed, appended, released
 from pushkit.storage.script import EPOCH, Script, Statement, from_micros, to_micros
@@ -290,10 +290,10 @@ def _delivery(job: Job) -> Delivery:
     )  # fmt: skip
 
 
-def _result(job: Job) -> Result:
+def _result(job: Job) -> AttemptResult:
     assert job.outcome is not None
     retry_at = from_micros(BACKOFF) if job.outcome is Outcome.RETRY else None
-    return Result(outcome=job.outcome, retry_at=retry_at, started_at=EPOCH)
+    return AttemptResult(outcome=job.outcome, retry_at=retry_at, started_at=EPOCH)
 
 
 def _renew(epoch: int) -> Script[bool]:
@@ -449,10 +449,10 @@ def _bit(seq: int) -> int:
 
 
 _ANSWERS = {
-    Outcome.DELIVERED: Answer.ACKNOWLEDGED,
-    Outcome.RETRY: Answer.AGAIN,
-    Outcome.DEAD: Answer.FINISHED,
-    Outcome.GONE: Answer.FINISHED,
+    Outcome.DELIVERED: Consequence.ACKNOWLEDGED,
+    Outcome.RETRY: Consequence.RETRY,
+    Outcome.DEAD: Consequence.FINISHED,
+    Outcome.GONE: Consequence.FINISHED,
 }
 Move = tuple[str, State]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.queue import runner as of_runner
-from pushkit.queue.held import KNOWN_FOR, Answer
+from pushkit.queue.held import KNOWN_FOR, Consequence
 from tests.eventually import eventually
 from tests.queue.toy import FAULT, Job, Toy
 
@@ -55,10 +55,15 @@ _FAULTS = st.lists(st.sampled_from([None, None, FAULT, ValueError("a defect")]),
         st.tuples(st.sampled_from(["store", "hand", "round"]), st.sampled_from("abc")), max_size=25
     ),
     st.fixed_dictionaries({"claim": _FAULTS, "settle": _FAULTS, "look": _FAULTS}),
-    st.lists(st.sampled_from([*Answer, Answer.ACKNOWLEDGED, ValueError("a defect")]), max_size=12),
+    st.lists(
+        st.sampled_from([*Consequence, Consequence.ACKNOWLEDGED, ValueError("a defect")]),
+        max_size=12,
+    ),
 )
 def test_all_is_sent_in_order_and_all_comes_back_whatever_fails(
-    stored: list[tuple[str, str]], faults: dict[str, list[Exception | None]], answers: list[Answer]
+    stored: list[tuple[str, str]],
+    faults: dict[str, list[Exception | None]],
+    answers: list[Consequence],
 ) -> None:
     async def check() -> None:
         toy = Toy()

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from pushkit.errors import StorageError
-from pushkit.queue.held import Answer, Ask, Reply
+from pushkit.queue.held import Ask, Consequence, Reply
 from pushkit.queue.leases import ClaimResult
 from pushkit.queue.rules import QUANTUM, GroupKey, Handed, Leased, Room
 from pushkit.queue.runner import Due, Renewed, Runner, Seen, seconds
@@ -49,8 +49,8 @@ class Toy:
         self.faults: dict[str, list[Exception | None]] = {}  # of the next calls, by their name
         # What calls of a name wait for.
         self.before: dict[str, Callable[[], Awaitable[object]]] = {}
-        self.answers: list[Answer | Exception] = []  # of the next attempts
-        self.outcomes = dict[Job, Answer]()
+        self.answers: list[Consequence | Exception] = []  # of the next attempts
+        self.outcomes = dict[Job, Consequence]()
         self.attempting: Callable[[Job], Awaitable[object]] = lambda _: nothing()
         self.runner: Runner[Job] = Runner(
             "jobs",
@@ -119,10 +119,10 @@ class Toy:
             chosen.append(Leased(queue, group, self.epochs[queue], some, some[-1].seq))
         return ClaimResult(claimed=chosen, waiting=frozenset(waiting))
 
-    async def attempt(self, job: Job) -> Answer:
+    async def attempt(self, job: Job) -> Consequence:
         self.begun.append(job)
         await self.attempting(job)
-        answer = self.answers.pop(0) if self.answers else Answer.ACKNOWLEDGED
+        answer = self.answers.pop(0) if self.answers else Consequence.ACKNOWLEDGED
         if isinstance(answer, Exception):
             raise answer
         self.outcomes[job] = answer
@@ -152,7 +152,7 @@ class Toy:
             return Reply(kept=False)
         jobs = self.pending[ask.id]
         for job in ask.results:
-            if job in jobs and self.outcomes[job] is not Answer.AGAIN:
+            if job in jobs and self.outcomes[job] is not Consequence.RETRY:
                 jobs.remove(job)
         more = [job for job in jobs if job.seq not in ask.has][: ask.more]
         if ask.id in self.stopped:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pushkit.errors import JwksError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import keys_by_kid
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.jwks_client import JwksClient
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import TrustedSender
@@ -29,7 +29,7 @@ def holding(sender: TrustedSender, *keys: VerificationKey) -> Entry:
 def unreachable(sender: TrustedSender) -> Entry:
     """Return a sender whose JWK Set cannot be fetched."""
 
-    async def fetch(_url: str, _etag: str | None) -> Answer:
+    async def fetch(_url: str, _etag: str | None) -> HttpAnswer:
         raise JwksError("down")
 
     return Entry(sender, JwksClient("https://agent.example.com/jwks.json", fetch=fetch))

@@ -10,12 +10,12 @@ from pushkit.queue.held import Ask
 from pushkit.queue.leases import Claims, advance
 from pushkit.queue.rules import PendingJob, Room, appended
 from pushkit.storage.script import Script, to_micros
-from receiver.inbox.model import InboxStatus, Job, NewNotification
+from receiver.inbox.model import InboxStatus, NewNotification, NotificationJob
 from receiver.inbox.queues import INBOX, new_queue, queue_id_of
 from receiver.inbox.store import (
     Change,
+    PlaceInSequence,
     Sequences,
-    Standing,
     accepted_before,
     jobs_of,
     note_death,
@@ -39,7 +39,7 @@ def store(
     until: datetime | None = None,  # of that lease
 ) -> Script[int | None]:
     """Store one notification, and return its id; None if the inbox has the delivery already."""
-    sequences, standing = Sequences(), Standing()
+    sequences, standing = Sequences(), PlaceInSequence()
     delivery_id = delivery_id or f"{task_id}#{seq}"
     if (yield from accepted_before([(sender, delivery_id)])):
         return None
@@ -94,7 +94,7 @@ def claim(
     until: datetime,
     held: Sequence[str] = (),
     dead: Callable[[Collection[str]], Collection[str]] = lambda _: (),
-) -> Script[list[Job]]:
+) -> Script[list[NotificationJob]]:
     """Lease due queues; return the first notification of each."""
     claims, moment = Claims(tables=INBOX, lose=_lose), to_micros(now)
     yield from claims.take_over(worker, held=held, dead=dead, now=moment)
@@ -111,7 +111,7 @@ def _lose(lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]
 
 
 def settle_one(
-    job: Job,
+    job: NotificationJob,
     status: InboxStatus,
     *,
     now: datetime,

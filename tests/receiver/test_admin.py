@@ -260,6 +260,7 @@ async def test_queues_that_are_leased_or_due_are_listed_in_pages(desk: Desk) -> 
         leased_at=now,
         lease_until=until,
         epoch=leased.epoch,
+        abandoned=0,
         due_at=None,
         waiting=AtMost(2, more=False),
         id=leased.queue_id,

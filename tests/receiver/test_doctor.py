@@ -21,7 +21,7 @@ from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver import Limits, Receiver, TaskPolicy, TrustedSender
 from receiver.diagnosis.bodies import body_checks
 from receiver.diagnosis.checks import CHECKS
-from receiver.diagnosis.report import Examined, Outcome, as_json, as_junit, as_text, summary
+from receiver.diagnosis.report import CheckOutcome, Examined, as_json, as_junit, as_text, summary
 from receiver.diagnosis.subject import ReceiverAtUrl, check_consent
 from receiver.diagnosis.trial import Trial, examine
 from receiver.testing import SigningAgent
@@ -96,7 +96,7 @@ async def found(
 
 
 def failed(results: dict[str, Examined]) -> set[str]:
-    return {name for name, result in results.items() if result.outcome is Outcome.FAILED}
+    return {name for name, result in results.items() if result.outcome is CheckOutcome.FAILED}
 
 
 @pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
@@ -109,7 +109,7 @@ async def test_each_wrong_receiver_is_caught_with_both_commands(
         subject = ReceiverAtUrl(url, observe="cat called.txt", restart="sh restart.sh")
         results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
     assert failed(results) == CAUGHT_BY[kind]
-    assert results["genuine"].outcome is Outcome.PASSED
+    assert results["genuine"].outcome is CheckOutcome.PASSED
 
 
 UNSEEN_OVER_HTTP = {"CheckThenInsert", "MarksBeforeStoring", "AnswersBeforeStoring"}
@@ -123,7 +123,7 @@ async def test_a_wrong_receiver_is_caught_over_http_alone_or_its_check_is_unseen
     async with run(kind) as wrong:
         subject = ReceiverAtUrl(wrong.agent.webhook_url, observe=None, restart=None)
         results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
-    unseen = {name for name, each in results.items() if each.outcome is Outcome.UNSEEN}
+    unseen = {name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN}
     assert failed(results) | unseen == CAUGHT_BY[kind]
     assert bool(failed(results)) == (kind.__name__ not in UNSEEN_OVER_HTTP)
     for name in unseen:
@@ -157,7 +157,7 @@ async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(
     results = await found(subject, ours, patience=timedelta(seconds=25))
     assert failed(results) == set()
     assert set(results) == set(NAMES)
-    unseen = [name for name, each in results.items() if each.outcome is Outcome.UNSEEN]
+    unseen = [name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN]
     assert set(unseen) == {
         "concurrent_copies",
         "crash_after_answer",
@@ -193,7 +193,7 @@ async def test_the_doctor_signs_by_the_scheme_that_a_receiver_expects(
     checks = ["genuine", "signature", "raw_body", "timestamp", "audience", "token", "silence"]
     results = await found(subject, agent, *checks, "conflict", "key_from_message")
     assert failed(results) == set()
-    unseen = {name for name, each in results.items() if each.outcome is Outcome.UNSEEN}
+    unseen = {name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN}
     assert unseen == {"key_from_message"} | ({"audience"} if secrets else set())
 
 
@@ -217,7 +217,7 @@ async def test_checks_that_a_receiver_that_accepts_nothing_would_pass_are_shown_
     assert list(results) == list(NAMES)
     assert failed(results) == {"genuine"}
     others = [result for name, result in results.items() if name != "genuine"]
-    assert {result.outcome for result in others} == {Outcome.NOT_RUN}
+    assert {result.outcome for result in others} == {CheckOutcome.NOT_RUN}
     suite = ET.fromstring(as_junit("it", list(results.values())))  # noqa: S314  # our own
     assert (suite.get("tests"), suite.get("skipped")) == ("17", "16")
     assert all("not run" in str(each.get("message")) for each in suite.iter("skipped"))
@@ -240,7 +240,7 @@ async def test_what_cannot_be_seen_is_not_claimed(run: Run, observe: str | None)
     async with run(Miniature) as receiver:
         subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=observe, restart=None)
         results = await found(subject, receiver.agent, "genuine", "conflict", "signature")
-    assert {result.outcome for result in results.values()} == {Outcome.PASSED}
+    assert {result.outcome for result in results.values()} == {CheckOutcome.PASSED}
     claims = [result.promise for result in results.values() if "called back" in result.promise]
     assert bool(claims) is (observe is not None)
     for name in ("genuine", "conflict"):
@@ -309,14 +309,14 @@ async def test_another_machine_that_echoes_a_token_has_consented(
 # --- reports --------------------------------------------------------------------------------------
 
 RESULTS = [
-    Examined(check="genuine", promise="It is accepted.", outcome=Outcome.PASSED),
+    Examined(check="genuine", promise="It is accepted.", outcome=CheckOutcome.PASSED),
     Examined(
         check="token",
         promise='Only "the" token <whole>.',
-        outcome=Outcome.FAILED,
+        outcome=CheckOutcome.FAILED,
         details=("no token: answered 202, expected 401", "a \x1b[31m & more"),
     ),
-    Examined(check="retry", promise="Once.", outcome=Outcome.UNSEEN, details=("--observe",)),
+    Examined(check="retry", promise="Once.", outcome=CheckOutcome.UNSEEN, details=("--observe",)),
 ]
 
 

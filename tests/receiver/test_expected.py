@@ -143,8 +143,8 @@ async def test_a_withdrawn_token_is_good_no_longer(
 ) -> None:
     world = make_world(tasks=policy, tokens=())
     token = await expect(world)
-    withdrawn = await world.receiver.expect_no_longer("agent", token=token)
-    again = await world.receiver.expect_no_longer("agent", token=token)
+    withdrawn = await world.receiver.unregister("agent", token=token)
+    again = await world.receiver.unregister("agent", token=token)
 
     verdict = await speak(world, token)
 
@@ -155,13 +155,13 @@ async def test_a_withdrawn_token_is_good_no_longer(
 async def test_withdrawing_nothing_in_particular_is_a_mistake(registered: World) -> None:
     token = await expect(registered, "task-1")
     with pytest.raises(ConfigError, match="expected a token or a task_id"):
-        await registered.receiver.expect_no_longer("agent")
+        await registered.receiver.unregister("agent")
     assert (await speak(registered, token)).status == 202
 
 
 async def test_withdrawing_one_token_of_a_task_leaves_the_other(registered: World) -> None:
     first, second = await expect(registered, "task-1"), await expect(registered, "task-1")
-    await registered.receiver.expect_no_longer("agent", token=first)
+    await registered.receiver.unregister("agent", token=first)
 
     verdicts = await speak(registered, first), await speak(registered, second)
 
@@ -176,7 +176,7 @@ async def test_the_retry_of_an_accepted_delivery_outlives_its_expectation(
     world = make_world(tasks=policy, tokens=())
     token = await expect(world)
     accepted = await speak(world, token)
-    await world.receiver.expect_no_longer("agent", token=token)
+    await world.receiver.unregister("agent", token=token)
 
     retried = await speak(world, token)
 
@@ -319,7 +319,7 @@ async def test_a_static_token_that_was_withdrawn_is_not_free_for_another_task(
     binding: World, hours: int
 ) -> None:
     await speak(binding, STATIC, "task-1")
-    await binding.receiver.expect_no_longer("agent", task_id="task-1")
+    await binding.receiver.unregister("agent", task_id="task-1")
     binding.clock.advance(timedelta(hours=hours).total_seconds())
     await expect(binding)  # forgets what ended
 
@@ -407,7 +407,7 @@ async def test_a_replaced_token_does_not_outlive_its_own_end(registered: World) 
 async def test_only_a_token_that_is_good_can_be_replaced(binding: World, old: str) -> None:
     if old == "withdrawn":
         old = await expect(binding)
-        await binding.receiver.expect_no_longer("agent", token=old)
+        await binding.receiver.unregister("agent", token=old)
 
     with pytest.raises(ConfigError, match="replaces"):
         await replace(binding, old)
@@ -543,7 +543,7 @@ async def test_withdrawing_what_is_no_string_is_a_mistake(world: World, name: st
     given: dict[str, Any] = {name: 5}
     await world.start()
     with pytest.raises(ConfigError, match=f"^{name}: found int, expected str or None$"):
-        await world.receiver.expect_no_longer("agent", **given)
+        await world.receiver.unregister("agent", **given)
 
 
 @pytest.mark.parametrize(
@@ -575,7 +575,7 @@ async def test_the_token_of_one_expectation_and_the_credentials_of_another_are_r
 
 async def test_credentials_end_with_their_token(registered: World) -> None:
     config = await with_credentials(registered)
-    await registered.receiver.expect_no_longer("agent", token=config.token)
+    await registered.receiver.unregister("agent", token=config.token)
 
     verdicts = [
         await speak_with(registered, config),
@@ -627,7 +627,7 @@ async def test_credentials_of_another_scheme_are_not_minted(registered: World) -
 async def test_a_bound_token_that_was_withdrawn_binds_nothing_more(binding: World) -> None:
     token = await expect(binding)
     await speak(binding, token, "task-1")
-    await binding.receiver.expect_no_longer("agent", task_id="task-1")
+    await binding.receiver.unregister("agent", task_id="task-1")
 
     verdict = await speak(binding, token, "task-2")
 

@@ -65,12 +65,12 @@ class House:
     def _admit(
         self, policy: TaskPolicy, secret: ProvenSecret | None, task_id: str, now: datetime
     ) -> Script[None]:
-        standings = yield from STORE.standings([("agent", secret)] if secret else [], now)
+        registered = yield from STORE.registered([("agent", secret)] if secret else [], now)
         binds = yield from STORE.check(
-            policy, sender="agent", secret=secret, task_id=task_id, now=now, standings=standings
+            policy, sender="agent", secret=secret, task_id=task_id, now=now, registered=registered
         )
         if binds and secret is not None:
-            yield from STORE.bind("agent", secret, task_id, now, standings)
+            yield from STORE.bind("agent", secret, task_id, now, registered)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.inbox.inspection import Gap
+from receiver.inbox.inspection import InboxGap
 from tests.clock import START
 from tests.receiver import storing
 
@@ -24,8 +24,8 @@ async def test_gaps_and_the_end_of_each_task_are_listed(
     admin, config = InboxAdmin(database), config_id or ""
 
     found = await admin.gaps("agent")
-    task_1 = [Gap("task-1", config, 2, 4), Gap("task-1", config, 6, None)]
-    assert found == [*task_1, Gap("task-2", config, 1, 2), Gap("task-2", config, 4, None)]
+    task_1 = [InboxGap("task-1", config, 2, 4), InboxGap("task-1", config, 6, None)]
+    assert found == [*task_1, InboxGap("task-2", config, 1, 2), InboxGap("task-2", config, 4, None)]
     assert await admin.gaps("agent", task_id="task-1") == task_1
 
     for seq in (2, 4):

@@ -229,7 +229,7 @@ async def test_calls_open_a_new_receiver_but_not_a_closed_one(
     before = threading.enumerate()
     for asked in (
         receiver.expect(),
-        receiver.expect_no_longer(token=token),
+        receiver.unregister(token=token),
         receiver.wait("task-1", timeout=0),
         anext(receiver.updates("task-1")),
     ):
@@ -238,7 +238,7 @@ async def test_calls_open_a_new_receiver_but_not_a_closed_one(
     assert [each.name for each in set(threading.enumerate()) - set(before)] == []
 
     await receiver.open()
-    assert await receiver.expect_no_longer(token=token) == 1
+    assert await receiver.unregister(token=token) == 1
     await receiver.close()
 
 

@@ -30,15 +30,15 @@ from pushkit import (
 from pushkit.captured import circumstances_of, read_request
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, generate_key
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.url import Url
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.listening.edge import steps_of
+from receiver.listening.handler import steps_of
 from receiver.listening.listener import Listening, listening
-from receiver.listening.trusting import TRIAL_ISSUER, KeySource
+from receiver.listening.trusting import TRIAL_ISSUER, AcceptedSignatures
 from receiver.options import Schemes
 from receiver.senders import SenderProfile
 from receiver.steps import Result, Step, Trail
@@ -57,7 +57,7 @@ class Terminal:
         self._screen = screen
         self._shown = ""
 
-    async def post(self, draft: Draft) -> Answer:
+    async def post(self, draft: Draft) -> HttpAnswer:
         request = draft.request()
         client = Transport(DestinationPolicy.naming(draft.url))
         try:
@@ -90,7 +90,7 @@ def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Open:
             path = changes.pop("path", "/a2a/push")
             agent = SigningAgent(webhook_url=f"{url}{path}")
             (tmp_path / "jwks.json").write_text(json.dumps(agent.jwks()))
-            source = KeySource(
+            source = AcceptedSignatures(
                 jwks=str(tmp_path / "jwks.json") if jwks else None,
                 any_key=any_key,
                 profile=changes.pop("profile", SenderProfile.STANDARD),
@@ -402,7 +402,7 @@ def test_a_refusal_is_shown_at_any_step(step: Step) -> None:
         None,
         code="storage",
         possible="agent",
-        source=KeySource(issuer="https://agent.example.com"),
+        source=AcceptedSignatures(issuer="https://agent.example.com"),
         now=utc_now(),
     )
     [failed] = [each for each in steps if each.result.holds is False]

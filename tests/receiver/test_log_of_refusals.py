@@ -11,7 +11,7 @@ import pytest
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.scheme import Scheme
 from receiver import InboundError, Limits, RateLimit, SenderProfile, load_trust, verify_notification
-from receiver.refusals import Refusals, Verdict
+from receiver.refusals import Refusals, RefusalVerdict
 from receiver.steps import Trail
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def test_a_flood_from_many_networks_is_a_few_lines(caplog: pytest.LogCaptureFixt
     refusals = Refusals()
     for network in range(2_000):
         peer = f"2001:db8:0:{network:x}::1"
-        refusals.note(Verdict.of("not_found"), peer=peer, reason="no sender posts to /")
+        refusals.note(RefusalVerdict.of("not_found"), peer=peer, reason="no sender posts to /")
     # Ten a second: of more than one if this machine is slow.
     assert 10 <= len(said(caplog)) <= 100
 
@@ -283,7 +283,7 @@ def test_a_flood_of_one_sender_hides_no_other(caplog: pytest.LogCaptureFixture) 
     for sender in (*["mallory"] * 2_000, "alice"):
         trail = Trail(sender=sender)
         trail.task_id, trail.delivery_id = "task-1", "dlv_1"
-        refusals.note(Verdict.of("invalid_token"), peer="192.0.2.1", reason="", trail=trail)
+        refusals.note(RefusalVerdict.of("invalid_token"), peer="192.0.2.1", reason="", trail=trail)
     lines = said(caplog)
     assert "alice" in lines[-1]
     assert 101 <= len(lines) <= 1_001

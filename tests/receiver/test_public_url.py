@@ -15,7 +15,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, generate_key
 from receiver import Limits, Receiver, Scheme, SenderProfile, TaskPolicy, TrustedSender
-from receiver.diagnosis.public_url import Probe, check_public_url, faults
+from receiver.diagnosis.public_url import TrialRequest, check_public_url, faults
 from receiver.diagnosis.report import Checked
 from receiver.steps import Result
 from tests.ports import free_port
@@ -31,14 +31,14 @@ SENDER = TrustedSender(
     tasks=TaskPolicy.ANY,
 )
 
-Way = Callable[..., Awaitable[Probe]]
+Way = Callable[..., Awaitable[TrialRequest]]
 
 
 @pytest.fixture
 def way(aiohttp_server: AiohttpServer, tmp_path: Path) -> Way:
     """Run a receiver with settings like these, and return a probe that fits it."""
 
-    async def lead(**changes: object) -> Probe:
+    async def lead(**changes: object) -> TrialRequest:
         port = free_port()
         url = str(changes.pop("url", f"http://127.0.0.1:{port}"))
         sender = changes.pop("sender", SENDER)
@@ -46,7 +46,7 @@ def way(aiohttp_server: AiohttpServer, tmp_path: Path) -> Way:
         receiver = Receiver(url=url, senders=[sender], database=tmp_path / "inbox.db", **changes)  # type: ignore[arg-type]
         await aiohttp_server(receiver.app(), port=port)
         here = f"http://127.0.0.1:{port}{sender.path}"
-        return Probe(url=here, own_url=here, sender=sender, key=KEY, token=TOKEN)
+        return TrialRequest(url=here, own_url=here, sender=sender, key=KEY, token=TOKEN)
 
     return lead
 

@@ -32,7 +32,7 @@ from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.diagnosis.by_itself import Expected
-from receiver.diagnosis.report import Examined, Outcome
+from receiver.diagnosis.report import CheckOutcome, Examined
 from receiver.diagnosis.sender import LANDED, SCENARIOS, examine_sender, fault
 from receiver.diagnosis.sink import Sink, Visit
 from receiver.options import Schemes
@@ -79,10 +79,10 @@ async def test_pushkits_own_sender_does_nothing_wrong(tmp_path: Path) -> None:
     ) as push:
         results = await examined(push, *SCENARIOS, patience=timedelta(seconds=4))
     outcomes = {name: result.outcome for name, result in results.items()}
-    assert Outcome.FAILED not in outcomes.values(), results
+    assert CheckOutcome.FAILED not in outcomes.values(), results
     # The others may be unseen in so short a time on a slow machine.
     seen = {"accepted", "gone", "redirect"}
-    assert {outcomes[name] for name in seen} == {Outcome.PASSED}, results
+    assert {outcomes[name] for name in seen} == {CheckOutcome.PASSED}, results
 
 
 SECRET = generate_webhook_secret()
@@ -122,7 +122,7 @@ async def test_signatures_are_verified_if_keys_are_given(
         patience = timedelta(milliseconds=100)
         results = await examined(push, "accepted", patience=patience, expected=expected)
     result = results["accepted"]
-    assert result.outcome is (Outcome.PASSED if genuine else Outcome.FAILED), result
+    assert result.outcome is (CheckOutcome.PASSED if genuine else CheckOutcome.FAILED), result
     step = "signature" if schemes.by_key else "body"
     told = f"a receiver would refuse request 1 at step {step} (invalid_signature)"
     assert [detail.partition(":")[0] for detail in result.details] == ([] if genuine else [told])
@@ -212,8 +212,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("scenario", "visits", "says"), WRONG)
 def test_a_faulty_sender_is_reported(scenario: str, visits: list[Visit], says: str) -> None:
-    outcome, details = SCENARIOS[scenario].judge(visits, 60.0)
-    assert outcome is Outcome.FAILED
+    outcome, details = SCENARIOS[scenario].conclude(visits, 60.0)
+    assert outcome is CheckOutcome.FAILED
     assert says in details[0]
 
 
@@ -223,8 +223,8 @@ def test_a_faulty_sender_is_reported(scenario: str, visits: list[Visit], says: s
 def test_a_scenario_that_was_not_watched_for_long_enough_is_unseen(
     scenario: str, watched: float
 ) -> None:
-    outcome, details = SCENARIOS[scenario].judge([visit(0)], watched)
-    assert outcome is Outcome.UNSEEN
+    outcome, details = SCENARIOS[scenario].conclude([visit(0)], watched)
+    assert outcome is CheckOutcome.UNSEEN
     assert "--patience" in details[0]
 
 

@@ -24,8 +24,8 @@ from pushkit.signing.http_message_signatures import content_digest
 from receiver import Answer, Limits, RateLimit, SenderProfile, TaskPolicy, TrustedSender
 from receiver.dashboard.steps import steps_of_refused
 from receiver.diagnosis.by_itself import Expected, verify_by_itself
-from receiver.listening.edge import Arrival, ListeningEdge
-from receiver.listening.trusting import KeySource, Trusting
+from receiver.listening.handler import Arrival, ListeningHandler
+from receiver.listening.trusting import AcceptedSignatures, Trusting
 from receiver.options import Schemes
 from receiver.refusals import REFUSALS
 from receiver.request import BrokenBodyError, ConsumedBodyError, Request
@@ -508,9 +508,9 @@ async def seen(
     async def show(arrival: Arrival) -> None:
         arrivals.append(arrival)
 
-    source = KeySource(profile=way.profile, issuer=ISSUER, schemes=way.schemes)
+    source = AcceptedSignatures(profile=way.profile, issuer=ISSUER, schemes=way.schemes)
     trusting = Trusting(source, PATH, TOKEN, STRANGER.to_verification_key())
-    edge = ListeningEdge(receiver, trusting, show)
+    edge = ListeningHandler(receiver, trusting, show)
     for number in range(1, around.accepted_before + 1):
         assert (await _posted(edge, _draft(world, forgery, number), Surroundings())).status == 202
     if around.sql:
@@ -561,7 +561,7 @@ def _draft(world: World, forgery: Forgery, number: int) -> SchemesDraft:
     return draft
 
 
-async def _posted(edge: ListeningEdge, draft: SchemesDraft, around: Surroundings) -> Answer:
+async def _posted(edge: ListeningHandler, draft: SchemesDraft, around: Surroundings) -> Answer:
     request = draft.request()
     fields = list(request.headers)
     if around.states_length:

@@ -17,7 +17,7 @@ from pushkit.keys.files import save_key_ring
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, public_jwk
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient
 from pushkit.net.transport import Transport
@@ -289,7 +289,7 @@ async def test_a_sender_whose_keys_cannot_be_fetched_is_to_come_again(
 async def test_a_trust_that_is_closed_ends_the_fetches_that_the_next_one_does_not_need() -> None:
     begun, ended = [], []
 
-    async def fetch(url: str, _etag: str | None) -> Answer:
+    async def fetch(url: str, _etag: str | None) -> HttpAnswer:
         begun.append(url)
         try:
             return await asyncio.Future()

@@ -49,7 +49,7 @@ _RUNNER = "pushkit.queue.runner:Runner"
 _RESULTS = "pushkit.outbox.attempts"
 _TRANSACTION = "pushkit.delivery.enqueue:_Transaction"
 _ATTEMPT = "pushkit.delivery.attempt:Attempt"
-_SETTLER = "pushkit.delivery.settle:Settler"
+_SETTLER = "pushkit.delivery.settle:DeliverySettler"
 _OUTBOX = "pushkit.outbox.store"
 _SET_CONFIG = "pushkit.delivery.registrar:Registrar.put"
 _SUBSCRIPTIONS = "pushkit.subscriptions.store"
@@ -171,7 +171,7 @@ CUTS = (
         "many destinations",
         "Many destinations of one owner do not delay other owners.",
         _UNFAIR,
-        answers(f"{_CLAIMS}._round", "is_all", "True"),
+        answers(f"{_CLAIMS}._first_queues", "is_all", "True"),
     ),
     _cut(
         "reserved quota",
@@ -202,7 +202,7 @@ CUTS = (
         "failure goes first",
         "After a failure its queue is released: the same delivery is the next.",
         ("overtook", "came after seq"),
-        answers(f"{_HELD}:HeldQueue.answer", "AGAIN", "False"),
+        answers(f"{_HELD}:HeldQueue.answer", "RETRY", "False"),
     ),
     _cut(
         "memory without gaps",
@@ -275,10 +275,18 @@ CUTS = (
         uses(f"{_CLAIMS}.expire", "each.abandoned", "1"),
     ),
     _cut(
+        "alone after deaths",
+        "After two workers died with a queue, its first delivery is handed out alone.",
+        "was handed out after two deaths",
+        uses(
+            f"{_CLAIMS}._lease", "queue.abandoned or queue.group in tried", "queue.group in tried"
+        ),
+    ),
+    _cut(
         "back-off",
         "After a failure the next attempt waits as the schedule says.",
         "the same delivery came",
-        passes(f"{_ATTEMPT}._failed", "Result", "retry_at", "wait_until or now"),
+        passes(f"{_ATTEMPT}._failed", "AttemptResult", "retry_at", "wait_until or now"),
     ),
     _cut(
         "Retry-After",
@@ -292,7 +300,7 @@ CUTS = (
         ("slots of its worker are lost", "not drained", "took"),
         passes(
             f"{_TRANSPORT}:Transport.post",
-            "Request",
+            "HttpRequest",
             2,
             "asyncio.get_running_loop().time() + timeout.total_seconds() + 1e6",
         ),
@@ -535,7 +543,7 @@ CUTS = (
         "id conflict at once",
         "Of two bodies that come under one id at the same moment, one is refused.",
         ("was answered 200", "accepted two bodies of one id"),
-        answers(f"{_ACCEPTING}:Acceptance._judge_copies", "_hash_of", "False"),
+        answers(f"{_ACCEPTING}:Acceptance._decide_on_copies", "_hash_of", "False"),
     ),
     _cut(
         "id conflict in the inbox",
@@ -607,6 +615,6 @@ CUTS = (
         "callback time-out",
         "A callback that hangs is cancelled.",
         ("not called back", "called back while called back already"),
-        answers("receiver.callbacks.calls:Caller.call", "limit", "False"),
+        answers("receiver.callbacks.calls:CallbackCaller.call", "limit", "False"),
     ),
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from math import ceil, inf
 
 from pushkit import NotifyResult, Subscription, TaskState
+from pushkit.queue.leases import LEFT_BEHIND
 from pushkit.secrets.sealing import is_sealed
 from receiver import Notification
 from tests.simulation.coverage import key_of
@@ -231,6 +232,7 @@ class Promises:
         self._check_order(rows[0])
         self._check_first(rows[0], is_first=not earlier)
         self._check_lease(rows[0], arrival)
+        self._check_alone(rows[0])
         self._check_silence(rows[0], arrival)
         self._check_destination(rows[0])
         if arrival.body != bytes(rows[0]["body"]):
@@ -264,6 +266,20 @@ class Promises:
             self._world.violated(
                 f"{row['id']} was sent by {worker}, and {row['lease_worker']} has its lease"
             )
+
+    def _check_alone(self, row: sqlite3.Row) -> None:
+        """After two workers died with a queue, its first delivery is handed out alone."""
+        others = self._outbox.select(
+            "SELECT d.id FROM pushkit_subscriptions q JOIN pushkit_deliveries d"
+            " ON d.subscription_id = q.id WHERE q.id = ? AND q.lease_worker IS NOT NULL"
+            " AND q.abandoned > 1 AND d.id <> ? AND d.state = 'pending' AND d.waits = 0"
+            " AND d.seq <= q.sending_to",
+            row["subscription_id"],
+            row["id"],
+        )
+        if others and row["shown"] == "in_flight":
+            names = [each["id"] for each in others]
+            self._world.violated(f"{row['id']} was handed out after two deaths with {names}")
 
     def _check_silence(self, row: sqlite3.Row, arrival: Arrival) -> None:
         """No attempt begins for a subscription that is paused, disabled or removed."""
@@ -684,7 +700,8 @@ class Promises:
             is_enough = refusals == _AFTER_REFUSALS
         else:  # and do not count in the schedule of requests
             is_enough = row["attempts"] - refusals <= _TRIES <= row["attempts"]
-        if not is_enough:
+        is_lost = error in LEFT_BEHIND  # the first death of a worker is no attempt
+        if not is_enough or (is_lost and not self.deaths[row["subscription_id"]]):
             return False
         if error in _MISTRUSTED and host in self.inboxes:
             # A trusted sender that signs is refused only because of a clock.
@@ -695,7 +712,8 @@ class Promises:
         if error.startswith("status_") or error == "redirect":
             answered = {f"status_{s}" if s and s >= 400 else "redirect" for s in statuses}
             return host in self.inboxes or error in answered
-        return error in _REFUSED | _UNANSWERED and self._was_faulty(host)
+        is_explained = error in _REFUSED | _UNANSWERED and self._was_faulty(host)
+        return is_explained or is_lost
 
     def _refusals_of(self, row: sqlite3.Row) -> int:
         attempts = self._outbox.select(

@@ -18,14 +18,14 @@ from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.delivery.registrar import change_subscriptions
-from pushkit.delivery.route import Job, Routes, job_of
-from pushkit.delivery.settle import Settled, Settler
+from pushkit.delivery.route import DeliveryJob, Routes, job_of
+from pushkit.delivery.settle import DeliverySettler, SettledDeliveries
 from pushkit.events.sender import SubscriptionChange
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox import changes
 from pushkit.outbox import retention as outbox_retention
 from pushkit.outbox import store as outbox
-from pushkit.outbox.model import Result, StatusMark
+from pushkit.outbox.model import AttemptResult, StatusContent
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import leased_deliveries, lose
 from pushkit.queue import held
@@ -59,10 +59,10 @@ _BREAKER = BreakerPolicy(failures=2, first_wait=timedelta(seconds=5))
 _PROBATION_FROM = 2
 _CALLED_AGAIN = RetryPolicy(wait=wait_fixed(5), stop=stop_after_attempt(2))
 _TRIED = {
-    Outcome.DELIVERED: (204, None, held.Answer.ACKNOWLEDGED),
-    Outcome.RETRY: (500, "status_500", held.Answer.AGAIN),
-    Outcome.DEAD: (400, "rejected", held.Answer.FINISHED),
-    Outcome.GONE: (410, "gone", held.Answer.FINISHED),
+    Outcome.DELIVERED: (204, None, held.Consequence.ACKNOWLEDGED),
+    Outcome.RETRY: (500, "status_500", held.Consequence.RETRY),
+    Outcome.DEAD: (400, "rejected", held.Consequence.FINISHED),
+    Outcome.GONE: (410, "gone", held.Consequence.FINISHED),
 }
 
 
@@ -100,10 +100,10 @@ class Memory:
     """What the processes of one side know; generated ids differ between the two sides."""
 
     database: StubDatabase
-    leased: dict[str, held.Memory[Job]] = field(
+    leased: dict[str, held.Memory[DeliveryJob]] = field(
         default_factory=lambda: {worker: held.Memory() for worker in _WORKERS}
     )
-    inboxes: dict[str, held.Memory[inbox_model.Job]] = field(
+    inboxes: dict[str, held.Memory[inbox_model.NotificationJob]] = field(
         default_factory=lambda: {worker: held.Memory(most_unsettled=1) for worker in _WORKERS}
     )
 
@@ -157,7 +157,7 @@ def _store(
     updates: int,
     worker: str | None = None,
     drops: bool = False,
-) -> Script[list[tuple[Recipient, Handed, Job]]]:
+) -> Script[list[tuple[Recipient, Handed, DeliveryJob]]]:
     """Store some updates of a task; return those that were handed to a worker."""
     queues = Queues(recipients)
     handed = []
@@ -168,7 +168,7 @@ def _store(
                 f"dlv_{queue.recipient.id}_{queue.row.last_seq + 1}{mark}",
                 b"{}",
                 now=now + timedelta(microseconds=number),  # no two queues are due at one moment
-                status=StatusMark.BARE,
+                status=StatusContent.BARE,
                 worker=worker,
                 until=to_micros(now + _LEASE),
                 probation_from=_PROBATION_FROM,
@@ -296,7 +296,7 @@ def _settle(chance: random.Random, _number: int) -> Make:
             asks.append(queue.ask())
             queue.unsettled()  # until it is committed
         database: Any = memory.database
-        settler = Settler(
+        settler = DeliverySettler(
             database=database,
             clock=lambda: memory.database.moment,
             options=SenderOptions(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
@@ -306,7 +306,10 @@ def _settle(chance: random.Random, _number: int) -> Make:
 
         def done() -> None:
             for queue, ask, result in zip(chosen, asks, settled, strict=True):
-                if not isinstance(result, Settled) or mine.queues.get(queue.id) is not queue:
+                if (
+                    not isinstance(result, SettledDeliveries)
+                    or mine.queues.get(queue.id) is not queue
+                ):
                     continue
                 queue.answered = [job for job in queue.answered if job not in ask.results]
                 queue.settled(result.reply, seen_at=inf)
@@ -318,10 +321,10 @@ def _settle(chance: random.Random, _number: int) -> Make:
     return script
 
 
-def _result_of(outcome: Outcome, now: datetime, pause: int) -> Result:
+def _result_of(outcome: Outcome, now: datetime, pause: int) -> AttemptResult:
     status, error, _ = _TRIED[outcome]
     until = now + timedelta(seconds=pause) if outcome is Outcome.RETRY else None
-    return Result(
+    return AttemptResult(
         outcome=outcome,
         status=status,
         error=error,
@@ -362,7 +365,7 @@ def _retry(chance: random.Random, _number: int) -> Make:
 def _redrive(chance: random.Random, _number: int) -> Make:
     ids = _ids(chance)
     states = (DeliveryState.DEAD, DeliveryState.CANCELLED)
-    return lambda memory: _sent(changes.send_again(memory.database, ids, states))  # type: ignore[arg-type]  # a stub
+    return lambda memory: _sent(changes.requeue(memory.database, ids, states))  # type: ignore[arg-type]  # a stub
 
 
 def _sent(script: Script[Any]) -> Script[Callable[[], object]]:
@@ -476,7 +479,7 @@ def _accept(chance: random.Random, _number: int) -> Make:
                 new, handed = each.stored, each.handed
                 if new is None or handed is None or not isinstance(each.result, int):
                     continue
-                job = inbox_model.Job(
+                job = inbox_model.NotificationJob(
                     _stored(new, each.result),
                     queue_id=new.queue_id,
                     place=handed.seq,
@@ -570,18 +573,18 @@ def _lose_notifications(lost: Sequence[tuple[PendingJob, str, int]], now: int) -
 
 
 _CALLED = {
-    inbox_model.Outcome.DONE: held.Answer.ACKNOWLEDGED,
-    inbox_model.Outcome.UNMATCHED: held.Answer.ACKNOWLEDGED,
-    inbox_model.Outcome.FAILED: held.Answer.AGAIN,
-    inbox_model.Outcome.PUT_OFF: held.Answer.AGAIN,
-    inbox_model.Outcome.DEAD: held.Answer.FINISHED,
+    inbox_model.CallbackOutcome.DONE: held.Consequence.ACKNOWLEDGED,
+    inbox_model.CallbackOutcome.UNMATCHED: held.Consequence.ACKNOWLEDGED,
+    inbox_model.CallbackOutcome.FAILED: held.Consequence.RETRY,
+    inbox_model.CallbackOutcome.PUT_OFF: held.Consequence.RETRY,
+    inbox_model.CallbackOutcome.DEAD: held.Consequence.FINISHED,
 }
 
 
 def _settle_notifications(chance: random.Random, _number: int) -> Make:
     """Call back with the first of some queues, settle them together, and take the next ones."""
     worker, number, wait = chance.choice(_WORKERS), chance.random(), chance.random() < 0.6
-    outcome = chance.choice((*[inbox_model.Outcome.DONE] * 5, *_CALLED))
+    outcome = chance.choice((*[inbox_model.CallbackOutcome.DONE] * 5, *_CALLED))
     arrives = chance.random() < 0.9
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
@@ -616,15 +619,17 @@ def _settle_notifications(chance: random.Random, _number: int) -> Make:
     return script
 
 
-def _outcome_of(outcome: inbox_model.Outcome, notification_id: int) -> inbox_model.Attempted:
-    error = "ValueError" if outcome is inbox_model.Outcome.FAILED else None
+def _outcome_of(
+    outcome: inbox_model.CallbackOutcome, notification_id: int
+) -> inbox_model.Attempted:
+    error = "ValueError" if outcome is inbox_model.CallbackOutcome.FAILED else None
     call = inbox_model.Call(notification_id, "client", error)
-    is_called = outcome in (inbox_model.Outcome.DONE, inbox_model.Outcome.FAILED)
+    is_called = outcome in (inbox_model.CallbackOutcome.DONE, inbox_model.CallbackOutcome.FAILED)
     return inbox_model.Attempted(
         outcome,
         call if is_called else None,
         None if error is None else f"client: {error}",
-        pause=5.0 if outcome is inbox_model.Outcome.PUT_OFF else 0.0,
+        pause=5.0 if outcome is inbox_model.CallbackOutcome.PUT_OFF else 0.0,
     )
 
 

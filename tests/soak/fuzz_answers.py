@@ -21,11 +21,11 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from pushkit.net.connection import Answer, Connection, Request, write_requests
+from pushkit.net.connection import Connection, HttpAnswer, HttpRequest, write_requests
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
 from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.rounds import RoundBatches
+from pushkit.scheduling.iteration_batches import IterationBatches
 
 __all__ = ["FuzzFailedError", "Wire", "fuzz", "hear"]
 
@@ -219,7 +219,7 @@ def _split(chance: random.Random, said: bytes) -> list[bytes]:
     return [said[a:b] for a, b in zip([0, *cuts], [*cuts, len(said)], strict=True) if a < b]
 
 
-class _AtOnce(RoundBatches[tuple[Connection, Sequence[bytes]]]):
+class _AtOnce(IterationBatches[tuple[Connection, Sequence[bytes]]]):
     """Each request has a round of its own, of an event loop that does not run here."""
 
     def add(self, item: tuple[Connection, Sequence[bytes]]) -> None:
@@ -260,7 +260,7 @@ def _converse(kind: type[Connection], chance: random.Random, seen: Counter[str])
             name = found if isinstance(found, str) else "whole" if found.complete else "broke off"
             seen[name] += 1
             seen["asked again"] += len(tokens) > 1
-            if isinstance(found, Answer):
+            if isinstance(found, HttpAnswer):
                 _check(found, tokens)
             if is_right and (isinstance(found, str) or found.body != tokens[-1]):
                 raise FuzzFailedError(f"a right answer was taken as {found!r}")
@@ -281,10 +281,10 @@ def _hear_all(connection: Connection, wire: Wire, pieces: list[bytes]) -> None:
 
 def _asked(
     connection: Connection, wire: Wire, pieces: list[bytes], chance: random.Random
-) -> Answer | str:
+) -> HttpAnswer | str:
     """Ask, let the answer come, and return it, or the error's name; leave what is behind it."""
     until = asyncio.get_running_loop().time() + 1000
-    asking = connection.send(Request(b"POST", b"", until, 1000, _MAX_BODY), Probe())
+    asking = connection.send(HttpRequest(b"POST", b"", until, 1000, _MAX_BODY), Probe())
     waiter = asking.send(None)
     while pieces and not waiter.done() and not wire.is_aborted:
         hear(connection, pieces.pop(0))
@@ -297,14 +297,14 @@ def _asked(
     try:
         asking.send(None)
     except StopIteration as exc:
-        answer: Answer = exc.value
+        answer: HttpAnswer = exc.value
         return answer
     except _EXPECTED as exc:
         return type(exc).__name__
     raise FuzzFailedError("it goes on waiting")
 
 
-def _check(answer: Answer, tokens: list[bytes]) -> None:
+def _check(answer: HttpAnswer, tokens: list[bytes]) -> None:
     text = answer.body + b"".join(
         value.encode("utf-8", "surrogateescape") for _, value in answer.headers
     )

@@ -249,7 +249,7 @@ async def withdrawn(case: Case, chance: Random) -> None:
     if not case.memory.minted:
         return
     [minted] = case.memory.minted
-    await case.door.receiver.expect_no_longer(case.party.name, token=minted.token)
+    await case.door.receiver.unregister(case.party.name, token=minted.token)
     minted.withdrawn = True
     await a_retry(case, chance, otherwise="task_not_expected")
     case.genuine = False

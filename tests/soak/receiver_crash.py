@@ -58,8 +58,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import Script, Statement
 from pushkit.terminal.progress import showing_progress
 from receiver import InboxStatus
-from receiver.admin import open_inbox
-from receiver.inbox import inspection
+from receiver.admin import InboxAdmin, open_inbox
 from tests.eventually import eventually
 from tests.soak.call_log import CallLog
 from tests.soak.reporting import write_report
@@ -274,7 +273,7 @@ class Killer:
     async def _count_unfinished(self, sender: PushSender, inbox: Database) -> int:
         """Return how much is not delivered, or not called back; a dead letter never will be."""
         outbox = (await sender.outbox.stats()).states
-        statuses = (await inbox.read(inspection.stats())).statuses
+        statuses = (await InboxAdmin(inbox).stats()).statuses
         undelivered = sum(outbox.values()) - outbox[DeliveryState.DELIVERED]
         return undelivered + sum(statuses.values()) - statuses[InboxStatus.DONE]
 

@@ -312,7 +312,7 @@ class Scenario:
                     await receiver.inbox.purge(older_than=timedelta(0))
                 if self._random.random() < 0.3:
                     await receiver.expect(task_id="other")
-                    await receiver.expect_no_longer(task_id="other")
+                    await receiver.unregister(task_id="other")
 
     def _one(self) -> Receiver:
         return self._random.choice(list(self._lives))

@@ -23,7 +23,7 @@ from pushkit.signing import notification_jwt
 from pushkit.signing.token import TOKEN_HEADERS
 from receiver.answers import problem
 from receiver.inbox.store import accepted_before
-from receiver.refusals import Verdict
+from receiver.refusals import RefusalVerdict
 from receiver.request import Answer
 from receiver.selection import HeldKeys, Stated
 from receiver.tokens import check_secrets, read_secrets
@@ -155,7 +155,7 @@ def stores_nothing(notifications: Any) -> Any:
     return {(each.sender, each.delivery_id): 1 for each in notifications}
 
 
-def telling(verdict: Verdict, **options: Any) -> Answer:
+def telling(verdict: RefusalVerdict, **options: Any) -> Answer:
     answer = problem(verdict, **options)
     return replace(answer, body=answer.body[:-1] + b', "detail": "the key is unknown"}')
 

@@ -25,7 +25,7 @@ from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
 from pushkit.integrations.push_config_api.extensions import SNAPSHOT_EXTENSION
 from pushkit.logs import RepeatedLog
-from pushkit.outbox.clients import DeliveryProgress, Wanted
+from pushkit.outbox.clients import DeliveryProgress, WantedDeliveries
 from pushkit.subscriptions.filters import FILTER_EXTENSION, FilterOf, write_filter
 from pushkit.subscriptions.model import DisabledBy, Subscription, SubscriptionKey, SubscriptionState
 
@@ -202,7 +202,9 @@ class Configs:
         """Send notifications of a config again (`RECOVER_EXTENSION`)."""
         sender, key = await self._key_of(call)
         seqs = (number(call.params, "fromSeq"), number(call.params, "toSeq") or None)
-        wanted = Wanted(*seqs, _moment(call.params, "since"), _moment(call.params, "until"))
+        wanted = WantedDeliveries(
+            *seqs, _moment(call.params, "since"), _moment(call.params, "until")
+        )
         with config_errors(sender, key.owner, self._faults, _api_error):
             found = await sender.recover(key, wanted)
         if found is None:

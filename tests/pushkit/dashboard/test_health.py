@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from pushkit.dashboard.health import Counts, headline_of
+from pushkit.dashboard.health import DeliveryCounts, headline_of
 from pushkit.webui.overview import Severity
 from tests.pushkit.dashboard.conftest import Browser, House
 
 WARNING, FAILURE = Severity.WARNING, Severity.FAILURE
 SITUATIONS = {
-    "Nothing waits, and nothing was sent within the last hour.": Counts(),
-    "Deliveries wait; none arrived within the last hour.": Counts(waiting=1),
-    "Healthy: deliveries arrive.": Counts(delivered=5, waiting=1),
-    "Deliveries arrive, but some fail.": Counts(delivered=5, failed=1, waiting=1, worst=WARNING),
-    "Nothing arrives: every attempt fails.": Counts(failed=3, waiting=2, worst=WARNING),
-    "Deliveries arrive, but something needs attention.": Counts(delivered=1, worst=WARNING),
-    "Nothing is sent: no worker claims what is due.": Counts(
+    "Nothing waits, and nothing was sent within the last hour.": DeliveryCounts(),
+    "Deliveries wait; none arrived within the last hour.": DeliveryCounts(waiting=1),
+    "Healthy: deliveries arrive.": DeliveryCounts(delivered=5, waiting=1),
+    "Deliveries arrive, but some fail.": DeliveryCounts(
+        delivered=5, failed=1, waiting=1, worst=WARNING
+    ),
+    "Nothing arrives: every attempt fails.": DeliveryCounts(failed=3, waiting=2, worst=WARNING),
+    "Deliveries arrive, but something needs attention.": DeliveryCounts(delivered=1, worst=WARNING),
+    "Nothing is sent: no worker claims what is due.": DeliveryCounts(
         delivered=1, waiting=3, is_unclaimed=True, worst=FAILURE
     ),
-    "Nothing arrives: something on this side fails.": Counts(failed=1, waiting=1, worst=FAILURE),
-    "Deliveries arrived within the last hour, but something on this side fails.": Counts(
+    "Nothing arrives: something on this side fails.": DeliveryCounts(
+        failed=1, waiting=1, worst=FAILURE
+    ),
+    "Deliveries arrived within the last hour, but something on this side fails.": DeliveryCounts(
         delivered=1, worst=FAILURE
     ),
 }
@@ -58,15 +62,15 @@ async def test_a_destination_that_failed_last_counts_as_failing_and_is_no_green_
     house.statuses["/wrong"] = status
     await house.notify("task-1", "/wrong")
     await house.deliver()
-    figures = await house.sender.outbox.figures()
-    assert figures.failing.number == 1
+    stats = await house.sender.outbox.stats()
+    assert stats.failing.number == 1
     page = await reader.get("/destinations")
     assert '<span class="state failing">failing</span>' in page
     assert "closed" not in page
     house.statuses["/wrong"] = 202
     await house.sender.outbox.retry_now([each.id for each in await house.sender.outbox.find()])
     await house.deliver()
-    assert (await house.sender.outbox.figures()).failing.number == 0
+    assert (await house.sender.outbox.stats()).failing.number == 0
     assert "state failing" not in await reader.get("/destinations")
 
 

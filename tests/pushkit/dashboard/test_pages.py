@@ -64,9 +64,9 @@ async def test_a_new_dead_letter_is_shown_however_much_is_delivered_after_it(
 
 
 async def test_a_count_that_stopped_at_its_bound_is_shown_as_such(house: House) -> None:
-    figures = await house.sender.outbox.figures()
+    stats = await house.sender.outbox.stats()
     bound = AtMost(10_000, more=True)
-    found = findings(replace(figures, failing=bound, died=bound), None)
+    found = findings(replace(stats, failing=bound, died=bound), None)
     assert [each.says for each in found] == [
         "10,000+ destinations failed last, or asked to wait.",
         "10,000+ dead letters within the last hour.",
@@ -79,9 +79,9 @@ async def test_what_waits_for_its_destination_is_not_taken_for_neglected(house: 
         await house.notify(f"task-{number}", "/down")
     await house.deliver()  # opens the breaker
     await house.notify("task-6", "/down")
-    figures = await house.sender.outbox.figures()
-    assert figures.failing.number == 1
-    later = replace(figures, now=figures.now + timedelta(minutes=5))
+    stats = await house.sender.outbox.stats()
+    assert stats.failing.number == 1
+    later = replace(stats, now=stats.now + timedelta(minutes=5))
     assert "Deliveries are due, and no worker claims them." not in [
         each.says for each in findings(later, None)
     ]

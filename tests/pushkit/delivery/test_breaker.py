@@ -15,7 +15,7 @@ from pushkit.delivery.answers import BreakerPolicy, wait_after, works
 from pushkit.errors import ConfigError
 from pushkit.events.model import Event
 from pushkit.events.sender import BreakerClosed, BreakerOpened
-from pushkit.outbox.model import Result
+from pushkit.outbox.model import AttemptResult
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from tests.clock import Clock
@@ -80,11 +80,11 @@ def test_an_impossible_policy_is_refused(policy: dict[str, int]) -> None:
 def test_only_results_of_the_destination_count(
     status: int | None, error: str | None, expected: bool | None
 ) -> None:
-    assert works(Result(outcome=Outcome.RETRY, status=status, error=error)) is expected
+    assert works(AttemptResult(outcome=Outcome.RETRY, status=status, error=error)) is expected
 
 
 def test_local_faults_do_not_count() -> None:
-    assert works(Result(outcome=Outcome.LOCAL_FAULT, error="no_signing_key")) is None
+    assert works(AttemptResult(outcome=Outcome.LOCAL_FAULT, error="no_signing_key")) is None
 
 
 def test_the_default_policy_matches_the_documentation() -> None:

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import DestinationRules, PushSender
-from pushkit.decision import Decision
+from pushkit.decision import UrlDecision
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidPushConfigError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.states import DeliveryState
@@ -25,8 +25,8 @@ from tests.pushkit.delivery.conftest import Senders, deliver_due, status
 class Relaxed(DestinationPolicy):
     """A policy that allows http and any port, and keeps all other rules."""
 
-    def judge_url(self, url: Url) -> Decision:
-        return super().judge_url(replace(url, scheme="https", port=443))
+    def decide_on_url(self, url: Url) -> UrlDecision:
+        return super().decide_on_url(replace(url, scheme="https", port=443))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pushkit.errors import InvalidPushConfigError
-from pushkit.outbox.clients import Recovered, Wanted
+from pushkit.outbox.clients import Recovered, WantedDeliveries
 from pushkit.subscriptions.model import SubscriptionKey
 from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
@@ -29,7 +29,7 @@ async def test_a_large_config_is_recovered_in_steps(senders: Senders, webhook: W
 
     first = await sender.recover(KEY)
     assert first == Recovered(tuple(range(1, 201)), 201)
-    assert await sender.recover(KEY, Wanted(from_seq=201)) == Recovered((201,), None)
+    assert await sender.recover(KEY, WantedDeliveries(from_seq=201)) == Recovered((201,), None)
     progress = await sender.progress(KEY)
     assert progress is not None
     assert (progress.waiting, progress.delivered_seq) == (201, 0)
@@ -77,17 +77,19 @@ async def test_a_call_reads_only_so_many_deliveries(
     progress = await sender.progress(KEY)
     assert progress is not None
     assert (progress.dead, progress.delivered_seq) == (0, 5)
-    assert await sender.recover(KEY, Wanted(to_seq=3)) == Recovered((1, 2), 3)
-    assert await sender.recover(KEY, Wanted(3, 3)) == Recovered((3,), None)
+    assert await sender.recover(KEY, WantedDeliveries(to_seq=3)) == Recovered((1, 2), 3)
+    assert await sender.recover(KEY, WantedDeliveries(3, 3)) == Recovered((3,), None)
 
 
-@pytest.mark.parametrize("wanted", [Wanted(10**30), Wanted(-(10**30), -1), Wanted(2, 1)])
+@pytest.mark.parametrize(
+    "wanted", [WantedDeliveries(10**30), WantedDeliveries(-(10**30), -1), WantedDeliveries(2, 1)]
+)
 async def test_a_range_without_any_is_no_error(
-    senders: Senders, webhook: Webhook, wanted: Wanted
+    senders: Senders, webhook: Webhook, wanted: WantedDeliveries
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
     await sender.notify(status())
     await deliver_due(sender)
     assert await sender.recover(KEY, wanted) == Recovered((), None)
-    assert await sender.recover(KEY, Wanted(-(10**30), 10**30)) == Recovered((1,), None)
+    assert await sender.recover(KEY, WantedDeliveries(-(10**30), 10**30)) == Recovered((1,), None)

@@ -21,7 +21,7 @@ from pushkit.delivery.database import open_outbox
 from pushkit.delivery.route import Routes
 from pushkit.errors import SealedSecretError
 from pushkit.net.authorization import Credentials
-from pushkit.net.destination import DestinationPolicy, Judged
+from pushkit.net.destination import Decided, DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
@@ -124,7 +124,7 @@ async def test_a_subscription_removed_and_registered_again_has_a_new_route(
 async def test_a_url_is_checked_once_until_its_subscription_changes(
     senders: Senders, webhook: Webhook
 ) -> None:
-    heard: list[Judged] = []
+    heard: list[Decided] = []
     rules = DestinationRules(on_decision=heard.append)
     sender = await senders.open(destinations=rules)
 

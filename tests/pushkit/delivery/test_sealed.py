@@ -21,8 +21,8 @@ from pushkit.errors import (
 from pushkit.events.model import Event
 from pushkit.events.sender import LocalFault
 from pushkit.secrets.resealing import (
-    BEFORE_ALL,
     SecretsAdmin,
+    before_all,
     find_other_keys,
     write_resealed,
 )
@@ -375,7 +375,7 @@ async def test_rotation_skips_rows_that_changed_meanwhile(
         (
             column,
             await database.read(
-                find_other_keys(column, KEYS, plain=True, after=BEFORE_ALL[:1], limit=10)
+                find_other_keys(column, KEYS, plain=True, after=before_all(column), limit=10)
             ),
         )
         for column in (TOKEN, CREDENTIALS)

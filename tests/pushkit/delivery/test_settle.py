@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pushkit import Filter, PushSender, TaskState
-from pushkit.delivery.route import Job
-from pushkit.delivery.settle import Settled
+from pushkit.delivery.route import DeliveryJob
+from pushkit.delivery.settle import SettledDeliveries
 from pushkit.events.model import EventKind
 from pushkit.events.sender import DeliveryEvent
 from pushkit.outbox import attempts
-from pushkit.outbox.model import Result
+from pushkit.outbox.model import AttemptResult
 from pushkit.outbox.states import Outcome
 from pushkit.queue.held import Ask
 from pushkit.queue.rules import QUANTUM, Leased
@@ -115,9 +115,9 @@ async def attempt(sender: PushSender, chance: random.Random, clock: Clock) -> di
     return found
 
 
-def delivered(job: Job, clock: Clock) -> Result:
+def delivered(job: DeliveryJob, clock: Clock) -> AttemptResult:
     owner = job.delivery.owner.split()[-1]
-    return Result(
+    return AttemptResult(
         outcome=Outcome.DELIVERED,
         status=200 + int(owner),
         started_at=clock.now,
@@ -126,7 +126,7 @@ def delivered(job: Job, clock: Clock) -> Result:
     )
 
 
-def ask_of(leased: Leased, *results: Result, releases: bool = False) -> Ask:
+def ask_of(leased: Leased, *results: AttemptResult, releases: bool = False) -> Ask:
     """Return what settles the first deliveries of a leased queue with these results."""
     done, left = leased.jobs[: len(results)], leased.jobs[len(results) :]
     for job, result in zip(done, results, strict=True):
@@ -165,7 +165,9 @@ async def test_settling_in_one_group_has_the_result_of_settling_one_by_one(
             settled = await database.write(alone(settler.script, each))
             one_by_one += settled.events
         found = await run_group(database, settler.script, attempted["together"])
-        events = [event for each in found if isinstance(each, Settled) for event in each.events]
+        events = [
+            event for each in found if isinstance(each, SettledDeliveries) for event in each.events
+        ]
         assert kinds_and_owners(events, "together") == kinds_and_owners(one_by_one, "one by one")
         assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
 
@@ -180,7 +182,9 @@ async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
     await write(sender, "UPDATE pushkit_subscriptions SET lease_until = 1")  # expired
     [newer] = await claim(sender)
     asks = [
-        ask_of(each, Result(outcome=Outcome.DELIVERED, status=status_code, started_at=clock.now))
+        ask_of(
+            each, AttemptResult(outcome=Outcome.DELIVERED, status=status_code, started_at=clock.now)
+        )
         for each, status_code in ((newer, 204), (older, 200))
     ]
     if not newer_first:
@@ -200,7 +204,7 @@ async def test_an_attempt_settled_twice_is_logged_once(
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     [delivery_id] = (await sender.notify(status())).ids
     [leased] = await claim(sender)
-    ask = ask_of(leased, Result(outcome=outcome, retry_at=clock.now, started_at=clock.now))
+    ask = ask_of(leased, AttemptResult(outcome=outcome, retry_at=clock.now, started_at=clock.now))
     for _ in range(2):  # as after a commit whose confirmation was lost
         await sender._database.write(alone(sender.worker._settler.script, ask))
     report = await sender.outbox.show(delivery_id)
@@ -214,11 +218,11 @@ async def test_deliveries_of_a_removed_subscription_are_not_deferred(
     for n in range(2):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0")
         await sender.notify(status(task_id=f"task-{n}"))
-    result = Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
+    result = AttemptResult(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
     asks = [ask_of(each, result) for each in await claim(sender)]
     await sender.unsubscribe("task-0")
     found = await sender._database.write(sender.worker._settler.script(asks, wait=False))
-    assert sorted(list(each.are_ours) for each in found if isinstance(each, Settled)) == [
+    assert sorted(list(each.are_ours) for each in found if isinstance(each, SettledDeliveries)) == [
         [False],
         [True],
     ]
@@ -246,7 +250,7 @@ async def test_one_of_two_concurrent_successes_emits_breaker_closed(on_postgres:
         "INSERT INTO pushkit_destinations (tenant, owner, origin, failures)"
         " VALUES ('', 'alice', 'https://client.example.com:443', 9)",
     )
-    result = Result(outcome=Outcome.DELIVERED, status=200)
+    result = AttemptResult(outcome=Outcome.DELIVERED, status=200)
     settler, database = sender.worker._settler, sender._database
     found = await asyncio.gather(
         *(
@@ -262,7 +266,7 @@ async def test_concurrent_late_attempts_are_both_logged(on_postgres: Senders, cl
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")
-    late = Result(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
+    late = AttemptResult(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
     made = [replace(late, duration=timedelta(seconds=n)) for n in (1, 2)]
     await asyncio.gather(
         *(sender._database.write(holding_locks(attempts.add_late(delivery, each))) for each in made)
@@ -279,7 +283,7 @@ async def test_a_late_attempt_recorded_twice_is_logged_once(
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")
     for ahead in (0, 3):  # the script reads the clock of the database each time
-        result = Result(
+        result = AttemptResult(
             outcome=Outcome.RETRY,
             error="timeout",
             started_at=clock.now + timedelta(milliseconds=ahead),

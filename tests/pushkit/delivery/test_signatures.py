@@ -18,7 +18,7 @@ import svix.webhooks
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from pushkit import KeyRing, PushSender, Scheme, Signing, StatusUpdate, Subscription
-from pushkit.delivery.signatures import RoundSigner, signing_of
+from pushkit.delivery.signatures import BatchSigner, signing_of
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key
 from pushkit.keys.primitives import signature_holds
@@ -279,7 +279,7 @@ def test_a_secret_is_in_no_repr() -> None:
 
 async def test_each_of_a_round_gets_the_signature_of_its_own_data_by_its_own_key() -> None:
     keys = [generate_key(Algorithm.ES256), generate_key(Algorithm.EDDSA)] * 3
-    signer, data = RoundSigner(), [b"data %d" % number for number in range(6)]
+    signer, data = BatchSigner(), [b"data %d" % number for number in range(6)]
     signing = [asyncio.ensure_future(signer.sign(*each)) for each in zip(data, keys, strict=True)]
     assert [each.done() for each in signing] == [True, False, False, False, False, False]
     for key, signed, signature in zip(keys, data, await asyncio.gather(*signing), strict=True):
@@ -294,7 +294,7 @@ async def test_a_key_that_fails_and_a_caller_that_is_cancelled_concern_nobody_el
         def sign(self, *_: object) -> bytes:
             raise ValueError("broken")
 
-    key, signer = generate_key(Algorithm.ES256), RoundSigner()
+    key, signer = generate_key(Algorithm.ES256), BatchSigner()
     broken = copy.copy(key)
     object.__setattr__(broken, "private_key", Broken())
     first, cancelled, failed, last = (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pushkit.errors import DestinationRefusedError, JwksError, TransportError
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.version import USER_AGENT
@@ -36,7 +36,7 @@ async def get(
     *more: tuple[str, str],
     within: timedelta = PATIENT,
     most: int = MEBIBYTE,
-) -> Answer:
+) -> HttpAnswer:
     async with asyncio.timeout(DEADLINE):
         return await transport.get_document(
             url, "text/plain", *more, timeout=within, max_body_bytes=most, error=JwksError

@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from pushkit.decision import Decision
+from pushkit.decision import UrlDecision
 from pushkit.errors import ConfigError, DestinationRefusedError, JwksError
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.addresses import address_is_public
@@ -123,10 +123,10 @@ def test_networks_narrow_down_and_refused_ones_go_first() -> None:
     rules = DestinationRules(networks=["8.8.8.0/24"], refused_networks=["8.8.8.128/25"])
     policy = DestinationPolicy(rules=rules)
 
-    assert policy.judge_address("8.8.8.127") is Decision.PUBLIC
-    assert policy.judge_address("8.8.8.128") is Decision.REFUSED_NETWORK
-    assert policy.judge_address("8.8.9.0") is Decision.OTHER_NETWORK
-    assert policy.judge_address("10.0.0.1") is Decision.NOT_PUBLIC
+    assert policy.decide_on_address("8.8.8.127") is UrlDecision.PUBLIC
+    assert policy.decide_on_address("8.8.8.128") is UrlDecision.REFUSED_NETWORK
+    assert policy.decide_on_address("8.8.9.0") is UrlDecision.OTHER_NETWORK
+    assert policy.decide_on_address("10.0.0.1") is UrlDecision.NOT_PUBLIC
 
 
 @pytest.mark.parametrize(("octets", "read"), [(65536, True), (65537, False)])
@@ -148,7 +148,7 @@ def test_a_special_name_is_refused_itself_and_with_names_below_it(suffix: str) -
     for host in (suffix, f"client.{suffix}", f"a.b.{suffix.upper()}."):
         with pytest.raises(DestinationRefusedError, match="special-use name") as caught:
             DestinationPolicy().check(f"https://{host}/")
-        assert caught.value.decision is Decision.SPECIAL_NAME
+        assert caught.value.decision is UrlDecision.SPECIAL_NAME
     for name in (f"{suffix.replace('.', '-')}x", f"client-{suffix}"):
         assert DestinationPolicy().check(f"https://{name}.com/").url.port == 443
 

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from pushkit.errors import ConnectionFailedError, TlsError, TransportError
-from pushkit.net.connection import Connection, Request
+from pushkit.net.connection import Connection, HttpRequest
 from pushkit.net.destination import DestinationPolicy
 from tests.eventually import PATIENT, eventually
 from tests.ports import free_port
@@ -73,7 +73,7 @@ async def test_a_refused_connection_leaves_nothing_in_memory(
     policy = DestinationPolicy(["webhook.example:*"])
     client = make_transport(policy, resolver=Named())
     url = f"http://webhook.example:{free_port()}/"
-    async with _leaving_none(Request, Connection):
+    async with _leaving_none(HttpRequest, Connection):
         for _ in range(5):
             with pytest.raises(ConnectionFailedError):
                 await client.post(policy.check(url), [], b"{}", timeout=PATIENT)
@@ -106,7 +106,7 @@ async def test_a_request_that_a_proxy_failed_leaves_nothing_in_memory(
     port = server.sockets[0].getsockname()[1]
     client = make_transport(resolver=Named(), proxy=f"http://127.0.0.1:{port}")
     hook = client.policy.check("https://client.example.com/")
-    async with server, _leaving_none(Request, Connection):
+    async with server, _leaving_none(HttpRequest, Connection):
         for _ in range(5):
             with pytest.raises(TransportError):
                 await client.post(hook, [], b"{}", timeout=PATIENT)
@@ -118,7 +118,7 @@ async def test_a_request_that_a_proxy_failed_leaves_nothing_in_memory(
         pytest.param(
             _speaks_no_tls, False, TlsError, (SSLProtocol, Connection), id="a failed handshake"
         ),
-        pytest.param(_closes, False, TransportError, (Request, Connection), id="no answer"),
+        pytest.param(_closes, False, TransportError, (HttpRequest, Connection), id="no answer"),
         pytest.param(_answers_once, True, 204, (Connection,), id="a connection that ended"),
     ],
 )

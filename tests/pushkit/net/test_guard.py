@@ -17,7 +17,7 @@ from aiohappyeyeballs import SocketFactoryType
 from aiohttp import web
 from yarl import URL
 
-from pushkit.decision import Decision
+from pushkit.decision import UrlDecision
 from pushkit.errors import DestinationRefusedError, TransportError
 from pushkit.net import addresses, dialling
 from pushkit.net.addresses import address_is_own
@@ -41,8 +41,8 @@ PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 class Relaxed(DestinationPolicy):
     """A policy that allows http and any port, with all other rules."""
 
-    def judge_url(self, url: Url) -> Decision:
-        return super().judge_url(replace(url, scheme="https", port=443))
+    def decide_on_url(self, url: Url) -> UrlDecision:
+        return super().decide_on_url(replace(url, scheme="https", port=443))
 
 
 class Naive(DestinationPolicy):
@@ -53,9 +53,9 @@ class Naive(DestinationPolicy):
             parsed = URL(text)
             scheme, host, port = parsed.scheme, parsed.raw_host, parsed.port
         except ValueError as exc:
-            raise DestinationRefusedError("not one", decision=Decision.NOT_A_URL) from exc
+            raise DestinationRefusedError("not one", decision=UrlDecision.NOT_A_URL) from exc
         if scheme not in {"http", "https"} or not host or not port:
-            raise DestinationRefusedError("not of HTTP", decision=Decision.NOT_A_URL)
+            raise DestinationRefusedError("not of HTTP", decision=UrlDecision.NOT_A_URL)
         url = Url(scheme=scheme, host=host, port=port, target=parsed.raw_path_qs)
         return Destination(url=url)
 
@@ -63,9 +63,9 @@ class Naive(DestinationPolicy):
 class Nothing(Naive):
     """A policy without any rule on addresses, too."""
 
-    def judge_address(self, text: str) -> Decision:
+    def decide_on_address(self, text: str) -> UrlDecision:
         del text
-        return Decision.PUBLIC
+        return UrlDecision.PUBLIC
 
 
 class Canary:

@@ -16,7 +16,7 @@ from aiohappyeyeballs import SocketFactoryType
 from aiohttp import web
 
 from pushkit import DestinationRules
-from pushkit.decision import Decision
+from pushkit.decision import UrlDecision
 from pushkit.errors import (
     AddressRefusedError,
     ConfigError,
@@ -24,8 +24,8 @@ from pushkit.errors import (
     TransportError,
 )
 from pushkit.net import dialling
-from pushkit.net.connection import Answer
-from pushkit.net.destination import DestinationPolicy, Judged
+from pushkit.net.connection import HttpAnswer
+from pushkit.net.destination import Decided, DestinationPolicy
 from pushkit.net.guard import Guard
 from pushkit.net.transport import Transport
 from tests.eventually import PATIENT
@@ -44,7 +44,7 @@ HOOKS = "hooks.corp.example"
 URL = f"https://{HOOKS}/a"
 
 
-async def post(transport: Transport) -> Answer:
+async def post(transport: Transport) -> HttpAnswer:
     return await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
 
 
@@ -69,25 +69,27 @@ def test_names_of_an_intranet_may_be_posted_to_beside_public_ones(url: str) -> N
 @pytest.mark.parametrize(
     ("url", "decision"),
     [
-        pytest.param("https://evilcorp.example/", Decision.SPECIAL_NAME, id="the name's end"),
-        pytest.param("https://corp.example.evil.test/", Decision.SPECIAL_NAME, id="its beginning"),
-        pytest.param("https://xcorp.example./", Decision.SPECIAL_NAME, id="with a trailing dot"),
-        pytest.param("https://internal.corp.test/", Decision.SPECIAL_NAME, id="turned round"),
-        pytest.param("https://a.internal/", Decision.SPECIAL_NAME, id="above what is opened"),
-        pytest.param("https://metadata.google.internal/", Decision.SPECIAL_NAME, id="beside it"),
-        pytest.param("https://localhost/", Decision.SPECIAL_NAME, id="localhost"),
-        pytest.param("https://hooks/", Decision.SPECIAL_NAME, id="a single label"),
-        pytest.param("http://hooks.corp.example/", Decision.NOT_HTTPS, id="http"),
-        pytest.param("https://hooks.corp.example:80/", Decision.PORT, id="another port"),
-        pytest.param("https://10.1.0.5/", Decision.LITERAL_ADDRESS, id="an address"),
-        pytest.param("https://[fd12:3456::1]/", Decision.LITERAL_ADDRESS, id="an IPv6 address"),
-        pytest.param("https://10.1.5/", Decision.LITERAL_ADDRESS, id="a short address"),
-        pytest.param("https://-a.corp.example/", Decision.NOT_A_NAME, id="no host name"),
-        pytest.param("https://a@corp.example/", Decision.NOT_A_URL, id="a user"),
-        pytest.param("https://corp.example\u3002evil/", Decision.NOT_A_URL, id="another dot"),
+        pytest.param("https://evilcorp.example/", UrlDecision.SPECIAL_NAME, id="the name's end"),
+        pytest.param(
+            "https://corp.example.evil.test/", UrlDecision.SPECIAL_NAME, id="its beginning"
+        ),
+        pytest.param("https://xcorp.example./", UrlDecision.SPECIAL_NAME, id="with a trailing dot"),
+        pytest.param("https://internal.corp.test/", UrlDecision.SPECIAL_NAME, id="turned round"),
+        pytest.param("https://a.internal/", UrlDecision.SPECIAL_NAME, id="above what is opened"),
+        pytest.param("https://metadata.google.internal/", UrlDecision.SPECIAL_NAME, id="beside it"),
+        pytest.param("https://localhost/", UrlDecision.SPECIAL_NAME, id="localhost"),
+        pytest.param("https://hooks/", UrlDecision.SPECIAL_NAME, id="a single label"),
+        pytest.param("http://hooks.corp.example/", UrlDecision.NOT_HTTPS, id="http"),
+        pytest.param("https://hooks.corp.example:80/", UrlDecision.PORT, id="another port"),
+        pytest.param("https://10.1.0.5/", UrlDecision.LITERAL_ADDRESS, id="an address"),
+        pytest.param("https://[fd12:3456::1]/", UrlDecision.LITERAL_ADDRESS, id="an IPv6 address"),
+        pytest.param("https://10.1.5/", UrlDecision.LITERAL_ADDRESS, id="a short address"),
+        pytest.param("https://-a.corp.example/", UrlDecision.NOT_A_NAME, id="no host name"),
+        pytest.param("https://a@corp.example/", UrlDecision.NOT_A_URL, id="a user"),
+        pytest.param("https://corp.example\u3002evil/", UrlDecision.NOT_A_URL, id="another dot"),
     ],
 )
-def test_every_other_rule_holds_beside_them(url: str, decision: Decision) -> None:
+def test_every_other_rule_holds_beside_them(url: str, decision: UrlDecision) -> None:
     with pytest.raises(DestinationRefusedError) as caught:
         DestinationPolicy(rules=INTRANET).check(url)
     assert caught.value.decision is decision
@@ -107,7 +109,7 @@ def test_domains_narrow_down_what_is_opened() -> None:
     for url in ("https://a.corp.example/", "https://client.example.com/"):
         with pytest.raises(DestinationRefusedError) as caught:
             policy.check(url)
-        assert caught.value.decision is Decision.OTHER_DOMAIN
+        assert caught.value.decision is UrlDecision.OTHER_DOMAIN
 
 
 # --- addresses -----------------------------------------------------------------------------------
@@ -116,20 +118,20 @@ def test_domains_narrow_down_what_is_opened() -> None:
 @pytest.mark.parametrize(
     ("address", "decision"),
     [
-        ("10.0.255.255", Decision.NOT_PUBLIC),
-        ("10.1.0.0", Decision.INTRANET),
-        ("10.1.255.255", Decision.INTRANET),
-        ("10.2.0.0", Decision.NOT_PUBLIC),
-        ("fd12:3455:ffff:ffff:ffff:ffff:ffff:ffff", Decision.NOT_PUBLIC),
-        ("fd12:3456::", Decision.INTRANET),
-        ("fd12:3457::", Decision.NOT_PUBLIC),
-        ("93.184.216.34", Decision.PUBLIC),
+        ("10.0.255.255", UrlDecision.NOT_PUBLIC),
+        ("10.1.0.0", UrlDecision.INTRANET),
+        ("10.1.255.255", UrlDecision.INTRANET),
+        ("10.2.0.0", UrlDecision.NOT_PUBLIC),
+        ("fd12:3455:ffff:ffff:ffff:ffff:ffff:ffff", UrlDecision.NOT_PUBLIC),
+        ("fd12:3456::", UrlDecision.INTRANET),
+        ("fd12:3457::", UrlDecision.NOT_PUBLIC),
+        ("93.184.216.34", UrlDecision.PUBLIC),
     ],
 )
 def test_a_network_is_open_from_its_first_address_to_its_last(
-    address: str, decision: Decision
+    address: str, decision: UrlDecision
 ) -> None:
-    assert DestinationPolicy(rules=INTRANET).judge_address(address) is decision
+    assert DestinationPolicy(rules=INTRANET).decide_on_address(address) is decision
 
 
 CLOSED = [
@@ -174,7 +176,7 @@ async def test_no_rule_opens_such_an_address(
     transport = make_transport(DestinationPolicy(rules=EVERYTHING), resolver=network.names)
     with pytest.raises(AddressRefusedError) as caught:
         await post(transport)
-    assert caught.value.decision is Decision.NOT_PUBLIC
+    assert caught.value.decision is UrlDecision.NOT_PUBLIC
     assert (network.names.asked, network.dialled) == ([HOOKS], [])
 
 
@@ -187,25 +189,27 @@ async def test_an_own_address_stays_closed(network: Network, make_transport: Mak
     )
     with pytest.raises(AddressRefusedError) as caught:
         await post(transport)
-    assert caught.value.decision is Decision.OWN_ADDRESS
+    assert caught.value.decision is UrlDecision.OWN_ADDRESS
     assert network.dialled == []
 
 
 @pytest.mark.parametrize(
     ("rules", "decision"),
     [
-        (DestinationRules(refused_networks=["10.1.9.0/24"]), Decision.REFUSED_NETWORK),
-        (DestinationRules(networks=["8.8.8.0/24"]), Decision.OTHER_NETWORK),
-        (DestinationRules(networks=["8.8.8.0/24", "10.1.9.0/24"]), Decision.INTRANET),
+        (DestinationRules(refused_networks=["10.1.9.0/24"]), UrlDecision.REFUSED_NETWORK),
+        (DestinationRules(networks=["8.8.8.0/24"]), UrlDecision.OTHER_NETWORK),
+        (DestinationRules(networks=["8.8.8.0/24", "10.1.9.0/24"]), UrlDecision.INTRANET),
     ],
 )
-def test_networks_narrow_down_what_is_opened(rules: DestinationRules, decision: Decision) -> None:
+def test_networks_narrow_down_what_is_opened(
+    rules: DestinationRules, decision: UrlDecision
+) -> None:
     opened = DestinationRules(
         allow_networks=["10.1.0.0/16"],
         networks=rules.networks,
         refused_networks=rules.refused_networks,
     )
-    assert DestinationPolicy(rules=opened).judge_address("10.1.9.1") is decision
+    assert DestinationPolicy(rules=opened).decide_on_address("10.1.9.1") is decision
 
 
 async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(
@@ -311,7 +315,7 @@ def test_the_page_lists_each_decision_by_its_value() -> None:
     page = (Path(__file__).parents[3] / "docs" / "destinations.md").read_text()
     listed = {name for line in page.splitlines() for name in re.findall(r"`(\w+)`", line)}
 
-    assert {each.value for each in Decision} <= listed
+    assert {each.value for each in UrlDecision} <= listed
 
 
 # --- who hears of it -----------------------------------------------------------------------------
@@ -320,7 +324,7 @@ def test_the_page_lists_each_decision_by_its_value() -> None:
 async def test_every_decision_is_reported_with_its_subject(
     network: Network, make_transport: MakeTransport
 ) -> None:
-    heard: list[Judged] = []
+    heard: list[Decided] = []
     rules = DestinationRules(
         allow_domains=["corp.example"], allow_networks=["10.1.0.0/16"], on_decision=heard.append
     )
@@ -336,13 +340,13 @@ async def test_every_decision_is_reported_with_its_subject(
         with pytest.raises(TransportError):
             await transport.post(destination, [], b"{}", timeout=PATIENT)
     assert heard == [
-        Judged(decision=Decision.NOT_A_URL),
-        Judged(decision=Decision.SPECIAL_NAME, host="evilcorp.example", port=443),
-        Judged(decision=Decision.NAMED, host="::1", port=8080),
-        Judged(decision=Decision.INTRANET, host=HOOKS, port=443),
-        Judged(decision=Decision.INTRANET, host=HOOKS, port=443, address="10.1.0.5"),
-        Judged(decision=Decision.INTRANET, port=443, address="10.1.0.5"),
-        Judged(decision=Decision.NOT_PUBLIC, host=HOOKS, port=443, address="10.2.0.1"),
+        Decided(decision=UrlDecision.NOT_A_URL),
+        Decided(decision=UrlDecision.SPECIAL_NAME, host="evilcorp.example", port=443),
+        Decided(decision=UrlDecision.NAMED, host="::1", port=8080),
+        Decided(decision=UrlDecision.INTRANET, host=HOOKS, port=443),
+        Decided(decision=UrlDecision.INTRANET, host=HOOKS, port=443, address="10.1.0.5"),
+        Decided(decision=UrlDecision.INTRANET, port=443, address="10.1.0.5"),
+        Decided(decision=UrlDecision.NOT_PUBLIC, host=HOOKS, port=443, address="10.2.0.1"),
     ]
 
 
@@ -350,7 +354,7 @@ async def test_every_decision_is_reported_with_its_subject(
 def test_on_decision_cannot_change_the_decision(
     caplog: pytest.LogCaptureFixture, error: Callable[[], Exception]
 ) -> None:
-    def complain(_: Judged) -> None:
+    def complain(_: Decided) -> None:
         raise error()
 
     policy = DestinationPolicy(rules=DestinationRules(on_decision=complain))
@@ -361,6 +365,6 @@ def test_on_decision_cannot_change_the_decision(
 
 
 def test_each_refusal_has_a_reason_and_nothing_else_has() -> None:
-    allowed = {Decision.PUBLIC, Decision.INTRANET, Decision.NAMED}
-    for decision in Decision:
+    allowed = {UrlDecision.PUBLIC, UrlDecision.INTRANET, UrlDecision.NAMED}
+    for decision in UrlDecision:
         assert bool(decision.reason) is decision.is_refusal is (decision not in allowed)

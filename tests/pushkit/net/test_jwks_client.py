@@ -24,7 +24,7 @@ from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
 from pushkit.net import jwks_client
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import (
     JwksClient,
@@ -50,12 +50,12 @@ def jwks(*keys: Any) -> bytes:
     return json.dumps({"keys": keys}).encode()
 
 
-def fetched(status: int, body: bytes = b"", **headers: str) -> Answer:
+def fetched(status: int, body: bytes = b"", **headers: str) -> HttpAnswer:
     fields = [(name.replace("_", "-"), value) for name, value in headers.items()]
-    return Answer(status=status, headers=Headers(fields), body=body)
+    return HttpAnswer(status=status, headers=Headers(fields), body=body)
 
 
-def answer(*keys: Any, cache_control: str = "max-age=300", **more: str) -> Answer:
+def answer(*keys: Any, cache_control: str = "max-age=300", **more: str) -> HttpAnswer:
     return fetched(200, jwks(*keys), cache_control=cache_control, **more)
 
 
@@ -68,7 +68,7 @@ class Publisher:
         # Its set may be used for an hour after it is no longer fresh.
         hour = timedelta(hours=1)
         self.patient = JwksClient(URL, fetch=self, clock=self.clock, stale_for=hour)
-        self.answer: Answer | Exception = answer(public_jwk(KEY))
+        self.answer: HttpAnswer | Exception = answer(public_jwk(KEY))
         self.etags: list[str | None] = []
         self.open = asyncio.Event()
         self.open.set()
@@ -78,7 +78,7 @@ class Publisher:
     def hits(self) -> int:
         return len(self.etags)
 
-    async def __call__(self, url: str, etag: str | None) -> Answer:
+    async def __call__(self, url: str, etag: str | None) -> HttpAnswer:
         assert url == URL
         self.etags.append(etag)
         self.asked.set()
@@ -443,7 +443,7 @@ async def test_missing_keys_are_reported_without_a_fetch(publisher: Publisher) -
     ],
 )
 async def test_a_failure_is_not_repeated_for_every_request(
-    publisher: Publisher, failure: Answer | Exception
+    publisher: Publisher, failure: HttpAnswer | Exception
 ) -> None:
     await publisher.patient.keys()
     publisher.answer = failure

@@ -19,7 +19,7 @@ from pushkit.errors import (
     JwksError,
     TransportError,
 )
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
 from pushkit.net.transport import Transport
@@ -57,7 +57,7 @@ def transport(proxy: Proxy, through_proxy: MakeTransport) -> Transport:
     return through_proxy(DestinationPolicy(["127.0.0.1:*"]))
 
 
-async def post(transport: Transport, url: str = f"https://{HOOKS}/hook?a=%2F") -> Answer:
+async def post(transport: Transport, url: str = f"https://{HOOKS}/hook?a=%2F") -> HttpAnswer:
     async with asyncio.timeout(DEADLINE):
         return await transport.post(transport.policy.check(url), [], b"body", timeout=PATIENT)
 

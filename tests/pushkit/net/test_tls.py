@@ -12,7 +12,7 @@ import trustme
 from aiohttp import web
 
 from pushkit.errors import ConfigError, TransportError
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.tls import ClientCertificate, tls_context
 from pushkit.net.transport import Transport
 from tests.eventually import PATIENT
@@ -34,7 +34,7 @@ def transport(internet: Internet, make_transport: MakeTransport) -> Transport:
     return make_transport(resolver=internet.network.names, ca_file=internet.ca_file)
 
 
-async def post(transport: Transport, **options: object) -> Answer:
+async def post(transport: Transport, **options: object) -> HttpAnswer:
     destination = transport.policy.check(URL)
     return await transport.post(destination, [], b"", timeout=PATIENT, **options)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import TransportError
-from pushkit.net.connection import Answer
+from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.transport import Transport
 from tests.eventually import DEADLINE, PATIENT
@@ -120,7 +120,7 @@ def transport(make_transport: MakeTransport) -> Transport:
 
 async def post(
     transport: Transport, url: str, *, body: bytes = b"{}", within: timedelta = TIMEOUT
-) -> Answer:
+) -> HttpAnswer:
     async with asyncio.timeout(DEADLINE):
         return await transport.post(
             transport.policy.check(url), [("Content-Type", "a/b")], body, timeout=within

@@ -10,12 +10,12 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import AnswerTimeoutError, TransportError
-from pushkit.net.connection import Answer, Connection, Request, write_requests
+from pushkit.net.connection import Connection, HttpAnswer, HttpRequest, write_requests
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
 from pushkit.net.transport import Transport
 from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.rounds import RoundBatches
+from pushkit.scheduling.iteration_batches import IterationBatches
 from tests.eventually import PATIENT, eventually
 from tests.pushkit.net.conftest import MakeTransport
 from tests.pushkit.net.test_transport import (
@@ -37,7 +37,7 @@ def client(make_transport: MakeTransport) -> Transport:
 
 async def post(
     client: Transport, url: str, body: bytes = b"{}", *, within: timedelta = PATIENT
-) -> Answer:
+) -> HttpAnswer:
     return await client.post(client.policy.check(url), [], body, timeout=within)
 
 
@@ -45,7 +45,7 @@ async def post(
 
 
 def new_connection() -> Connection:
-    return Connection(Deadlines(), RoundBatches(write_requests), lambda _: None, lambda _: None)
+    return Connection(Deadlines(), IterationBatches(write_requests), lambda _: None, lambda _: None)
 
 
 def connected(wire: Wire) -> Connection:
@@ -54,9 +54,9 @@ def connected(wire: Wire) -> Connection:
     return connection
 
 
-async def asked(connection: Connection, wire: Wire) -> asyncio.Task[Answer]:
+async def asked(connection: Connection, wire: Wire) -> asyncio.Task[HttpAnswer]:
     until = asyncio.get_running_loop().time() + 1000
-    request = Request(b"POST / HTTP/1.1\r\n\r\n", b"{}", until, 1000, 64)
+    request = HttpRequest(b"POST / HTTP/1.1\r\n\r\n", b"{}", until, 1000, 64)
     if connection.requests_sent == 0:
         connection.connection_made(wire)
     task = asyncio.create_task(connection.send(request, Probe()))
@@ -91,7 +91,7 @@ async def outcome(pieces: list[bytes], *, then_closes: bool) -> object:
 
 
 async def test_requests_that_begin_in_one_round_are_written_together_at_its_end() -> None:
-    writes, wires = RoundBatches(write_requests), [Wire() for _ in range(4)]
+    writes, wires = IterationBatches(write_requests), [Wire() for _ in range(4)]
     for wire in wires:
         writes.add((connected(wire), (b"head", b"body")))
     assert [bytes(wire.written) for wire in wires] == [b"headbody", b"", b"", b""]
@@ -105,7 +105,7 @@ async def test_a_connection_that_cannot_be_written_to_ends_no_other_request() ->
         def write(self, data: bytes | bytearray | memoryview) -> None:  # noqa: ARG002
             raise RuntimeError("unable to write")
 
-    writes, wires = RoundBatches(write_requests), [Wire(), BrokenWire(), Wire()]
+    writes, wires = IterationBatches(write_requests), [Wire(), BrokenWire(), Wire()]
     for wire in wires:
         writes.add((connected(wire), (b"request",)))
     await asyncio.sleep(0)
@@ -117,8 +117,12 @@ async def test_a_connection_that_cannot_be_written_to_ends_no_other_request() ->
 
 
 async def test_bytes_that_arrive_before_the_request_is_written_are_no_answer_to_it() -> None:
-    writes, wires, loop = RoundBatches(write_requests), [Wire(), Wire()], asyncio.get_running_loop()
-    request = Request(b"POST / HTTP/1.1\r\n\r\n", b"{}", loop.time() + 1000)
+    writes, wires, loop = (
+        IterationBatches(write_requests),
+        [Wire(), Wire()],
+        asyncio.get_running_loop(),
+    )
+    request = HttpRequest(b"POST / HTTP/1.1\r\n\r\n", b"{}", loop.time() + 1000)
     connections = [Connection(Deadlines(), writes, lambda _: None, lambda _: None) for _ in wires]
     for connection, wire in zip(connections, wires, strict=True):
         connection.connection_made(wire)
@@ -326,7 +330,7 @@ async def test_nothing_is_sent_once_the_deadline_is_over() -> None:
     wire, connection = Wire(), new_connection()
     connection.connection_made(wire)
     with pytest.raises(TimeoutError):
-        await connection.send(Request(b"POST", b"", asyncio.get_running_loop().time()), Probe())
+        await connection.send(HttpRequest(b"POST", b"", asyncio.get_running_loop().time()), Probe())
     assert not wire.written
     assert wire.is_aborted
 

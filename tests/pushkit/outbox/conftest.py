@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pushkit.delivery.route import Job
+from pushkit.delivery.route import DeliveryJob
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
 from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.queue.held import HeldQueue
@@ -104,7 +104,7 @@ class Ledger:
             self.leasing.claim(worker, now=self.now, limit=limit, per_origin=per_origin, held=held)
         )
 
-    def memory(self, delivery: Delivery) -> HeldQueue[Job]:
+    def memory(self, delivery: Delivery) -> HeldQueue[DeliveryJob]:
         """Return the memory that a leased delivery is in."""
         return self.leasing.memory(delivery)
 
@@ -127,10 +127,10 @@ class Ledger:
 
     def came_to(
         self, outcome: Outcome, *, retry_in: float = 5, wait: float | None = None
-    ) -> Result:
+    ) -> AttemptResult:
         """Return the result of an attempt that took no time."""
         is_again = outcome in {Outcome.LOCAL_FAULT, Outcome.RETRY}
-        return Result(
+        return AttemptResult(
             outcome=outcome,
             status=200,
             started_at=None if outcome is Outcome.LOCAL_FAULT else self.now,

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pushkit.delivery.route import Job, job_of
+from pushkit.delivery.route import DeliveryJob, job_of
 from pushkit.outbox import attempts, destinations
 from pushkit.outbox.attempts import is_folded, store_results
-from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.states import Outcome
 from pushkit.outbox.store import leased_deliveries, lose
-from pushkit.queue.held import Answer, Ask, HeldQueue, Memory, Reply
+from pushkit.queue.held import Ask, Consequence, HeldQueue, Memory, Reply
 from pushkit.queue.leases import Claims, advance
 from pushkit.queue.rules import Leased, PendingJob, Room
 from pushkit.storage.script import Script, to_micros
@@ -24,9 +24,9 @@ from tests.pushkit.deliveries import append_delivery
 LEASE = timedelta(seconds=30)
 NEVER = 1_000_000  # failures
 _ANSWERS = {
-    Outcome.DELIVERED: Answer.ACKNOWLEDGED,
-    Outcome.RETRY: Answer.AGAIN,
-    Outcome.LOCAL_FAULT: Answer.AGAIN,
+    Outcome.DELIVERED: Consequence.ACKNOWLEDGED,
+    Outcome.RETRY: Consequence.RETRY,
+    Outcome.LOCAL_FAULT: Consequence.RETRY,
 }
 
 
@@ -41,9 +41,11 @@ class Leasing:
     steps: int = 32
     probation_from: int = NEVER
     claims: Claims = field(init=False)
-    workers: dict[str, Memory[Job]] = field(default_factory=lambda: defaultdict(Memory[Job]))
+    workers: dict[str, Memory[DeliveryJob]] = field(
+        default_factory=lambda: defaultdict(Memory[DeliveryJob])
+    )
     # The queue that each leased delivery was in, by the delivery's identity, and kept with it.
-    _memory: dict[int, tuple[Delivery, HeldQueue[Job]]] = field(default_factory=dict)
+    _memory: dict[int, tuple[Delivery, HeldQueue[DeliveryJob]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.read_little(self.window, self.steps)
@@ -106,16 +108,16 @@ class Leasing:
             self._remember(memory, [new])
         return new, handed is not None
 
-    def _remember(self, memory: HeldQueue[Job], deliveries: Sequence[Delivery]) -> None:
+    def _remember(self, memory: HeldQueue[DeliveryJob], deliveries: Sequence[Delivery]) -> None:
         self._memory |= {id(each): (each, memory) for each in deliveries}
 
-    def memory(self, delivery: Delivery) -> HeldQueue[Job]:
+    def memory(self, delivery: Delivery) -> HeldQueue[DeliveryJob]:
         """Return the memory that a leased delivery is in."""
         return self._memory[id(delivery)][1]
 
     def settle(
         self,
-        settled: Sequence[tuple[Delivery, Result]],
+        settled: Sequence[tuple[Delivery, AttemptResult]],
         *,
         now: datetime,
         finished_at: datetime | None = None,
@@ -134,11 +136,11 @@ class Leasing:
             else:
                 job = memory.current = job_of(delivery, None)
             job.result = result
-            memory.answer(_ANSWERS.get(result.outcome, Answer.FINISHED))
+            memory.answer(_ANSWERS.get(result.outcome, Consequence.FINISHED))
         return (yield from self.ask(memory, now=now, finished_at=finished_at))
 
     def ask(
-        self, memory: HeldQueue[Job], *, now: datetime, finished_at: datetime | None = None
+        self, memory: HeldQueue[DeliveryJob], *, now: datetime, finished_at: datetime | None = None
     ) -> Script[list[bool]]:
         """Settle what a memory has, and take its next deliveries."""
         ask = memory.ask()
@@ -150,7 +152,7 @@ class Leasing:
         return [job.delivery.id in stored for job in ask.results]
 
     def _settle(
-        self, memory: HeldQueue[Job], ask: Ask, now: datetime, finished_at: datetime
+        self, memory: HeldQueue[DeliveryJob], ask: Ask, now: datetime, finished_at: datetime
     ) -> Script[tuple[Reply, set[str]]]:
         queue = (yield from OUTBOX.lock([ask.id])).get(ask.id)
         if queue is None or queue.epoch != ask.epoch:

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pushkit.delivery.route import Job
+from pushkit.delivery.route import DeliveryJob
 from pushkit.errors import IdempotencyConflictError
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.queue.held import HeldQueue
@@ -59,7 +59,7 @@ class ExpectedQueue:
 
     subscription: Subscription
     rows: list[Expected]
-    holder: HeldQueue[Job] | None = None
+    holder: HeldQueue[DeliveryJob] | None = None
     lease_until: datetime | None = None
     abandoned: int = 0
 
@@ -86,7 +86,7 @@ class Outbox(RuleBasedStateMachine):
         self.keys: dict[tuple[str, str], Expected] = {}
         self.updates: dict[str, bytes] = {}  # by key, of one task
         self.waits_until: dict[tuple[str, str], datetime] = {}
-        self.memories: list[HeldQueue[Job]] = []  # also those whose lease has ended
+        self.memories: list[HeldQueue[DeliveryJob]] = []  # also those whose lease has ended
         self.reads_all = True
 
     def teardown(self) -> None:
@@ -269,7 +269,7 @@ class Outbox(RuleBasedStateMachine):
             self.ledger.run(self.ledger.leasing.ask(memory, now=self.ledger.now))
             self.after_an_answer(self.queues[memory.id], memory)
 
-    def after_an_answer(self, queue: ExpectedQueue, memory: HeldQueue[Job]) -> None:
+    def after_an_answer(self, queue: ExpectedQueue, memory: HeldQueue[DeliveryJob]) -> None:
         workers = self.ledger.leasing.workers.values()
         if any(worker.queues.get(memory.id) is memory for worker in workers):
             assert queue.holder is memory, "a lease that is over was kept"

@@ -12,7 +12,7 @@ import pytest
 
 from pushkit.errors import ConfigError
 from pushkit.options import Bounds, Count, Duration, LastingAge, Wait
-from pushkit.terminal.tables import Table, TomlFile, with_options
+from pushkit.terminal.tables import SettingsTable, TomlFile, with_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Oven:
 
 
 @with_options(Oven, without="cook", names={"kept": "kept_days", "bake": "bake_minutes"})
-class OvenTable(Table):
+class OvenTable(SettingsTable):
     """An oven, in a file."""
 
     colour: str = "white"

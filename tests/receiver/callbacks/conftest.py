@@ -14,11 +14,10 @@ from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.storage.worker_locks import WorkerLocks
 from receiver import Notification
-from receiver.admin import open_inbox
+from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
-from receiver.inbox import inspection
-from receiver.inbox.model import Job
+from receiver.inbox.model import NotificationJob
 from tests.eventually import eventually
 from tests.receiver.storing import claim, store
 
@@ -88,10 +87,10 @@ class House:
         return await self.dispatcher.run_once()
 
     async def counts(self) -> dict[str, int]:
-        found = await self.database.read(inspection.stats())
+        found = await InboxAdmin(self.database).stats()
         return {status.value: count for status, count in found.statuses.items() if count}
 
-    async def claim(self, worker: str) -> list[Job]:
+    async def claim(self, worker: str) -> list[NotificationJob]:
         """Claim a notification for a worker of another process."""
         until = self.now + LEASE
         return await self.database.write(claim(worker, limit=1, now=self.now, until=until))

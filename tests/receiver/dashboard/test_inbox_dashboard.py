@@ -26,8 +26,8 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.dashboard.app import inbox_dashboard
-from receiver.dashboard.health import Counts, findings, headline_of
-from receiver.inbox.inspection import CallbackTrouble, InboxFigures
+from receiver.dashboard.health import NotificationCounts, findings, headline_of
+from receiver.inbox.inspection import CallbackTrouble, InboxStats
 from tests.receiver import storing
 
 TOKEN = "a-token-of-the-dashboard"
@@ -112,30 +112,36 @@ async def test_the_overview_says_what_was_observed(
 
 def test_each_situation_has_its_sentence() -> None:
     told = {
-        "Nothing arrived within the last hour, and nothing waits.": Counts(),
-        "Nothing arrived within the last hour; earlier notifications wait.": Counts(waiting=1),
-        "Healthy: notifications arrive, and callbacks run.": Counts(accepted=2, called_back=1),
-        "Notifications arrive; none has been called back yet.": Counts(accepted=1, waiting=1),
-        "Notifications arrive, and no callback wants them.": Counts(accepted=1),
-        "Notifications arrive, but some callbacks fail.": Counts(
+        "Nothing arrived within the last hour, and nothing waits.": NotificationCounts(),
+        "Nothing arrived within the last hour; earlier notifications wait.": NotificationCounts(
+            waiting=1
+        ),
+        "Healthy: notifications arrive, and callbacks run.": NotificationCounts(
+            accepted=2, called_back=1
+        ),
+        "Notifications arrive; none has been called back yet.": NotificationCounts(
+            accepted=1, waiting=1
+        ),
+        "Notifications arrive, and no callback wants them.": NotificationCounts(accepted=1),
+        "Notifications arrive, but some callbacks fail.": NotificationCounts(
             accepted=2, called_back=1, failed=1, worst=Severity.WARNING
         ),
-        "Notifications arrive, but every callback fails.": Counts(
+        "Notifications arrive, but every callback fails.": NotificationCounts(
             accepted=2, failed=2, worst=Severity.WARNING
         ),
-        "Notifications arrive, but something needs attention.": Counts(
+        "Notifications arrive, but something needs attention.": NotificationCounts(
             accepted=2, called_back=2, refused=1, worst=Severity.WARNING
         ),
-        "Nothing is accepted: every notification is refused.": Counts(
+        "Nothing is accepted: every notification is refused.": NotificationCounts(
             refused=3, worst=Severity.WARNING
         ),
-        "Nothing is accepted: something on this side fails.": Counts(
+        "Nothing is accepted: something on this side fails.": NotificationCounts(
             refused=3, worst=Severity.FAILURE
         ),
-        "Notifications arrive, but something on this side fails.": Counts(
+        "Notifications arrive, but something on this side fails.": NotificationCounts(
             accepted=1, called_back=1, worst=Severity.FAILURE
         ),
-        "No callback runs: no receiver claims what is due.": Counts(
+        "No callback runs: no receiver claims what is due.": NotificationCounts(
             accepted=1, waiting=1, is_unclaimed=True, worst=Severity.FAILURE
         ),
     }
@@ -174,17 +180,19 @@ def test_callbacks_that_fail_are_named_and_their_notifications_not_counted_twice
     assert found.says == "Callbacks fail: handlers:first, handlers:second."
 
 
-def _nothing_else(now: datetime) -> InboxFigures:
+def _nothing_else(now: datetime) -> InboxStats:
     none = AtMost(0, more=False)
-    return InboxFigures(
+    return InboxStats(
         now=now,
         received=AtMost(1, more=False),
         in_progress=none,
+        done=none,
         dead=none,
         unmatched=none,
         incomplete=none,
         oldest_unfinished_at=now,
         due_since=None,
+        senders=(),
         arrivals=(),
         arrivals_since=now,
     )

@@ -18,7 +18,7 @@ from pushkit.errors import ConfigError
 from pushkit.events.receiver import NotificationRefused
 from pushkit.webui.access import DashboardAccess
 from receiver.dashboard.app import dashboard_of, receiver_dashboard
-from receiver.dashboard.memory import Memory, event_sockets, receiving, sending
+from receiver.dashboard.memory import RecentEvents, event_sockets, receiving, sending
 from receiver.dashboard.steps import steps_of_refused
 from receiver.refusals import REFUSALS
 from receiver.steps import Step
@@ -167,7 +167,7 @@ def refused(world: World, code: str, sender: str | None) -> NotificationRefused:
 
 
 def test_a_flood_of_strangers_pushes_out_neither_senders_nor_other_reasons(world: World) -> None:
-    memory = Memory()
+    memory = RecentEvents()
     memory.record(refused(world, "invalid_token", "agent"))
     memory.record(refused(world, "unknown_sender", None))
     for _ in range(1000):
@@ -180,7 +180,7 @@ def test_a_flood_of_strangers_pushes_out_neither_senders_nor_other_reasons(world
 
 
 async def test_a_burst_of_another_process_arrives_whole(world: World) -> None:
-    memory = Memory()
+    memory = RecentEvents()
     incoming, outgoing = event_sockets()
     with incoming, outgoing:
         send = sending(outgoing)
@@ -202,7 +202,7 @@ async def test_the_overview_says_whether_there_were_more_refusals_than_are_kept(
     world: World, aiohttp_client: AiohttpClient, number: int, says: str
 ) -> None:
     await world.start()
-    memory = Memory()
+    memory = RecentEvents()
     site = dashboard_of(world.receiver, access=DashboardAccess(), memory=memory)
     client = await aiohttp_client(site.app())
     for _ in range(number):

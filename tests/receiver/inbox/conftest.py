@@ -13,7 +13,7 @@ from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement
 from receiver.inbox import inspection
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
-from receiver.inbox.model import Call, InboxStatus, Job
+from receiver.inbox.model import Call, InboxStatus, NotificationJob
 from receiver.inbox.store import record_calls
 from tests.receiver.storing import claim, settle_one, store
 
@@ -75,7 +75,7 @@ class Shelf:
 
     def claim(
         self, worker: str = "one", *, limit: int = 100, held: Sequence[str] = ()
-    ) -> list[Job]:
+    ) -> list[NotificationJob]:
         return self.run(claim(worker, limit=limit, now=self.now, until=self.now + LEASE, held=held))
 
     def claimed_ids(self, worker: str = "one", *, limit: int = 100) -> list[str]:
@@ -83,7 +83,7 @@ class Shelf:
 
     def settle(
         self,
-        claimed: Job,
+        claimed: NotificationJob,
         status: InboxStatus = InboxStatus.DONE,
         *,
         retry_in: float | None = None,

@@ -12,7 +12,7 @@ import pytest
 from pushkit.queue.leases import give_back
 from pushkit.storage.script import from_micros, to_micros
 from receiver.inbox import inspection, retention
-from receiver.inbox.model import CallbackState, InboxStatus, Job
+from receiver.inbox.model import CallbackState, InboxStatus, NotificationJob
 from receiver.inbox.queues import INBOX, queue_id_of, task_of
 from receiver.inbox.store import (
     PUT_OFF,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LEASE = timedelta(seconds=30)
 
 
-def renew(shelf: Shelf, job: Job) -> bool:
+def renew(shelf: Shelf, job: NotificationJob) -> bool:
     """Extend the lease under which a notification was claimed; return whether it still held."""
     until = to_micros(shelf.now + LEASE)
     held, _ = shelf.run(INBOX.renew({job.queue_id: job.epoch}, until))
@@ -404,7 +404,7 @@ def test_a_queue_with_unfinished_notifications_is_leased_or_due_and_no_other_one
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  # repeatable, not secret
     numbers = dict.fromkeys(("task-1", "task-2"), 0)
-    in_hand: list[Job] = []
+    in_hand: list[NotificationJob] = []
     for _ in range(60):
         match chance.choice(["store", "store", "claim", "settle", "settle", "redrive", "expire"]):
             case "store":

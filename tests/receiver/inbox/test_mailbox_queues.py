@@ -16,9 +16,9 @@ from pushkit.storage.script import Script, Statement
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.mailboxes import (
     Deposit,
-    HandedOut,
-    LeaseLostError,
+    HandedOutNotification,
     MailboxChange,
+    MailboxLeaseLostError,
     MailboxQueues,
     Receipt,
     UnknownReceiptError,
@@ -78,7 +78,7 @@ async def keep_again(
 
 async def claimed(
     database: Database, queues: MailboxQueues, most: int = 9, box: str = "laptop"
-) -> list[HandedOut]:
+) -> list[HandedOutNotification]:
     return (await database.write(queues.claim(box, most, LEASE)))[0]
 
 
@@ -152,7 +152,7 @@ async def test_a_receipt_counts_under_its_own_lease(
     assert second.attempt == 2
 
     for receipt in (first.receipt, Receipt(second.receipt.id, second.receipt.epoch + 1)):
-        with pytest.raises(LeaseLostError):
+        with pytest.raises(MailboxLeaseLostError):
             await database.write(queues.settle("laptop", receipt, Verb.ACK, lease=LEASE))
     await database.write(queues.settle("laptop", second.receipt, Verb.ACK, lease=LEASE))
     await database.write(queues.settle("laptop", second.receipt, Verb.ACK, lease=LEASE))

@@ -15,7 +15,7 @@ from pushkit.errors import InboundError
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import A2A_VERSION, WebhookRequest
 from receiver.diagnosis.words import Unproven, in_words, unproven_by, unstated
-from receiver.listening.trusting import KeySource, Trusting
+from receiver.listening.trusting import AcceptedSignatures, Trusting
 from receiver.peers import rate_key
 from receiver.receiver import Receiver
 from receiver.refusals import REFUSALS
@@ -54,7 +54,7 @@ class Arrival:
     proven: Proven | None  # what it says; None unless its body is proven
 
 
-class ListeningEdge:
+class ListeningHandler:
     """Answers as the receiver does, and shows each request."""
 
     def __init__(
@@ -174,7 +174,7 @@ def steps_of(
     *,
     code: str,  # of the receiver's answer
     possible: str,  # the names of the senders that it may be from, by its headers
-    source: KeySource,  # which signatures are accepted: what it leaves open is not checked
+    source: AcceptedSignatures,  # which signatures are accepted: what it leaves open is not checked
     now: datetime,
 ) -> list[CheckResult]:
     """Return every step with its result, in words."""
@@ -210,7 +210,7 @@ def steps_of(
     return in_words(results, facts, unchecked)
 
 
-def _unchecked(source: KeySource, jwt: Unproven | None) -> dict[Step, str]:
+def _unchecked(source: AcceptedSignatures, jwt: Unproven | None) -> dict[Step, str]:
     """Return the steps that these options leave out, each with the reason."""
     unchecked = unstated(source.schemes.names, source.profile)
     claims = jwt and jwt.claims

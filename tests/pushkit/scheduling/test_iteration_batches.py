@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from pushkit.scheduling.rounds import RoundBatches
+from pushkit.scheduling.iteration_batches import IterationBatches
 
 
 async def test_items_of_a_round_are_handled_together_at_its_end() -> None:
     handled: list[Sequence[int]] = []
-    batches = RoundBatches[int](handled.append)
+    batches = IterationBatches[int](handled.append)
     for begin in (0, 4):
         for item in range(begin, begin + 4):
             batches.add(item)
@@ -21,7 +21,7 @@ async def test_items_of_a_round_are_handled_together_at_its_end() -> None:
 
 async def test_after_a_round_with_one_item_the_next_does_not_wait() -> None:
     handled: list[Sequence[int]] = []
-    batches = RoundBatches[int](handled.append)
+    batches = IterationBatches[int](handled.append)
     for round_of in ([0, 1, 2], [3], [4]):
         for item in round_of:
             batches.add(item)
@@ -32,7 +32,7 @@ async def test_after_a_round_with_one_item_the_next_does_not_wait() -> None:
 
 async def test_items_of_tasks_that_begin_in_one_round_are_one_batch() -> None:
     handled: list[Sequence[int]] = []
-    batches = RoundBatches[int](handled.append)
+    batches = IterationBatches[int](handled.append)
 
     async def add(item: int) -> None:
         batches.add(item)
@@ -43,7 +43,7 @@ async def test_items_of_tasks_that_begin_in_one_round_are_one_batch() -> None:
 
 async def test_items_that_are_alone_in_their_rounds_never_wait() -> None:
     handled: list[Sequence[int]] = []
-    batches = RoundBatches[int](handled.append)
+    batches = IterationBatches[int](handled.append)
     for item in range(3):
         batches.add(item)
         assert handled[-1] == (item,)
@@ -58,7 +58,7 @@ async def test_what_is_added_while_a_batch_is_handled_is_handled_too() -> None:
         if items[-1] == 2:
             batches.add(3)
 
-    batches = RoundBatches[int](handle)
+    batches = IterationBatches[int](handle)
     for item in range(3):
         batches.add(item)
     await asyncio.sleep(0)
@@ -68,7 +68,7 @@ async def test_what_is_added_while_a_batch_is_handled_is_handled_too() -> None:
 
 def test_a_loop_that_ended_within_a_round_does_not_hold_back_the_next_one() -> None:
     handled: list[int] = []
-    batches = RoundBatches[int](handled.extend)
+    batches = IterationBatches[int](handled.extend)
 
     async def add(*items: int) -> None:
         for item in items:
@@ -84,7 +84,7 @@ def test_a_loop_that_ended_within_a_round_does_not_hold_back_the_next_one() -> N
     assert [each for each in handled if each != 2] == [1, 3, 4]
 
 
-async def _added(batches: RoundBatches[int], *items: int) -> None:
+async def _added(batches: IterationBatches[int], *items: int) -> None:
     for item in items:
         batches.add(item)
     await asyncio.sleep(0)
