@@ -20,7 +20,7 @@ EVENTS: Final = "text/event-stream"
 
 _PLAIN: Final = (
     *("id", "sender", "kid", "delivery_id", "task_id", "config_id", "seq", "missing", "late"),
-    "traceparent",
+    *("generation_before", "version", "traceparent"),
 )
 _MOMENTS: Final = ("issued_at", "received_at")
 
