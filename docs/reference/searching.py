@@ -12,6 +12,7 @@ BOOSTS = {
     "destinations.md": 5,
     "incident.md": 0.5,
     "keys.md": 2,
+    "how-to/test-a-receiver.md": 9,
     "migrations.md": 0.5,
     "operations.md": 4,
     "outbox.md": 3,
