@@ -141,11 +141,12 @@ def gateway(
     log_format: LogFormat,
     http: str | None,
 ) -> None:
-    """Give the agent behind --upstream durable, signed push notifications, until SIGTERM.
+    """Give an agent durable, signed push notifications.
 
-    All requests are passed on, except for push configs, which the gateway answers itself, and
-    messages that come with one: their tasks are watched, and each update is signed and delivered.
-    Who may see a task, by the agent's own answer, may set its push configs.
+    Until SIGTERM, all requests are passed on to the agent behind --upstream, except for push
+    configs, which the gateway answers itself, and messages that come with one: their tasks are
+    watched, and each update is signed and delivered. Who may see a task, by the agent's own answer,
+    may set its push configs.
     """
     serving = listen(address, setting="--listen")
     operators = listen(http, setting="--http") if http else []
