@@ -101,7 +101,7 @@ _STREAMING: Final = {V0_3: "message/stream", V1_0: "SendStreamingMessage"}
 _GET_TASK: Final = {V0_3: "tasks/get", V1_0: "GetTask"}
 _SUBSCRIBE: Final = {V0_3: "tasks/resubscribe", V1_0: "SubscribeToTask"}
 _SENDING_PATH: Final = re.compile(r"(?P<base>.*)/message:(?P<act>send|stream)")
-_CONFIGS_PATH: Final = re.compile(r"(?P<base>.*?)/tasks/[^/]+/pushNotificationConfigs(/[^/]+)?")
+_CONFIGS_PATH: Final = re.compile(r"(?P<base>.*?)/tasks/[^/]+/pushNotificationConfigs(/[^/]+)*")
 
 
 def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
@@ -146,7 +146,8 @@ def _json_rpc_call(document: JsonObject, path: str) -> ClientCall | None:
     if PushConfigApi.serves(name):
         version = V0_3 if "/" in name else V1_0
         found = params if isinstance(params, dict) else {}
-        sets = name.endswith("/set") or name.startswith("Create")
+        # One that is enabled again is watched again, too.
+        sets = name.endswith("/set") or name.startswith(("Create", "Enable"))
         place = Place(version, Binding.JSON_RPC, path, _tenant(found, version))
         return ClientCall(act=Act.CONFIGS, place=place, params=found, changes_config=sets)
     if name not in _METHODS or not isinstance(params, dict | None):

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from json.decoder import scanstring  # type: ignore[attr-defined]  # documented by its use
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.cards.origins import CardTrust
 from pushkit.cards.signing import sign_card
 from pushkit.cards.verify import verify_card
-from pushkit.errors import CardUnavailableError, ConfigError, InvalidUrlError, MalformedJsonError
+from pushkit.errors import (
+    CardUnavailableError,
+    ConfigError,
+    InvalidUrlError,
+    MalformedJsonError,
+    UnsupportedVersionError,
+)
 from pushkit.keys.ring import KeyRing
 from pushkit.url import Url
 
@@ -32,6 +39,7 @@ class CardFacts(NamedTuple):
     """What the gateway has to know of a card."""
 
     streams: bool
+    versions: tuple[WireVersion, ...]  # of A2A, over JSON-RPC
     rest_bases: tuple[str, ...]  # the paths below which the agent speaks HTTP+JSON
     rpc_path: str  # of its JSON-RPC endpoint
 
@@ -45,6 +53,7 @@ class CardRewriter:
         ring: Returns the keys that sign.
         trust: The keys of signed cards; None to refuse them.
         clock: Returns the current time.
+        extensions: What the gateway serves beside A2A, as members of `capabilities.extensions`.
     """
 
     def __init__(
@@ -53,13 +62,16 @@ class CardRewriter:
         public_url: str,
         ring: Callable[[], KeyRing],
         trust: CardTrust | None,
+        *,
         clock: Callable[[], datetime],
+        extensions: Sequence[JsonObject] = (),
     ) -> None:
         self._upstream = upstream
         self._public_url = public_url.rstrip("/")
         self._ring = ring
         self._trust = trust
         self._clock = clock
+        self._extensions = [json.dumps(each, separators=(",", ":")) for each in extensions]
         self._last: tuple[bytes, bytes] | None = None  # the agent's card, and the gateway's
 
     async def rewritten(self, body: bytes) -> bytes:
@@ -101,17 +113,7 @@ class CardRewriter:
         found = dict(_spans(text))
         at = _place_of_card(card)
         own = _at(card, at)
-        edits: list[tuple[int, int, str]] = []
-        where = (*at, "capabilities", "pushNotifications")
-        if where in found:
-            edits.append((*found[where], "true"))
-        elif isinstance(own.get("capabilities"), dict):
-            start = found[(*at, "capabilities")][0] + 1
-            comma = "," if own["capabilities"] else ""
-            edits.append((start, start, f'"pushNotifications":true{comma}'))
-        else:
-            start = found[at][0] + 1
-            edits.append((start, start, '"capabilities":{"pushNotifications":true},'))
+        edits = self._capabilities(found, own, at)
         interfaces = [(*at, name, n) for name in _INTERFACES for n in _numbers(own.get(name))]
         endpoints = [path for path in (at, *interfaces) if (*path, "url") in found]
         origins = {self._upstream.origin}
@@ -125,6 +127,33 @@ class CardRewriter:
                 edits.append((*span, json.dumps(instead, ensure_ascii=False)))
         edits += _left_out(text, found, card, interfaces)
         return _edited(text, edits)
+
+    def _capabilities(
+        self, found: dict[_Path, tuple[int, int]], own: dict[str, Any], at: _Path
+    ) -> list[tuple[int, int, str]]:
+        """Return the edits that say what the gateway can."""
+        edits: list[tuple[int, int, str]] = []
+        place, members = (*at, "capabilities"), []
+        if (pushes := (*place, "pushNotifications")) in found:
+            edits.append((*found[pushes], "true"))
+        else:
+            members.append('"pushNotifications":true')
+        extensions = ",".join(self._extensions)
+        capabilities = own.get("capabilities")
+        listed = capabilities.get("extensions") if isinstance(capabilities, dict) else None
+        if isinstance(listed, list) and extensions:
+            start = found[(*place, "extensions")][0] + 1
+            edits.append((start, start, extensions + ("," if listed else "")))
+        elif extensions:
+            members.append(f'"extensions":[{extensions}]')
+        if not isinstance(capabilities, dict):
+            start = found[at][0] + 1
+            comma = "," if own else ""
+            edits.append((start, start, f'"capabilities":{{{",".join(members)}}}{comma}'))
+        elif members:
+            start = found[place][0] + 1
+            edits.append((start, start, ",".join(members) + ("," if capabilities else "")))
+        return edits
 
     def _instead(self, value: str, origins: set[str]) -> str:
         url = _parsed(value)
@@ -151,7 +180,9 @@ def facts_of(body: bytes, base_path: str) -> CardFacts:
     ]
     if isinstance(card.get("url"), str):
         transport = card.get("preferredTransport", "JSONRPC")
-        interfaces.append({"url": card["url"], "transport": transport})
+        version = card.get("protocolVersion", "0.3")
+        own = {"url": card["url"], "transport": transport, "protocolVersion": version}
+        interfaces.append(own)
     spoken = [each for each in interfaces if _binding(each) in _SPOKEN]
     if interfaces and not spoken:
         names = ", ".join(sorted({str(_binding(each)) for each in interfaces}))
@@ -160,8 +191,10 @@ def facts_of(body: bytes, base_path: str) -> CardFacts:
             " gateway does not speak gRPC"
         )
     paths = [(_binding(each), _path_of(each.get("url"), base_path)) for each in spoken]
+    stated = [each.get("protocolVersion", "0.3") for each in spoken if _binding(each) == "JSONRPC"]
     return CardFacts(
         streams=streams,
+        versions=tuple(filter(None, map(_version, stated))),
         rest_bases=tuple(path.rstrip("/") for name, path in paths if name == "HTTP+JSON"),
         rpc_path=next((path for name, path in paths if name == "JSONRPC"), "/"),
     )
@@ -169,6 +202,13 @@ def facts_of(body: bytes, base_path: str) -> CardFacts:
 
 def _binding(interface: JsonObject) -> object:
     return interface.get("protocolBinding", interface.get("transport", "JSONRPC"))
+
+
+def _version(stated: object) -> WireVersion | None:
+    try:
+        return WireVersion.parse(str(stated))
+    except UnsupportedVersionError:
+        return None
 
 
 def _path_of(url: object, base_path: str) -> str:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import aiohttp
 from aiohttp import web
 
-from pushkit.a2a import PushConfig, WireVersion, parse_inline_config
+from pushkit.a2a import PushConfig, Task, WireVersion, parse_inline_config
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import (
@@ -36,7 +36,16 @@ from pushkit.gateway.answers import (
     not_compressed,
     refusal,
 )
-from pushkit.gateway.calls import Act, Binding, ClientCall, MalformedCallError, Place, read_call
+from pushkit.gateway.calls import (
+    V0_3,
+    V1_0,
+    Act,
+    Binding,
+    ClientCall,
+    MalformedCallError,
+    Place,
+    read_call,
+)
 from pushkit.gateway.card import CardFacts, CardRewriter, facts_of
 from pushkit.gateway.identity import Identity
 from pushkit.gateway.messages import Sending
@@ -103,8 +112,10 @@ class Gateway:
         self._cards = cards
         self._options = options
         self._filter_of = filter_chooser(EVERYTHING, GATHERED_EVERY)
-        self._configs = PushConfigApi(sender, task_exists=self._may_see, filter=self._filter_of)
-        self._facts = CardFacts(streams=False, rest_bases=(), rpc_path="/")
+        self._configs = PushConfigApi(
+            sender, task_exists=self._may_see, filter=self._filter_of, snapshot=self._task
+        )
+        self._facts = CardFacts(streams=False, versions=(), rest_bases=(), rpc_path="/")
         self._faults = RepeatedLog(_log)
         self._requests = Counter[str]()
         self._sending = set[asyncio.Task[None]]()
@@ -323,9 +334,9 @@ class Gateway:
     async def _may_see(self, caller: Caller, task_id: str) -> bool:
         """Return whether the agent shows the caller a task; watch it for a config that is set."""
         asked, call = _CHECKED.get()
-        place = call.place._replace(tenant=caller.tenant)
+        place = self._place(call, caller)
         try:
-            task, _ = await self._upstream.task(place, task_id, asked.fields_to_ask_with)
+            task = await self._task(caller, task_id)
         except TaskRefusedError as exc:
             if exc.status == 404:
                 return False
@@ -339,6 +350,25 @@ class Gateway:
             except StorageError as exc:
                 raise ApiError(ErrorKind.INTERNAL) from exc
         return True
+
+    async def _task(self, caller: Caller, task_id: str) -> Task:
+        """Return a task as the agent shows it to the caller.
+
+        Raises:
+            TaskRefusedError: The agent does not.
+            UpstreamError: The agent did not answer.
+        """
+        asked, call = _CHECKED.get()
+        place = self._place(call, caller)
+        task, _ = await self._upstream.task(place, task_id, asked.fields_to_ask_with)
+        return task
+
+    def _place(self, call: ClientCall, caller: Caller) -> Place:
+        """Return where the agent is asked for the caller, in a version that it speaks."""
+        place, spoken = call.place._replace(tenant=caller.tenant), self._facts.versions
+        if place.binding is Binding.HTTP_JSON or not spoken or place.version in spoken:
+            return place
+        return place._replace(version=V1_0 if V1_0 in spoken else V0_3)
 
     def _credentials(self, asked: Asked) -> list[tuple[str, str]]:
         return credentials_of(asked.fields, self._options.credential_headers)

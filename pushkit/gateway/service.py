@@ -23,6 +23,7 @@ from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.proxy import Gateway
 from pushkit.gateway.upstream import Upstream, UpstreamError
 from pushkit.gateway.watcher import Watcher
+from pushkit.integrations.push_config_api.extensions import declarations
 from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
@@ -65,7 +66,14 @@ class Service:
         trust = CardTrust(origins, transport=self._transport) if origins else None
         self._identity = Identity(options, self._transport)
         self.watcher = Watcher(sender, self.upstream, options)
-        cards = CardRewriter(self.upstream.url, public_url, ring, trust, utc_now)
+        cards = CardRewriter(
+            self.upstream.url,
+            public_url,
+            ring,
+            trust,
+            clock=utc_now,
+            extensions=declarations(has_snapshots=True),
+        )
         self.gateway = Gateway(
             sender=sender,
             upstream=self.upstream,

@@ -289,3 +289,34 @@ async def test_sealed_credentials_serve_the_next_gateway(
     agent.status(task_id, "TASK_STATE_COMPLETED")
     async with gateway(agent, database, ring, secrets=keys) as second:
         assert len(await second.told(task_id, 2)) == 2
+
+
+async def test_an_agent_is_asked_in_a_version_that_it_speaks(front: Front) -> None:
+    task = await front.send()
+    before = len(front.agent.received)
+    for method, params in (
+        ("ListTaskPushNotificationConfigs", {"taskId": task["id"]}),
+        ("GetPushDeliveryState", {"taskId": task["id"], "id": "c1"}),
+    ):
+        assert "result" in await front.rpc(method, params), method
+    # Its card says 0.3 alone.
+    assert [name for name, _, _ in front.agent.received[before:]] == ["tasks/get", "tasks/get"]
+
+
+async def test_the_extensions_of_http_json_are_the_gateways(front: Front) -> None:
+    task = await front.send()
+    path = f"/tasks/{task['id']}/pushNotificationConfigs/c1/deliveryState"
+    async with front.client.get(front.origin + path) as answer:
+        assert answer.status != 200  # the scripted agent has no HTTP+JSON: it is asked, though
+    assert f"/tasks/{task['id']}" in [name for name, _, _ in front.agent.received]
+
+
+async def test_a_client_may_ask_for_the_task_as_it_stands(front: Front) -> None:
+    answer = await front.rpc("SendMessage", message(config=False))
+    task_id = answer["result"]["task"]["id"]
+    front.agent.status(task_id, "TASK_STATE_WORKING")
+    config = {**config_of(task_id), "urn:pushkit:push-snapshot:v1": True}
+    stored = await front.rpc("CreateTaskPushNotificationConfig", config)
+    assert "error" not in stored, stored
+    [first] = await front.told(task_id, 1)
+    assert first["task"]["status"]["state"] == "TASK_STATE_WORKING"

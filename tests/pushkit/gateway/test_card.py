@@ -28,10 +28,7 @@ PUBLIC = "https://agent.example.com"
 
 
 def rewriter(upstream: str = "http://agent:8000") -> CardRewriter:
-    def no_keys() -> KeyRing:
-        raise AssertionError
-
-    return CardRewriter(Url.parse(upstream), PUBLIC, no_keys, None, lambda: datetime.now(UTC))
+    return CardRewriter(Url.parse(upstream), PUBLIC, no_keys, None, clock=lambda: datetime.now(UTC))
 
 
 async def changed(text: str, upstream: str = "http://agent:8000") -> str:
@@ -188,3 +185,61 @@ async def test_a_signed_card_is_verified_and_signed_anew(
         assert card["capabilities"]["pushNotifications"] is True
         trusted = TrustedKeys.pinned(ring.signing_key(datetime.now(UTC)).to_verification_key())
         assert verify_card(body, trusted, now=datetime.now(UTC)).verified
+
+
+_INTERFACES = [
+    {"url": "http://a/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+    {"url": "http://a/", "protocolBinding": "JSONRPC", "protocolVersion": "0.3"},
+    {"url": "http://a/", "protocolBinding": "GRPC"},
+]
+
+
+def no_keys() -> KeyRing:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ('{"a":1}', '{"capabilities":{"pushNotifications":true,NEW},"a":1}'),
+        ("{}", '{"capabilities":{"pushNotifications":true,NEW}}'),
+        (
+            '{"capabilities":{"pushNotifications":false}}',
+            '{"capabilities":{NEW,"pushNotifications":true}}',
+        ),
+        (
+            '{"capabilities":{"extensions": [ {"u":1}],"pushNotifications":true}}',
+            '{"capabilities":{"extensions": [{"u":2}, {"u":1}],"pushNotifications":true}}',
+        ),
+        (
+            '{"capabilities":{"extensions":[],"pushNotifications":true}}',
+            '{"capabilities":{NEW,"pushNotifications":true}}',
+        ),
+    ],
+)
+async def test_the_gateways_extensions_stand_beside_the_agents(card: str, expected: str) -> None:
+    rewriter = CardRewriter(
+        Url.parse("http://agent:8000"),
+        PUBLIC,
+        no_keys,
+        None,
+        clock=lambda: datetime.now(UTC),
+        extensions=[{"u": 2}],
+    )
+    found = (await rewriter.rewritten(card.encode())).decode()
+    assert found == expected.replace("NEW", '"extensions":[{"u":2}]')
+
+
+@pytest.mark.parametrize(
+    ("card", "versions"),
+    [
+        ('{"url":"http://a/"}', ("0.3",)),
+        ('{"url":"http://a/","protocolVersion":"0.2.6"}', ("0.3",)),
+        ('{"url":"http://a/","protocolVersion":"9"}', ()),
+        (json.dumps({"supportedInterfaces": _INTERFACES}), ("1.0", "0.3")),
+    ],
+)
+def test_the_versions_of_an_agent_are_those_of_its_card(
+    card: str, versions: tuple[str, ...]
+) -> None:
+    assert facts_of(card.encode(), "").versions == versions
