@@ -226,6 +226,18 @@ async def test_a_status_that_differs_is_never_swallowed(older: PushSender) -> No
     assert await deliver_due(older) == 6
 
 
+@pytest.mark.parametrize("state", ["input-required", "completed"])
+async def test_a_state_goes_at_once_whatever_the_snapshot_says(
+    older: PushSender, webhook: Webhook, state: str
+) -> None:
+    await older.notify(chunk("a"), snapshot=task("a"))
+    assert await deliver_due(older) == 1
+    await older.notify(chunk("b"), snapshot=task("a", "b"))
+    await older.notify(status(state), snapshot=task("a", "b"))
+    assert await deliver_due(older) == 2
+    assert posted(webhook) == ["working a", "working a b", "working a b"]
+
+
 async def test_a_task_without_its_artifacts_does_not_replace_a_whole_one(
     older: PushSender,
 ) -> None:
