@@ -168,6 +168,12 @@ CUTS = (
         answers(f"{_CLAIMS}._round", "is_all", "True"),
     ),
     _cut(
+        "end of gathering",
+        "What is gathered waits no longer once something else follows.",
+        _UNFAIR,
+        calls("pushkit.delivery.gathering:make_way", "hurry", "False"),
+    ),
+    _cut(
         "reserved quota",
         "The end of a task is stored even if its quota is used up.",
         "refused without a reason",

@@ -9,22 +9,21 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
-from math import ceil, inf
+from math import inf
 
 from pushkit import NotifyResult, TaskState
 from pushkit.secrets.sealing import is_sealed
 from receiver import Notification
 from tests.simulation.coverage import key_of
 from tests.simulation.disk import Disk, QueueRow, shown_state
+from tests.simulation.fairness import check_fairness
 from tests.simulation.ledger import Call, Instructions, Notice
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
-from tests.simulation.webhook import UNHURRIED, Arrival
+from tests.simulation.webhook import Arrival
 from tests.simulation.world import World
 
-__all__ = ["CROWDED_STEPS", "SELDOM", "TRANSITIONS", "Promises"]
-
-SELDOM = 0.5  # seconds after which a worker at a limit looks again for due deliveries
+__all__ = ["TRANSITIONS", "Promises"]
 
 _AWAKE = 0.0002  # seconds after which a thawed process may have asked the database
 _SETTLING = 2.0  # seconds that settling takes at most without a fault
@@ -95,8 +94,6 @@ _REFUSED = {"address_refused", "destination_refused"}
 _MISTRUSTED = {"status_401", "status_403", "status_404"}
 _AFTER_REFUSALS = 3
 _TRIES = 8  # attempts of a delivery
-# Of how many groups a claim reads the first queue during a flood; of owners, of half as many.
-CROWDED_STEPS = 8
 _UNANSWERED = {"timeout", "transport", "connection_refused", "dns_failure", "tls_failure"}
 
 
@@ -109,7 +106,6 @@ class Promises:
         moves: How often each change of state happened (see `coverage.key_of`).
         claims: At least how many deliveries were handed to workers.
         deaths: How often a worker died with a queue, after another one had, by subscription.
-        latencies: Seconds that updates of innocent owners took, in crowded scenarios.
     """
 
     def __init__(
@@ -143,7 +139,6 @@ class Promises:
         self.deaths: Counter[str] = Counter()
         # The epochs of queues that an inbox had, and deleted.
         self._epochs: dict[tuple[Disk | PostgresServer, str], int] = {}
-        self.latencies: list[float] = []
 
     # --- at every step --------------------------------------------------------------------------
 
@@ -565,40 +560,18 @@ class Promises:
             self._world.violated(f"delivered, but accepted by no webhook: {_brief(row)} {statuses}")
 
     def check_fairness(self) -> None:
-        """Innocent owners are served in time, however much hostile owners send.
-
-        In time is, with every permit taken: until the attempts in progress end, and those begun
-        before a claim found the owner; each claim reads the queues of a few more owners.
-        """
-        [row] = self._outbox.select(
-            "SELECT COUNT(DISTINCT owner) AS owners FROM pushkit_deliveries"
+        """Innocent owners are served in time, however much hostile owners send."""
+        check_fairness(
+            self._world,
+            self._outbox,
+            self.notices,
+            gathering=self.instructions.gathering,
+            first_heard=self._first_heard,
         )
-        looks = ceil(row["owners"] / (CROWDED_STEPS // 2))
-        fair = 2 * UNHURRIED + SELDOM * max(looks, 1)
-        for notice in self.notices:
-            for delivery_id in notice.ids:
-                self._check_latency(notice, delivery_id, fair)
 
-    def _check_latency(self, notice: Notice, delivery_id: str, fair: float) -> None:
-        rows = self._outbox.select(
-            "SELECT d.owner, (SELECT b.id FROM pushkit_deliveries b"
-            " WHERE b.subscription_id = d.subscription_id AND b.seq < d.seq"
-            " ORDER BY b.seq DESC LIMIT 1) AS before FROM pushkit_deliveries d WHERE d.id = ?",
-            delivery_id,
-        )
-        if not rows or rows[0]["owner"].startswith("mallory") or notice.acknowledged_at is None:
-            return
-        begun, before = notice.acknowledged_at, self._first_heard(rows[0]["before"])
-        if before < inf:  # it waits for those before it in its queue in any case
-            begun = max(begun, before)
-        latency = self._first_heard(delivery_id) - begun
-        self.latencies.append(latency)
-        if latency > fair:
-            self._world.violated(f"an innocent owner waited {latency:.1f} s for {delivery_id}")
-
-    def _first_heard(self, delivery_id: str | None) -> float:
+    def _first_heard(self, delivery_id: str) -> float:
         """Return when a delivery first reached its webhook, or its callback; infinity if never."""
-        heard = [each.at for each in self.arrivals[delivery_id]] if delivery_id else []
+        heard = [each.at for each in self.arrivals[delivery_id]]
         heard += [
             call.begun
             for (_, _, called), calls in self.calls.items()

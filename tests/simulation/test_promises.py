@@ -783,6 +783,40 @@ def test_a_history_that_keeps_every_promise_has_no_violation(case: Case) -> None
 
 
 @pytest.mark.parametrize(
+    ("shape", "followed_at", "sent_at", "waited"),
+    [
+        pytest.param("chunk", None, 10.0, None, id="for the interval"),
+        pytest.param("chunk", None, 14.0, 4.0, id="longer"),
+        pytest.param("chunk", 5.0, 6.0, None, id="until something follows"),
+        pytest.param("chunk", 5.0, 9.0, 4.0, id="beyond that"),
+        pytest.param("status", None, 4.0, 4.0, id="what is never gathered"),
+    ],
+)
+def test_an_update_waits_no_longer_than_it_may_be_gathered(
+    case: Case, shape: str, followed_at: float | None, sent_at: float, waited: float | None
+) -> None:
+    case.promises.instructions.gather("task", "owner", 10.0)
+    for seq, name in enumerate(("first", "gathered", "second"), 1):
+        case.store(name, seq=seq)
+        _notified(case, name, acknowledged_at=0.0, shape=shape)
+    case.change("gathered", state="cancelled", cancelled_by="superseded")
+    case.store("third", seq=4, state="delivered")
+    _notified(case, "third", acknowledged_at=followed_at, shape="status")
+    case.arrive("first", 204)
+    case.change("first", state="delivered")
+    case.pass_time(sent_at)
+    case.arrive("second", 204)
+    case.arrive("third", 204)
+
+    case.promises.check_fairness()
+
+    late = [] if waited is None else ["gathered", "second"]
+    assert case.world.violations == [
+        f"an innocent owner waited {waited} s for {name}" for name in late
+    ]
+
+
+@pytest.mark.parametrize(
     "said",
     [
         pytest.param(f"token {CANARY}-owner0", id="token"),
