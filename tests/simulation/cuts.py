@@ -275,6 +275,12 @@ CUTS = (
         uses(f"{_CLAIMS}.expire", "each.abandoned", "1"),
     ),
     _cut(
+        "alone after deaths",
+        "From the second death of a worker in a row on, the first of a queue goes alone.",
+        "though two workers died",
+        sets(f"{_CLAIMS}._lease.is_alone", "queue.group in tried"),
+    ),
+    _cut(
         "back-off",
         "After a failure the next attempt waits as the schedule says.",
         "the same delivery came",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 
 from pushkit import NotifyResult, TaskState
@@ -72,6 +72,17 @@ _HOLDER = (
     "SELECT q.lease_worker, i.place, q.sending_to FROM pushkit_inbox i"
     " JOIN pushkit_inbox_queues q ON q.id = i.queue_id WHERE i.id = ?"
 )
+# What is handed out together with a delivery, or a notification, though workers died with its queue
+# twice in a row.
+_BESIDE = (
+    "SELECT d.id FROM pushkit_deliveries d JOIN pushkit_subscriptions q ON q.id = d.subscription_id"
+    f" WHERE q.id = ? AND d.id <> ? AND q.abandoned > 1 AND {shown_state('d')} = 'in_flight'"
+)
+_BESIDE_CALLED = (
+    "SELECT i.delivery_id AS id FROM pushkit_inbox i JOIN pushkit_inbox_queues q"
+    " ON q.id = i.queue_id WHERE q.id = (SELECT queue_id FROM pushkit_inbox WHERE id = ?1)"
+    f" AND i.id <> ?1 AND q.abandoned > 1 AND {shown_state('i', 'pushkit_inbox')} = 'in_progress'"
+)
 # The stored filter of a subscription to everything.
 _EVERYTHING = '{"states": null, "kinds": null, "last_chunk_only": false}'
 # The codes by which an update may be refused, each with the shape of update that it is for.
@@ -92,6 +103,7 @@ _AT_ONCE = {
 _STATES = frozenset(TaskState)
 _REFUSED = {"address_refused", "destination_refused"}
 _MISTRUSTED = {"status_401", "status_403", "status_404"}
+_LEFT_BEHIND = {"worker_died", "lease_expired"}
 _AFTER_REFUSALS = 3
 _TRIES = 8  # attempts of a delivery
 _UNANSWERED = {"timeout", "transport", "connection_refused", "dns_failure", "tls_failure"}
@@ -196,6 +208,11 @@ class Promises:
         self._check_order(rows[0])
         self._check_first(rows[0], is_first=not earlier)
         self._check_lease(rows[0], arrival)
+        if rows[0]["shown"] == "in_flight":
+            self._check_alone(
+                rows[0]["id"],
+                self._outbox.select(_BESIDE, rows[0]["subscription_id"], rows[0]["id"]),
+            )
         self._check_silence(rows[0], arrival)
         self._check_destination(rows[0])
         if arrival.body != bytes(rows[0]["body"]):
@@ -229,6 +246,12 @@ class Promises:
             self._world.violated(
                 f"{row['id']} was sent by {worker}, and {row['lease_worker']} has its lease"
             )
+
+    def _check_alone(self, delivery_id: str, beside: Sequence[sqlite3.Row]) -> None:
+        """After two deaths of workers with a queue, in a row, its first job goes alone."""
+        if beside:
+            ids = [row["id"] for row in beside]
+            self._world.violated(f"{delivery_id} goes beside {ids}, though two workers died")
 
     def _check_silence(self, row: sqlite3.Row, arrival: Arrival) -> None:
         """No attempt begins for a subscription that is paused, disabled or removed."""
@@ -345,6 +368,8 @@ class Promises:
             if is_its_own and now - process.thawed_at > _AWAKE:
                 self._check_call(receiver, before, delivery_id, now)
         self._check_holder(receiver, notification, process)
+        beside = self.inboxes[receiver].select(_BESIDE_CALLED, notification.id)
+        self._check_alone(delivery_id, beside)
         if notification.sender in {"other", "renewed"}:
             if delivery_id not in self.instructions.sent_by_other:
                 self._world.violated(f"called back, but forged: {delivery_id}")
@@ -637,7 +662,9 @@ class Promises:
         if error.startswith("status_") or error == "redirect":
             answered = {f"status_{s}" if s and s >= 400 else "redirect" for s in statuses}
             return host in self.inboxes or error in answered
-        return error in _REFUSED | _UNANSWERED and self._was_faulty(host)
+        # From the second death in a row on, each counts as an attempt.
+        has_died = error in _LEFT_BEHIND and self.deaths[row["subscription_id"]] > 0
+        return has_died or (error in _REFUSED | _UNANSWERED and self._was_faulty(host))
 
     def _refusals_of(self, row: sqlite3.Row) -> int:
         attempts = self._outbox.select(

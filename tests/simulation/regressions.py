@@ -477,4 +477,16 @@ REGRESSIONS = {
         ),
         ends=30.0,
     ),
+    # Right: from the second death in a row on, each counts as an attempt of a queue's first
+    # delivery, which goes alone. It waited until the lease of its last worker would have ended.
+    "a delivery with which workers die again and again": Scenario(
+        seed=1,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "slow")),
+            *(Step(1.5, "trigger", ("crash", "request", n, 0.1)) for n in range(9)),
+            Step(2.0, "burst", (0, "task0", 4)),
+        ),
+        ends=150.0,
+    ),
 }

@@ -754,6 +754,51 @@ def test_a_queue_of_an_inbox_that_is_made_again_has_a_later_epoch(case: Case) ->
     assert case.world.violations == []
 
 
+@pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (2, True)])
+def test_two_deliveries_that_are_handed_out_after_two_deaths_are_seen(
+    case: Case, deaths: int, is_seen: bool
+) -> None:
+    for seq, name in enumerate(("first", "second"), 1):
+        case.store(name, seq=seq)
+    case.outbox.select("UPDATE pushkit_subscriptions SET abandoned = ?", deaths)
+
+    case.arrive("first")
+
+    assert (
+        case.world.violations
+        == ["first goes beside ['second'], though two workers died"][: int(is_seen)]
+    )
+
+
+@pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (2, True)])
+def test_two_notifications_that_are_handed_out_after_two_deaths_are_seen(
+    case: Case, deaths: int, is_seen: bool
+) -> None:
+    for place, name in enumerate(("first", "second"), 1):
+        case.store(name, seq=place)
+        case.accept(name, place=place)
+    case.inbox.select("UPDATE pushkit_inbox_queues SET abandoned = ?", deaths)
+
+    case.call_back("first")
+
+    assert (
+        case.world.violations
+        == ["first goes beside ['second'], though two workers died"][: int(is_seen)]
+    )
+
+
+@pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (0, True)])
+def test_a_delivery_is_given_up_only_after_a_death_that_counts(
+    case: Case, deaths: int, is_seen: bool
+) -> None:
+    case.promises.deaths["sub"] = deaths
+    case.store("one", state="dead", attempts=8, last_error="worker_died")
+
+    case.end()
+
+    assert bool(case.world.violations) == is_seen
+
+
 @pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (0, True)])
 def test_an_attempt_without_a_request_counts_only_for_a_worker_that_died(
     case: Case, deaths: int, is_seen: bool
