@@ -168,6 +168,16 @@ CUTS = (
         answers(f"{_CLAIMS}._round", "is_all", "True"),
     ),
     _cut(
+        "all that was gathered",
+        "What stands for gathered chunks has the parts of all.",
+        "cancelled without an instruction",
+        uses(
+            "pushkit.delivery.gathering:joined_chunks",
+            "_member(artifact, 'parts', list) + _member(chunk, 'parts', list)",
+            "_member(chunk, 'parts', list)",
+        ),
+    ),
+    _cut(
         "end of gathering",
         "What is gathered waits no longer once something else follows.",
         _UNFAIR,

@@ -17,6 +17,7 @@ from receiver import Notification
 from tests.simulation.coverage import key_of
 from tests.simulation.disk import Disk, QueueRow, shown_state
 from tests.simulation.fairness import check_fairness
+from tests.simulation.gathered import says_all
 from tests.simulation.ledger import Call, Instructions, Notice
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
@@ -71,6 +72,10 @@ _WITHOUT_QUEUE = (
 _HOLDER = (
     "SELECT q.lease_worker, i.place, q.sending_to FROM pushkit_inbox i"
     " JOIN pushkit_inbox_queues q ON q.id = i.queue_id WHERE i.id = ?"
+)
+_AND_THE_NEXT = (
+    "SELECT b.body FROM pushkit_deliveries d JOIN pushkit_bodies b ON b.id = d.id"
+    " WHERE d.subscription_id = ?1 AND d.seq IN (?2, ?2 + 1) ORDER BY d.seq"
 )
 # What is handed out together with a delivery, or a notification, though workers died with its queue
 # twice in a row.
@@ -620,10 +625,11 @@ class Promises:
     def _is_superseded(self, row: sqlite3.Row) -> bool:
         """Only a status that says nothing else is replaced, and only by a newer status.
 
-        Or it was gathered with the next one, and never sent.
+        Or it was gathered with the next one, which says all that it said, and never sent.
         """
         is_gathered = (row["task_id"], row["owner"]) in self.instructions.gathering
-        if is_gathered and not row["attempts"] and not self.arrivals[row["id"]]:
+        was_sent = row["attempts"] or self.arrivals[row["id"]]
+        if is_gathered and not was_sent and self._is_said_by_the_next(row):
             return True
         newer = self._outbox.select(
             "SELECT 1 FROM pushkit_deliveries WHERE subscription_id = ? AND seq > ?"
@@ -632,6 +638,13 @@ class Promises:
             row["seq"],
         )
         return row["status"] == "bare" and bool(newer or self.instructions.is_purged)
+
+    def _is_said_by_the_next(self, row: sqlite3.Row) -> bool:
+        found = self._outbox.select(_AND_THE_NEXT, row["subscription_id"], row["seq"])
+        if len(found) < 2:  # it was deleted
+            return self.instructions.is_purged
+        older, newer = (bytes(each["body"]) for each in found)
+        return says_all(newer, older, {each.marker: each.shape for each in self.notices})
 
     def _was_gone(self, subscription: str) -> bool:
         of_it = self._outbox.select(

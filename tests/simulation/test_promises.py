@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -752,6 +753,42 @@ def test_a_queue_of_an_inbox_that_is_made_again_has_a_later_epoch(case: Case) ->
     _made_again(6)(case)
 
     assert case.world.violations == []
+
+
+def _chunk(*parts: str) -> bytes:
+    artifact = {"parts": [{"text": each} for each in parts]}
+    update = {"artifact": artifact, "metadata": {"marker": parts[-1]}}
+    return json.dumps({"artifactUpdate": update}).encode()
+
+
+def _whole(state: str) -> bytes:
+    return json.dumps({"id": "task", "status": {"state": state}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "shape", "is_seen"),
+    [
+        pytest.param(_chunk("a"), _chunk("a", "b"), "chunk", False, id="chunks"),
+        pytest.param(_chunk("a"), _chunk("b"), "chunk", True, id="a part is missing"),
+        pytest.param(_chunk("a"), _chunk("b"), "artifact", False, id="the artifact anew"),
+        pytest.param(_whole("working"), _whole("working"), "task", False, id="whole tasks"),
+        pytest.param(_whole("working"), _whole("failed"), "task", True, id="another state"),
+    ],
+)
+def test_what_is_gathered_and_not_said_by_the_next_is_seen(
+    case: Case, older: bytes, newer: bytes, shape: str, is_seen: bool
+) -> None:
+    case.promises.instructions.gather("task", "owner", 1.0)
+    case.promises.notices.append(Notice("b", 0.0, "task", shape))
+    case.store("gathered", seq=1, state="cancelled", cancelled_by="superseded")
+    case.store("next", seq=2, state="delivered")
+    for name, body in (("gathered", older), ("next", newer)):
+        case.outbox.select("UPDATE pushkit_bodies SET body = ? WHERE id = ?", body, name)
+    case.arrive("next", 204, body=newer)
+
+    case.end()
+
+    assert bool(case.world.violations) == is_seen
 
 
 @pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (2, True)])
