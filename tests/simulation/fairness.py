@@ -26,8 +26,8 @@ _QUEUES = (
     " ORDER BY d.subscription_id, d.seq"
 )
 _CHUNKS = frozenset({"artifact", "chunk", "last"})
-# The shapes of updates whose tasks are not under way, and of no update at all.
-_NOT_UNDER_WAY = {*TaskState, ""} - {TaskState.SUBMITTED, TaskState.WORKING}
+# The shapes of updates whose tasks are not under way.
+_NOT_UNDER_WAY = frozenset(TaskState) - {TaskState.SUBMITTED, TaskState.WORKING}
 
 
 def check_fairness(
@@ -82,9 +82,11 @@ def _is_gathered(row: sqlite3.Row) -> bool:
     return bool(row["cancelled_by"] == "superseded")
 
 
-def _may_be_gathered(version: str, *notices: Notice | None) -> bool:
-    """Return whether neighbouring updates may be gathered in a version of A2A."""
-    shapes = {"" if each is None else each.shape for each in notices}
+def _may_be_gathered(version: str, notice: Notice, before: Notice | None) -> bool:
+    """Return whether an update may be gathered with the one before it, in a version of A2A."""
+    if before is None:
+        return False
     if version == "1.0":
-        return shapes <= _CHUNKS
-    return version == "0.3" and shapes.isdisjoint(_NOT_UNDER_WAY)
+        return {notice.shape, before.shape} <= _CHUNKS
+    # What was sent before is a snapshot: it may be older than the state of its update.
+    return version == "0.3" and notice.shape not in _NOT_UNDER_WAY

@@ -755,6 +755,30 @@ def test_a_queue_of_an_inbox_that_is_made_again_has_a_later_epoch(case: Case) ->
     assert case.world.violations == []
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "is_late"),
+    [
+        pytest.param("input-required", "status", False, id="after an older snapshot"),
+        pytest.param("status", "input-required", True, id="a state"),
+    ],
+)
+def test_only_a_task_under_way_may_wait_to_be_gathered(
+    case: Case, first: str, second: str, is_late: bool
+) -> None:
+    case.promises.instructions.gather("task", "owner", 10.0)
+    for seq, shape in enumerate((first, second), 1):
+        case.store(shape, seq=seq, state="delivered")
+        _notified(case, shape, acknowledged_at=0.0, shape=shape)
+    case.outbox.select("UPDATE pushkit_subscriptions SET version = '0.3'")
+    case.arrive(first, 204)
+    case.pass_time(10)
+    case.arrive(second, 204)
+
+    case.promises.check_fairness()
+
+    assert bool(case.world.violations) == is_late
+
+
 def _chunk(*parts: str) -> bytes:
     artifact = {"parts": [{"text": each} for each in parts]}
     update = {"artifact": artifact, "metadata": {"marker": parts[-1]}}
