@@ -99,7 +99,8 @@ def joining(
     """Return how an update's body is joined; None if such an update is never gathered."""
     if version is WireVersion.V1_0 and update.kind is UpdateKind.ARTIFACT_UPDATE:
         joined, most = joined_chunks, min(_MOST_BYTES, most_bytes)
-    elif version is WireVersion.V0_3:
+    elif version is WireVersion.V0_3 and update.state in {None, *_UNDER_WAY}:
+        # Whatever the snapshot says: it may have been read before the task's state changed.
         joined, most = joined_tasks, 2 * most_bytes  # which are not added to one another
     else:
         return None

@@ -43,7 +43,14 @@ class ClaimResult:
 
     claimed: Sequence[Any] = ()  # `Claimed`; then `Leased`, with the jobs as a memory has them
     waiting: frozenset[GroupKey] = frozenset()  # groups with more due queues, for want of room
-    is_cut: bool = False  # whether it did not see all that is due
+    look_again: bool = False  # whether it did not see all that is due, or put some of it off
+
+
+class TakenOver(NamedTuple):
+    """What became of the queues of workers that ended, or are late."""
+
+    ended: list[str]  # the workers that ended
+    put_off: bool  # whether jobs wait, because workers may have died of them
 
 
 @record(frozen=False, slots=True, kw_only=True)
@@ -70,21 +77,21 @@ class Claims:
         busy = tried.intersection(room.under_way)
         busy |= yield from self.tables.leased_in(tried - busy)
         chosen, left = _share_out(candidates, room, blocked=busy.union(waits), single=tried)
-        claimed, others = yield from self._lease(
+        claimed, others, put_off = yield from self._lease(
             worker, chosen, room.bytes, tried, now=now, until=until
         )
         if waits:
             yield from self.tables.postpone(waits, now)
         # What is cut is looked for again only if this claim found something to do.
-        is_cut = is_cut and (bool(claimed) or bool(waits))
-        return ClaimResult(claimed=claimed, waiting=frozenset(left | others), is_cut=is_cut)
+        look_again = put_off or bool(waits) or (is_cut and bool(claimed))
+        return ClaimResult(claimed=claimed, waiting=frozenset(left | others), look_again=look_again)
 
     def claim_of(
         self, worker: str, group: GroupKey, most: int, *, now: int, until: int
     ) -> Script[Sequence[Claimed]]:
         """Lease at most so many due queues of one group, and read the first job of each."""
         queues = yield from self.tables.due(now, most, group=group)
-        claimed, _ = yield from self._lease(
+        claimed, _, _ = yield from self._lease(
             worker, queues, most * _MOST_BYTES, [group], now=now, until=until
         )
         return claimed
@@ -133,9 +140,12 @@ class Claims:
         *,
         now: int,
         until: int,
-    ) -> Script[tuple[list[Claimed], set[GroupKey]]]:
-        """Lease queues, as long as there is room; return these, and the groups of the others."""
-        others = set[GroupKey]()
+    ) -> Script[tuple[list[Claimed], set[GroupKey], bool]]:
+        """Lease queues, as long as there is room; return these, and the groups of the others.
+
+        Also whether some were put off: their first job is due later.
+        """
+        others, put_off = set[GroupKey](), False
         pending = yield from self.tables.first_pending([each.id for each in chosen], QUANTUM + 1)
         claimed, written, handed_out = list[Claimed](), list[Queue](), list[PendingJob]()
         for queue in chosen:
@@ -160,13 +170,14 @@ class Claims:
                 most_bytes -= sum(job.size for job in taken.jobs)
             else:
                 after = queue._replace(due_at=schedule(queue, jobs[0] if jobs else None, now))
+                put_off |= after.due_at is not None
             written.append(after)
         yield from self.tables.begin_waits_now(
             [job for jobs in pending.values() for job in jobs], now
         )
         yield from self.tables.hand_out(handed_out)
         yield from self.tables.write(written)
-        return claimed, others
+        return claimed, others, put_off
 
     # --- workers that ended ------------------------------------------------------------------
 
@@ -178,8 +189,8 @@ class Claims:
         dead: Callable[[Collection[str]], Collection[str]],
         now: int,
         spares: bool = False,
-    ) -> Script[list[str]]:
-        """End leases that are over, and those of workers that ended; return these workers.
+    ) -> Script[TakenOver]:
+        """End leases that are over, and those of workers that ended.
 
         Args:
             worker: The worker that asks.
@@ -195,11 +206,14 @@ class Claims:
             if name in ended or (first <= now and (not spares or name == worker)):
                 until = None if name in ended else now
                 ids += yield from self.tables.leased_by(name, until=until, limit=_MOST_EXPIRED)
-        yield from self.expire([each for each in ids if each not in held], ended, now)
-        return ended
+        put_off = yield from self.expire([each for each in ids if each not in held], ended, now)
+        return TakenOver(ended, put_off)
 
-    def expire(self, ids: Sequence[str], ended: Collection[str], now: int) -> Script[None]:
-        """Take leases away from workers that ended, or are late."""
+    def expire(self, ids: Sequence[str], ended: Collection[str], now: int) -> Script[bool]:
+        """Take leases away from workers that ended, or are late; return whether jobs were put off.
+
+        That is what they may have died of.
+        """
         locked = yield from self.tables.lock(ids, wait=False)
         over = [
             each
@@ -223,6 +237,7 @@ class Claims:
         over = [each._replace(abandoned=each.abandoned + 1) for each in over]
         scheduled = yield from _scheduled(self.tables, over, now)
         yield from self.tables.write([released(each, each.due_at) for each in scheduled.values()])
+        return any(each.due_at is not None and each.due_at > now for each in scheduled.values())
 
 
 def _share_out(

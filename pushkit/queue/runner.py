@@ -296,7 +296,7 @@ class Runner(Generic[J]):
         return self._attempts - before
 
     async def fill(self) -> bool:
-        """Claim due queues; return whether more are due than were seen."""
+        """Claim due queues; return whether to look again soon (see `ClaimResult`)."""
         if self._is_closing:
             return False
         self._was_full = self._is_full
@@ -311,7 +311,7 @@ class Runner(Generic[J]):
         self.keep(claiming)
         # If the caller is cancelled the claim continues: no queue is left without its jobs.
         await asyncio.wait([claiming])
-        return claiming.result().is_cut
+        return claiming.result().look_again
 
     @property
     def _is_full(self) -> bool:

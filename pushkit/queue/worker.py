@@ -143,7 +143,7 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
             yield from self._tables.after_setback(moment, self.lease_until(now))
         self._seen_at = now
         locks = self._database.locks
-        ended = yield from self._claims.take_over(
+        ended, put_off = yield from self._claims.take_over(
             self.name,
             held=held,
             dead=lambda names: [] if locks is None else locks.dead(names),
@@ -162,7 +162,7 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
             leased.append(
                 Leased(queue.id, queue.group, queue.epoch, theirs, upto, self._version(theirs))
             )
-        return replace(result, claimed=leased)
+        return replace(result, claimed=leased, look_again=result.look_again or put_off)
 
     def settle(
         self, ask: Ask, done: Callable[[Reply | BaseException], None], *, is_urgent: bool

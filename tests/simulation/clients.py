@@ -172,7 +172,7 @@ class Clients:
         )
         wanted = _FILTERS.get(more, Filter())
         if wanted.min_interval is not None:
-            self._wishes.gathering.add((task, owner))
+            self._wishes.gather(task, owner, wanted.min_interval.total_seconds())
 
         async def subscribe(sender: PushSender) -> None:
             with self._wishes.record(task, owner):

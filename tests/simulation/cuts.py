@@ -174,6 +174,22 @@ CUTS = (
         answers(f"{_CLAIMS}._first_queues", "is_all", "True"),
     ),
     _cut(
+        "all that was gathered",
+        "What stands for gathered chunks has the parts of all.",
+        "cancelled without an instruction",
+        uses(
+            "pushkit.delivery.gathering:joined_chunks",
+            "_member(artifact, 'parts', list) + _member(chunk, 'parts', list)",
+            "_member(chunk, 'parts', list)",
+        ),
+    ),
+    _cut(
+        "end of gathering",
+        "What is gathered waits no longer once something else follows.",
+        _UNFAIR,
+        calls("pushkit.delivery.gathering:make_way", "hurry", "False"),
+    ),
+    _cut(
         "reserved quota",
         "The end of a task is stored even if its quota is used up.",
         "refused without a reason",
@@ -276,11 +292,9 @@ CUTS = (
     ),
     _cut(
         "alone after deaths",
-        "After two workers died with a queue, its first delivery is handed out alone.",
-        "was handed out after two deaths",
-        uses(
-            f"{_CLAIMS}._lease", "queue.abandoned or queue.group in tried", "queue.group in tried"
-        ),
+        "From the second death of a worker in a row on, the first of a queue goes alone.",
+        "though two workers died",
+        sets(f"{_CLAIMS}._lease.is_alone", "queue.group in tried"),
     ),
     _cut(
         "back-off",

@@ -47,7 +47,7 @@ class Instructions:
         brought_back: Deliveries that were redriven or resent, or may have been.
         may_be_cancelled: Deliveries that an operator cancelled, or tried to.
         cancelling: Tasks and owners whose deliveries may be cancelled.
-        gathering: Tasks and owners whose deliveries may be gathered.
+        gathering: For how many seconds deliveries may be gathered, at most, by task and owner.
         erased: Tasks whose rows may be deleted.
         is_purged: Whether finished deliveries may be deleted.
         sent_by_other: Ids of notifications of another trusted sender.
@@ -58,7 +58,7 @@ class Instructions:
         self.brought_back: set[str] = set()
         self.may_be_cancelled: set[str] = set()
         self.cancelling: set[tuple[str, str]] = set()
-        self.gathering: set[tuple[str, str]] = set()
+        self.gathering: dict[tuple[str, str], float] = {}
         self.erased: set[str] = set()
         self.is_purged = False
         self.sent_by_other: set[str] = set()
@@ -101,6 +101,11 @@ class Instructions:
         self.brought_back |= set(deliveries)
         self._spoken += 1
         self._silent.clear()
+
+    def gather(self, task: str, owner: str, seconds: float) -> None:
+        """Record that deliveries may be gathered for so many seconds."""
+        whom = (task, owner)
+        self.gathering[whom] = max(seconds, self.gathering.get(whom, 0.0))
 
     def erase(self, task: str) -> None:
         """Record that a task is erased."""

@@ -46,13 +46,14 @@ from tests.simulation.bounds import check_bounds
 from tests.simulation.clients import Clients, Keys, signing_of
 from tests.simulation.coverage import FAULTS
 from tests.simulation.disk import Disk, DiskDatabase, QueueRow
+from tests.simulation.fairness import SELDOM
 from tests.simulation.faults import Faults
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.network import ConnectionFaults, SimulatedResolver
 from tests.simulation.pacing import Pacing
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.programs import CALLBACK_TIMEOUT, ReceivingUnit, SendingUnit
-from tests.simulation.promises import SELDOM, Promises
+from tests.simulation.promises import Promises
 from tests.simulation.scenario import Scenario
 from tests.simulation.secrecy import CANARY
 from tests.simulation.surroundings import Surroundings

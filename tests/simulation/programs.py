@@ -25,7 +25,7 @@ from pushkit.keys.jwk import (
 from pushkit.keys.source import KeySource
 from pushkit.secrets.sealing import SecretKeys
 from receiver import Limits, Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
-from tests.simulation.promises import CROWDED_STEPS
+from tests.simulation.fairness import CROWDED_STEPS
 from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET
 from tests.simulation.webhook import KeyServer
 from tests.simulation.world import Unit

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
-from math import ceil, inf
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 
 from pushkit import NotifyResult, Subscription, TaskState
-from pushkit.queue.leases import LEFT_BEHIND
 from pushkit.secrets.sealing import is_sealed
 from receiver import Notification
 from tests.simulation.coverage import key_of
 from tests.simulation.disk import Disk, QueueRow, shown_state
+from tests.simulation.fairness import check_fairness
+from tests.simulation.gathered import says_all
 from tests.simulation.ledger import Call, Instructions, Notice
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
-from tests.simulation.webhook import UNHURRIED, Arrival
+from tests.simulation.webhook import Arrival
 from tests.simulation.world import World
 
-__all__ = ["CROWDED_STEPS", "SELDOM", "TRANSITIONS", "Promises"]
-
-SELDOM = 0.5  # seconds after which a worker at a limit looks again for due deliveries
+__all__ = ["TRANSITIONS", "Promises"]
 
 _AWAKE = 0.0002  # seconds after which a thawed process may have asked the database
 _SETTLING = 2.0  # seconds that settling takes at most without a fault
@@ -74,6 +73,21 @@ _HOLDER = (
     "SELECT q.lease_worker, i.place, q.sending_to FROM pushkit_inbox i"
     " JOIN pushkit_inbox_queues q ON q.id = i.queue_id WHERE i.id = ?"
 )
+_AND_THE_NEXT = (
+    "SELECT b.body FROM pushkit_deliveries d JOIN pushkit_bodies b ON b.id = d.id"
+    " WHERE d.subscription_id = ?1 AND d.seq IN (?2, ?2 + 1) ORDER BY d.seq"
+)
+# What is handed out together with a delivery, or a notification, though workers died with its queue
+# twice in a row.
+_BESIDE = (
+    "SELECT d.id FROM pushkit_deliveries d JOIN pushkit_subscriptions q ON q.id = d.subscription_id"
+    f" WHERE q.id = ? AND d.id <> ? AND q.abandoned > 1 AND {shown_state('d')} = 'in_flight'"
+)
+_BESIDE_CALLED = (
+    "SELECT i.delivery_id AS id FROM pushkit_inbox i JOIN pushkit_inbox_queues q"
+    " ON q.id = i.queue_id WHERE q.id = (SELECT queue_id FROM pushkit_inbox WHERE id = ?1)"
+    f" AND i.id <> ?1 AND q.abandoned > 1 AND {shown_state('i', 'pushkit_inbox')} = 'in_progress'"
+)
 # The stored filter of a subscription to everything.
 _EVERYTHING = '{"states": null, "kinds": null, "last_chunk_only": false}'
 # The codes by which an update may be refused, each with the shape of update that it is for.
@@ -95,10 +109,9 @@ _AT_ONCE = {
 _STATES = frozenset(TaskState)
 _REFUSED = {"address_refused", "destination_refused"}
 _MISTRUSTED = {"status_401", "status_403", "status_404"}
+_LEFT_BEHIND = {"worker_died", "lease_expired"}
 _AFTER_REFUSALS = 3
 _TRIES = 8  # attempts of a delivery
-# Of how many groups a claim reads the first queue during a flood; of owners, of half as many.
-CROWDED_STEPS = 8
 _UNANSWERED = {"timeout", "transport", "connection_refused", "dns_failure", "tls_failure"}
 
 
@@ -111,7 +124,6 @@ class Promises:
         moves: How often each change of state happened (see `coverage.key_of`).
         claims: At least how many deliveries were handed to workers.
         deaths: How often a worker died with a queue, after another one had, by subscription.
-        latencies: Seconds that updates of innocent owners took, in crowded scenarios.
     """
 
     def __init__(
@@ -145,7 +157,6 @@ class Promises:
         self.deaths: Counter[str] = Counter()
         # The epochs of queues that an inbox had, and deleted.
         self._epochs: dict[tuple[Disk | PostgresServer, str], int] = {}
-        self.latencies: list[float] = []
         self._joined: list[Subscription] = []
 
     # --- at every step --------------------------------------------------------------------------
@@ -232,7 +243,11 @@ class Promises:
         self._check_order(rows[0])
         self._check_first(rows[0], is_first=not earlier)
         self._check_lease(rows[0], arrival)
-        self._check_alone(rows[0])
+        if rows[0]["shown"] == "in_flight":
+            self._check_alone(
+                rows[0]["id"],
+                self._outbox.select(_BESIDE, rows[0]["subscription_id"], rows[0]["id"]),
+            )
         self._check_silence(rows[0], arrival)
         self._check_destination(rows[0])
         if arrival.body != bytes(rows[0]["body"]):
@@ -267,19 +282,11 @@ class Promises:
                 f"{row['id']} was sent by {worker}, and {row['lease_worker']} has its lease"
             )
 
-    def _check_alone(self, row: sqlite3.Row) -> None:
-        """After two workers died with a queue, its first delivery is handed out alone."""
-        others = self._outbox.select(
-            "SELECT d.id FROM pushkit_subscriptions q JOIN pushkit_deliveries d"
-            " ON d.subscription_id = q.id WHERE q.id = ? AND q.lease_worker IS NOT NULL"
-            " AND q.abandoned > 1 AND d.id <> ? AND d.state = 'pending' AND d.waits = 0"
-            " AND d.seq <= q.sending_to",
-            row["subscription_id"],
-            row["id"],
-        )
-        if others and row["shown"] == "in_flight":
-            names = [each["id"] for each in others]
-            self._world.violated(f"{row['id']} was handed out after two deaths with {names}")
+    def _check_alone(self, delivery_id: str, beside: Sequence[sqlite3.Row]) -> None:
+        """After two deaths of workers with a queue, in a row, its first job goes alone."""
+        if beside:
+            ids = [row["id"] for row in beside]
+            self._world.violated(f"{delivery_id} goes beside {ids}, though two workers died")
 
     def _check_silence(self, row: sqlite3.Row, arrival: Arrival) -> None:
         """No attempt begins for a subscription that is paused, disabled or removed."""
@@ -396,6 +403,8 @@ class Promises:
             if is_its_own and now - process.thawed_at > _AWAKE:
                 self._check_call(receiver, before, delivery_id, now)
         self._check_holder(receiver, notification, process)
+        beside = self.inboxes[receiver].select(_BESIDE_CALLED, notification.id)
+        self._check_alone(delivery_id, beside)
         if notification.sender in {"other", "renewed"}:
             if delivery_id not in self.instructions.sent_by_other:
                 self._world.violated(f"called back, but forged: {delivery_id}")
@@ -612,40 +621,18 @@ class Promises:
             self._world.violated(f"delivered, but accepted by no webhook: {_brief(row)} {statuses}")
 
     def check_fairness(self) -> None:
-        """Innocent owners are served in time, however much hostile owners send.
-
-        In time is, with every permit taken: until the attempts in progress end, and those begun
-        before a claim found the owner; each claim reads the queues of a few more owners.
-        """
-        [row] = self._outbox.select(
-            "SELECT COUNT(DISTINCT owner) AS owners FROM pushkit_deliveries"
+        """Innocent owners are served in time, however much hostile owners send."""
+        check_fairness(
+            self._world,
+            self._outbox,
+            self.notices,
+            gathering=self.instructions.gathering,
+            first_heard=self._first_heard,
         )
-        looks = ceil(row["owners"] / (CROWDED_STEPS // 2))
-        fair = 2 * UNHURRIED + SELDOM * max(looks, 1)
-        for notice in self.notices:
-            for delivery_id in notice.ids:
-                self._check_latency(notice, delivery_id, fair)
 
-    def _check_latency(self, notice: Notice, delivery_id: str, fair: float) -> None:
-        rows = self._outbox.select(
-            "SELECT d.owner, (SELECT b.id FROM pushkit_deliveries b"
-            " WHERE b.subscription_id = d.subscription_id AND b.seq < d.seq"
-            " ORDER BY b.seq DESC LIMIT 1) AS before FROM pushkit_deliveries d WHERE d.id = ?",
-            delivery_id,
-        )
-        if not rows or rows[0]["owner"].startswith("mallory") or notice.acknowledged_at is None:
-            return
-        begun, before = notice.acknowledged_at, self._first_heard(rows[0]["before"])
-        if before < inf:  # it waits for those before it in its queue in any case
-            begun = max(begun, before)
-        latency = self._first_heard(delivery_id) - begun
-        self.latencies.append(latency)
-        if latency > fair:
-            self._world.violated(f"an innocent owner waited {latency:.1f} s for {delivery_id}")
-
-    def _first_heard(self, delivery_id: str | None) -> float:
+    def _first_heard(self, delivery_id: str) -> float:
         """Return when a delivery first reached its webhook, or its callback; infinity if never."""
-        heard = [each.at for each in self.arrivals[delivery_id]] if delivery_id else []
+        heard = [each.at for each in self.arrivals[delivery_id]]
         heard += [
             call.begun
             for (_, _, called), calls in self.calls.items()
@@ -669,10 +656,11 @@ class Promises:
     def _is_superseded(self, row: sqlite3.Row) -> bool:
         """Only a status that says nothing else is replaced, and only by a newer status.
 
-        Or it was gathered with the next one, and never sent.
+        Or it was gathered with the next one, which says all that it said, and never sent.
         """
         is_gathered = (row["task_id"], row["owner"]) in self.instructions.gathering
-        if is_gathered and not row["attempts"] and not self.arrivals[row["id"]]:
+        was_sent = row["attempts"] or self.arrivals[row["id"]]
+        if is_gathered and not was_sent and self._is_said_by_the_next(row):
             return True
         newer = self._outbox.select(
             "SELECT 1 FROM pushkit_deliveries WHERE subscription_id = ? AND seq > ?"
@@ -681,6 +669,13 @@ class Promises:
             row["seq"],
         )
         return row["status"] == "bare" and bool(newer or self.instructions.is_purged)
+
+    def _is_said_by_the_next(self, row: sqlite3.Row) -> bool:
+        found = self._outbox.select(_AND_THE_NEXT, row["subscription_id"], row["seq"])
+        if len(found) < 2:  # it was deleted
+            return self.instructions.is_purged
+        older, newer = (bytes(each["body"]) for each in found)
+        return says_all(newer, older, {each.marker: each.shape for each in self.notices})
 
     def _was_gone(self, subscription: str) -> bool:
         of_it = self._outbox.select(
@@ -700,8 +695,7 @@ class Promises:
             is_enough = refusals == _AFTER_REFUSALS
         else:  # and do not count in the schedule of requests
             is_enough = row["attempts"] - refusals <= _TRIES <= row["attempts"]
-        is_lost = error in LEFT_BEHIND  # the first death of a worker is no attempt
-        if not is_enough or (is_lost and not self.deaths[row["subscription_id"]]):
+        if not is_enough:
             return False
         if error in _MISTRUSTED and host in self.inboxes:
             # A trusted sender that signs is refused only because of a clock.
@@ -712,8 +706,9 @@ class Promises:
         if error.startswith("status_") or error == "redirect":
             answered = {f"status_{s}" if s and s >= 400 else "redirect" for s in statuses}
             return host in self.inboxes or error in answered
-        is_explained = error in _REFUSED | _UNANSWERED and self._was_faulty(host)
-        return is_explained or is_lost
+        # From the second death in a row on, each counts as an attempt.
+        has_died = error in _LEFT_BEHIND and self.deaths[row["subscription_id"]] > 0
+        return has_died or (error in _REFUSED | _UNANSWERED and self._was_faulty(host))
 
     def _refusals_of(self, row: sqlite3.Row) -> int:
         attempts = self._outbox.select(

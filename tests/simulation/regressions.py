@@ -450,4 +450,43 @@ REGRESSIONS = {
         ),
         ends=150.0,
     ),
+    # Right: chunks wait for the interval of their subscription, whatever hostile owners send, and
+    # until something follows. The end of a task waited, too, if its snapshot was older.
+    "chunks that are gathered during a flood": Scenario(
+        seed=1,
+        crowded=True,
+        webhooks=2,
+        steps=(
+            Step(0.0, "behaviour", ("hook1", "unhurried")),
+            *(
+                Step(0.1 + n / 100, "subscribe", (0, "evil", f"mallory{n}", "hook1", "1.0"))
+                for n in range(18)
+            ),
+            Step(0.5, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "slowly")),
+            Step(0.6, "subscribe", (0, "task1", "owner1", "hook0", "0.3", "jwt", "slowly")),
+            Step(2.0, "burst", (0, "evil", 8)),
+            *(
+                Step(3.0 + n, "notify", (0, f"task{task}", n, "chunk"))
+                for n in range(3)
+                for task in range(2)
+            ),
+            Step(7.0, "notify", (0, "task0", 3, "status")),
+            Step(8.0, "finish", (0, "task1", "completed")),
+            Step(9.0, "notify", (0, "task0", 4, "chunk")),
+            Step(10.0, "notify", (0, "task0", 5, "chunk")),
+        ),
+        ends=30.0,
+    ),
+    # Right: from the second death in a row on, each counts as an attempt of a queue's first
+    # delivery, which goes alone. It waited until the lease of its last worker would have ended.
+    "a delivery with which workers die again and again": Scenario(
+        seed=1,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "slow")),
+            *(Step(1.5, "trigger", ("crash", "request", n, 0.1)) for n in range(9)),
+            Step(2.0, "burst", (0, "task0", 4)),
+        ),
+        ends=150.0,
+    ),
 }

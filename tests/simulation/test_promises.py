@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -755,6 +756,111 @@ def test_a_queue_of_an_inbox_that_is_made_again_has_a_later_epoch(case: Case) ->
     assert case.world.violations == []
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "is_late"),
+    [
+        pytest.param("input-required", "status", False, id="after an older snapshot"),
+        pytest.param("status", "input-required", True, id="a state"),
+    ],
+)
+def test_only_a_task_under_way_may_wait_to_be_gathered(
+    case: Case, first: str, second: str, is_late: bool
+) -> None:
+    case.promises.instructions.gather("task", "owner", 10.0)
+    for seq, shape in enumerate((first, second), 1):
+        case.store(shape, seq=seq, state="delivered")
+        _notified(case, shape, acknowledged_at=0.0, shape=shape)
+    case.outbox.select("UPDATE pushkit_subscriptions SET version = '0.3'")
+    case.arrive(first, 204)
+    case.pass_time(10)
+    case.arrive(second, 204)
+
+    case.promises.check_fairness()
+
+    assert bool(case.world.violations) == is_late
+
+
+def _chunk(*parts: str) -> bytes:
+    artifact = {"parts": [{"text": each} for each in parts]}
+    update = {"artifact": artifact, "metadata": {"marker": parts[-1]}}
+    return json.dumps({"artifactUpdate": update}).encode()
+
+
+def _whole(state: str) -> bytes:
+    return json.dumps({"id": "task", "status": {"state": state}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "shape", "is_seen"),
+    [
+        pytest.param(_chunk("a"), _chunk("a", "b"), "chunk", False, id="chunks"),
+        pytest.param(_chunk("a"), _chunk("b"), "chunk", True, id="a part is missing"),
+        pytest.param(_chunk("a"), _chunk("b"), "artifact", False, id="the artifact anew"),
+        pytest.param(_whole("working"), _whole("working"), "task", False, id="whole tasks"),
+        pytest.param(_whole("working"), _whole("failed"), "task", True, id="another state"),
+    ],
+)
+def test_what_is_gathered_and_not_said_by_the_next_is_seen(
+    case: Case, older: bytes, newer: bytes, shape: str, is_seen: bool
+) -> None:
+    case.promises.instructions.gather("task", "owner", 1.0)
+    case.promises.notices.append(Notice("b", 0.0, "task", shape))
+    case.store("gathered", seq=1, state="cancelled", cancelled_by="superseded")
+    case.store("next", seq=2, state="delivered")
+    for name, body in (("gathered", older), ("next", newer)):
+        case.outbox.select("UPDATE pushkit_bodies SET body = ? WHERE id = ?", body, name)
+    case.arrive("next", 204, body=newer)
+
+    case.end()
+
+    assert bool(case.world.violations) == is_seen
+
+
+@pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (2, True)])
+def test_two_deliveries_that_are_handed_out_after_two_deaths_are_seen(
+    case: Case, deaths: int, is_seen: bool
+) -> None:
+    for seq, name in enumerate(("first", "second"), 1):
+        case.store(name, seq=seq)
+    case.outbox.select("UPDATE pushkit_subscriptions SET abandoned = ?", deaths)
+
+    case.arrive("first")
+
+    assert (
+        case.world.violations
+        == ["first goes beside ['second'], though two workers died"][: int(is_seen)]
+    )
+
+
+@pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (2, True)])
+def test_two_notifications_that_are_handed_out_after_two_deaths_are_seen(
+    case: Case, deaths: int, is_seen: bool
+) -> None:
+    for place, name in enumerate(("first", "second"), 1):
+        case.store(name, seq=place)
+        case.accept(name, place=place)
+    case.inbox.select("UPDATE pushkit_inbox_queues SET abandoned = ?", deaths)
+
+    case.call_back("first")
+
+    assert (
+        case.world.violations
+        == ["first goes beside ['second'], though two workers died"][: int(is_seen)]
+    )
+
+
+@pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (0, True)])
+def test_a_delivery_is_given_up_only_after_a_death_that_counts(
+    case: Case, deaths: int, is_seen: bool
+) -> None:
+    case.promises.deaths["sub"] = deaths
+    case.store("one", state="dead", attempts=8, last_error="worker_died")
+
+    case.end()
+
+    assert bool(case.world.violations) == is_seen
+
+
 @pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (0, True)])
 def test_an_attempt_without_a_request_counts_only_for_a_worker_that_died(
     case: Case, deaths: int, is_seen: bool
@@ -781,6 +887,40 @@ def test_a_history_that_keeps_every_promise_has_no_violation(case: Case) -> None
     assert len(wanting) == 1
     assert notice.ids == ["one"]
     assert case.world.violations == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "followed_at", "sent_at", "waited"),
+    [
+        pytest.param("chunk", None, 10.0, None, id="for the interval"),
+        pytest.param("chunk", None, 14.0, 4.0, id="longer"),
+        pytest.param("chunk", 5.0, 6.0, None, id="until something follows"),
+        pytest.param("chunk", 5.0, 9.0, 4.0, id="beyond that"),
+        pytest.param("status", None, 4.0, 4.0, id="what is never gathered"),
+    ],
+)
+def test_an_update_waits_no_longer_than_it_may_be_gathered(
+    case: Case, shape: str, followed_at: float | None, sent_at: float, waited: float | None
+) -> None:
+    case.promises.instructions.gather("task", "owner", 10.0)
+    for seq, name in enumerate(("first", "gathered", "second"), 1):
+        case.store(name, seq=seq)
+        _notified(case, name, acknowledged_at=0.0, shape=shape)
+    case.change("gathered", state="cancelled", cancelled_by="superseded")
+    case.store("third", seq=4, state="delivered")
+    _notified(case, "third", acknowledged_at=followed_at, shape="status")
+    case.arrive("first", 204)
+    case.change("first", state="delivered")
+    case.pass_time(sent_at)
+    case.arrive("second", 204)
+    case.arrive("third", 204)
+
+    case.promises.check_fairness()
+
+    late = [] if waited is None else ["gathered", "second"]
+    assert case.world.violations == [
+        f"an innocent owner waited {waited} s for {name}" for name in late
+    ]
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,18 @@ async def test_a_status_message_that_went_to_the_history_is_not_lost(older: Push
     assert [each["messageId"] for each in said] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("state", ["input-required", "completed"])
+async def test_a_state_goes_at_once_whatever_the_snapshot_says(
+    older: PushSender, webhook: Webhook, state: str
+) -> None:
+    await older.notify(chunk("a"), snapshot=task("a"))
+    assert await deliver_due(older) == 1
+    await older.notify(chunk("b"), snapshot=task("a", "b"))
+    await older.notify(status(state), snapshot=task("a", "b"))
+    assert await deliver_due(older) == 2
+    assert posted(webhook) == ["working a", "working a b", "working a b"]
+
+
 async def test_a_task_without_its_artifacts_does_not_replace_a_whole_one(
     older: PushSender,
 ) -> None:

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from pushkit import PushConfig, PushSender
 from pushkit.delivery.answers import BreakerPolicy
+from pushkit.queue.rules import Room
 from tests.eventually import eventually
 from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
@@ -73,3 +74,24 @@ async def test_a_client_that_moves_its_webhook_does_not_wait_for_the_old_one(
     moved = webhook.url("/1").replace("127.0.0.1", "localhost")
     await sender.subscribe("task-1", PushConfig(url=moved), version="1.0")
     await eventually(lambda: webhook.at("/1"), within=SECONDS)
+
+
+@pytest.mark.parametrize("outbox", ["sqlite"], indirect=True)  # whose time the test moves
+async def test_a_delivery_with_which_two_workers_died_goes_on_after_its_wait(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(poll_interval=timedelta(minutes=10))
+    await subscribed(sender, webhook, 1)
+    await sender.notify(status(task_id="task-0"))
+    for _ in range(2):
+        await sender.worker.claim(Room(queues=1, of_origin=lambda _: 1), frozenset())
+        senders.clock.advance(60)  # the lease ends, and nothing was settled
+    await sender.start()
+
+    async def is_put_off() -> bool:
+        [delivery] = await sender.deliveries("task-0")
+        return delivery.attempts == 1
+
+    await eventually(is_put_off, within=SECONDS)
+    senders.clock.advance(1)
+    await eventually(lambda: webhook.received, within=SECONDS)
