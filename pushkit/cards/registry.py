@@ -15,6 +15,7 @@ from pushkit.cards.publishing import CARD_PATH
 from pushkit.cards.verdict import CardVerdict
 from pushkit.cards.verify import FULL_COVERAGE, CardPolicy, verify_card
 from pushkit.errors import CardUnavailableError, InvalidUrlError, PushkitError
+from pushkit.net.connection import unexpected_status
 from pushkit.net.transport import Transport
 from pushkit.record import record
 from pushkit.url import Url
@@ -86,8 +87,7 @@ async def fetch_card(transport: Transport, url: str) -> bytes:
         error=CardUnavailableError,
     )
     if answer.status != 200:
-        hint = "; redirects are not followed" if 300 <= answer.status < 400 else ""
-        raise CardUnavailableError(f"expected HTTP status 200, found {answer.status}{hint}")
+        raise CardUnavailableError(unexpected_status(answer.status))
     return answer.body
 
 

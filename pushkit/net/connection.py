@@ -64,6 +64,12 @@ class HttpAnswer:
     timing: Timing = field(default_factory=Timing)
 
 
+def unexpected_status(status: int) -> str:
+    """Return what to say of a document whose status is not 200."""
+    hint = "; redirects are not followed" if 300 <= status < 400 else ""
+    return f"expected HTTP status 200, found {status}{hint}"
+
+
 def write_requests(requests: Sequence[tuple[Connection, Sequence[bytes]]]) -> None:
     """Write requests, each in its parts."""
     for connection, parts in requests:

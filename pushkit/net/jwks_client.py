@@ -40,7 +40,7 @@ from pushkit.keys.jwks import (
 )
 from pushkit.lifetimes import JWKS_MAX_AGE, LONGEST_JWKS_MAX_AGE
 from pushkit.logs import RepeatedLog
-from pushkit.net.connection import HttpAnswer
+from pushkit.net.connection import HttpAnswer, unexpected_status
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.record import record
@@ -175,7 +175,7 @@ class JwksClient:
         if answer.status == 304 and held is not None:
             return _FetchedSet(keys=held.keys, etag=etag or held.etag)
         if answer.status != 200:
-            raise JwksError(f"expected HTTP status 200, found {answer.status}")
+            raise JwksError(unexpected_status(answer.status))
         found = parse_jwks(answer.body, self._algorithms)
         if found.refused:
             self._log.log("keys", logging.WARNING, _LEFT_OUT, self._shown, found.left_out())

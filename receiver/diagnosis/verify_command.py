@@ -91,7 +91,10 @@ def verify(
     profile = profile or SenderProfile.STANDARD
     by_key = schemes.by_key and profile.signed
     if jwks is None and saved is None and by_key:
-        raise click.UsageError("--jwks: expected the sender's JWK Set: a file or an https URL")
+        raise click.UsageError(
+            "--jwks: expected the sender's JWK Set: a file or an https URL. Only a request of"
+            " `listen --save` has its keys beside it, in the .json of the same name"
+        )
     if Scheme.HTTP_MESSAGE_SIGNATURES in schemes.names and not audience:
         raise ConfigError("--audience: expected the URL of the webhook, which is signed")
     keys = _saved_keys(saved)

@@ -110,12 +110,16 @@ class Mailbox:
     async def __aexit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
-        self._is_entered = False
         try:
             if error is None:
                 await self._ack()
         finally:
-            await self._close()
+            try:
+                await self._close()
+            finally:
+                # Last: the event loop ends the generator of a loop that was left by `break`
+                # meanwhile, and that closes the connection unless the block does.
+                self._is_entered = False
 
     async def __aiter__(self) -> AsyncGenerator[Notification, None]:
         """Yield notifications for ever.

@@ -316,6 +316,7 @@ async def no_keys(_world: World) -> dict[str, str]:
 SCENES: dict[str, Callable[[World], Awaitable[dict[str, str]]]] = {
     **dict.fromkeys(SESSIONS, no_keys),
     "docs/dashboard.md": both,
+    "docs/extensions/mailbox.md": no_keys,
     "docs/how-to/alerts.md": a_worker,
     "docs/how-to/at-3-a-m.md": both,
     "docs/how-to/backup.md": a_worker,

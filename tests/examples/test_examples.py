@@ -17,6 +17,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -197,6 +198,48 @@ async def test_the_agent_and_the_receiver_service_work_together(examples: Copy) 
         assert await service.stop() == 0
         await agent.stop()
     assert "Traceback" not in service.output() + agent.output()
+
+
+async def test_an_agent_with_an_endpoint_of_its_own_pushes_and_says_how_far_it_is(
+    examples: Copy,
+) -> None:
+    config = "examples/receiver_service/receiver.toml"
+    await examples.run_to_the_end("-m", "pushkit.cli.main", "keys", "new", "keys.json")
+    async with (
+        examples.run("examples/own_agent/agent.py") as agent,
+        examples.run("-m", "receiver.cli", "serve", "--config", config) as service,
+        httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{examples.ports['8001']}",
+            headers={"Authorization": "Bearer a-token-of-alice", "A2A-Version": "1.0"},
+        ) as client,
+    ):
+        await examples.listens("8001")
+        await examples.listens("9000")
+        expected = await examples.run_to_the_end("-m", "receiver.cli", "expect", "--config", config)
+        message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "Count."}]}
+        push = {"taskPushNotificationConfig": {**json.loads(expected), "id": "push-1"}}
+        task = (await called(client, "SendMessage", message=message, configuration=push))["task"]
+        await service.printed(rf"^done         task {task['id']}")
+        updates = re.findall(r"^(\S+) +task .* seq (\d)", service.output(), re.MULTILINE)
+        assert updates == [
+            ("working", "1"),
+            *(("artifact-update", seq) for seq in "234"),
+            ("completed", "5"),
+        ]
+        state = await called(client, "GetPushDeliveryState", taskId=task["id"], id="push-1")
+        assert state["lastSeq"] == 5
+        assert (await called(client, "GetTask", id=task["id"]))["status"] == {
+            "state": "TASK_STATE_COMPLETED"
+        }
+        await service.stop()
+        await agent.stop()
+    assert "Traceback" not in service.output() + agent.output()
+
+
+async def called(client: httpx.AsyncClient, method: str, **params: Any) -> Any:
+    """Return the result of a call by JSON-RPC."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return (await client.post("/", json=call)).json()["result"]
 
 
 async def test_the_fastapi_application_awaits_the_agents_task(examples: Copy) -> None:

@@ -639,7 +639,11 @@ async def test_a_broken_url_is_refused(transport: Transport) -> None:
         pytest.param(
             {"body": b"\x1f\x8b", "headers": {"Content-Encoding": "gzip"}}, "compressed", id="gzip"
         ),
-        pytest.param({"status": 302, "headers": {"Location": "/other"}}, "found 302", id="moved"),
+        pytest.param(
+            {"status": 302, "headers": {"Location": "/other"}},
+            "found 302; redirects are not followed",
+            id="moved",
+        ),
     ],
 )
 async def test_an_answer_that_is_not_a_set_is_refused(

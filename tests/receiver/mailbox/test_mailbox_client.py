@@ -71,13 +71,16 @@ async def test_a_loop_gets_what_a_callback_gets(laptop: Laptop) -> None:
         assert [await first(mailbox)] == called
 
 
-async def test_a_block_that_ends_without_an_error_is_done(laptop: Laptop) -> None:
+async def test_a_block_that_ends_without_an_error_is_done(
+    laptop: Laptop, caplog: pytest.LogCaptureFixture
+) -> None:
     await laptop.accept(1)
     async with Mailbox(laptop.url, MAILBOX_TOKEN) as mailbox:
         async for _ in mailbox:
             break
 
     assert await left(laptop) == 0
+    assert [entry for entry in caplog.records if entry.name == "receiver.mailbox"] == []
 
 
 async def test_after_an_error_it_comes_again(laptop: Laptop) -> None:
