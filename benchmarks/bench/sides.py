@@ -20,12 +20,19 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from benchmarks.bench import pinned
 
 if TYPE_CHECKING:
     from pushkit import PushSender
+
+
+class AtOnce(TypedDict, total=False):
+    """Options of a sender: how many attempts run at once."""
+
+    concurrency: int
+    concurrency_per_host: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +68,7 @@ class Load:
         return f"http://127.0.0.1:{ports[task % len(ports)]}/hook"
 
     @property
-    def at_once(self) -> dict[str, int]:
+    def at_once(self) -> AtOnce:
         """The options of a sender that say how many attempts run at once: none by default."""
         if self.concurrency is None:
             return {}

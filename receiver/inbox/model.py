@@ -157,6 +157,7 @@ _CLASSES: dict[UpdateKind, type[Notification]] = {
     UpdateKind.STATUS_UPDATE: StatusNotification,
     UpdateKind.ARTIFACT_UPDATE: ArtifactNotification,
     UpdateKind.MESSAGE: Notification,
+    UpdateKind.UNKNOWN: Notification,
 }
 
 
