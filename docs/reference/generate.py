@@ -37,7 +37,7 @@ _HEAD = f"<!-- {_WRITTEN_BY.capitalize()}: change the code, and run that. -->\n\
 
 # How to fix each error that is neither a refusal nor a reason why a delivery failed.
 _ERROR_REMEDIES = {
-    "lease_lost": "Nothing: another gateway watches the task. Often: the database was out of"
+    "watch_lost": "Nothing: another gateway watches the task. Often: the database was out of"
     " reach for longer than a lease.",
     "task_refused": "The caller may not see the task, or the agent has forgotten it: its log says"
     " which.",

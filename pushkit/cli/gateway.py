@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -150,9 +151,12 @@ def gateway(
     """
     serving = listen(address, setting="--listen")
     operators = listen(http, setting="--http") if http else []
-    settings["key_file"].ring()
-    log_to_stderr(verbose=verbose, log_format=log_format)
-    run_service_loop(_serve(upstream, options, settings, serving, operators))
+    with contextlib.ExitStack() as listeners:
+        for listener in (*serving, *operators):
+            listeners.enter_context(listener)
+        settings["key_file"].ring()
+        log_to_stderr(verbose=verbose, log_format=log_format)
+        run_service_loop(_serve(upstream, options, settings, serving, operators))
 
 
 async def _serve(

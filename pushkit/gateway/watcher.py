@@ -59,7 +59,7 @@ _CLAIMED_EVERY: Final = 1.0
 _MOST_KEPT: Final = 4 * 2**20  # characters of artifacts that are kept for clients of 0.3
 
 
-class LeaseLostError(PushkitError, code="lease_lost"):
+class LeaseLostError(PushkitError, code="watch_lost"):
     """Another gateway watches the task."""
 
 

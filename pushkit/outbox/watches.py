@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pushkit.record import record
+from pushkit.record import field, record
 from pushkit.storage.script import Row, Script, Statement, count
 
 _COLUMNS: Final = "tenant, task_id, version, binding, path, credentials, told, view, created_at"
@@ -23,7 +23,7 @@ class WatchRow:
     version: str
     binding: str
     path: str
-    credentials: str | None
+    credentials: str | None = field(repr=False)
     told: str
     view: str
     created_at: int

@@ -20,6 +20,10 @@ __all__ = [
 
 # What commands need besides a database.
 ARGUMENTS = {
+    "gateway": (
+        *("--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--shared-configs"),
+        *("--issuer", "https://agent.example.com"),
+    ),
     "import a2a-sdk": ("--from", "agent.db"),
     "outbox cancel": ("dlv_1",),
     "outbox erase": ("task-1", "--yes"),

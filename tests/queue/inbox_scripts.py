@@ -30,7 +30,7 @@ from receiver.callbacks.shares import CrowdedError
 from receiver.inbox import inspection, retention
 from receiver.inbox.model import Attempted, Call, InboxStatus
 from receiver.inbox.queues import group_of, queue_id_of
-from receiver.inbox.schema import SCHEMA
+from receiver.inbox.schema import MAILBOX_SCHEMA, SCHEMA
 from receiver.inbox.store import accepted_before
 from receiver.limits import Limits
 from receiver.notification import Verified
@@ -126,7 +126,7 @@ class Sql:
     def __init__(self) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.row_factory = sqlite3.Row
-        for statement in SCHEMA:
+        for statement in (*SCHEMA, *MAILBOX_SCHEMA):
             self.connection.execute(statement)
         self.connection.execute("INSERT INTO sqlite_sequence VALUES ('pushkit_inbox', 0)")
         self.cache: dict[tuple[Any, ...], tuple[Database, Any]] = {}
