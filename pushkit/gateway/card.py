@@ -33,7 +33,7 @@ class CardFacts(NamedTuple):
 
     streams: bool
     rest_bases: tuple[str, ...]  # the paths below which the agent speaks HTTP+JSON
-    rpc_path: str  # of its JSON-RPC endpoint
+    rpc_paths: tuple[str, ...]  # of its JSON-RPC endpoints, without a slash at their end
 
 
 class CardRewriter:
@@ -132,7 +132,7 @@ class CardRewriter:
             return value
         path = url.target
         base = self._upstream.target.partition("?")[0].rstrip("/")
-        if base and url.origin == self._upstream.origin and path.startswith(base):
+        if f"{path}/".startswith(f"{base}/"):
             path = path.removeprefix(base)
         return self._public_url + ("" if path == "/" and not value.endswith("/") else path)
 
@@ -160,10 +160,11 @@ def facts_of(body: bytes, base_path: str) -> CardFacts:
             " gateway does not speak gRPC"
         )
     paths = [(_binding(each), _path_of(each.get("url"), base_path)) for each in spoken]
+    paths = paths or [("JSONRPC", "")]
     return CardFacts(
         streams=streams,
-        rest_bases=tuple(path.rstrip("/") for name, path in paths if name == "HTTP+JSON"),
-        rpc_path=next((path for name, path in paths if name == "JSONRPC"), "/"),
+        rest_bases=tuple(path for name, path in paths if name == "HTTP+JSON"),
+        rpc_paths=tuple(path for name, path in paths if name == "JSONRPC"),
     )
 
 
@@ -174,7 +175,9 @@ def _binding(interface: JsonObject) -> object:
 def _path_of(url: object, base_path: str) -> str:
     parsed = _parsed(url) if isinstance(url, str) else None
     path = parsed.target.partition("?")[0] if parsed else "/"
-    return path.removeprefix(base_path) or "/" if base_path else path
+    if f"{path}/".startswith(f"{base_path}/"):
+        path = path.removeprefix(base_path)
+    return path.rstrip("/")
 
 
 def _read(body: bytes) -> tuple[str, JsonObject]:
