@@ -318,10 +318,10 @@ class WatchedTask:
             await self._patiently(
                 lambda: self._watcher.store.remove(self._row.tenant, self._row.task_id)
             )
+            # The caller of a config that was set since the end was told found the task watched.
             if self._tell_end is not None and await self._is_subscribed():
                 await self._tell_end()
         except LeaseLostError as exc:
-            self.is_lost = True
             _log.warning("task %s: %s", printable(self._row.task_id), exc)
         except Exception:  # noqa: BLE001  # the row is given back, and taken again
             _log.exception("task %s is watched no longer here", printable(self._row.task_id))
@@ -444,10 +444,10 @@ class WatchedTask:
 
     async def _compare(self, task: Task) -> None:
         view = TaskView.of(task)
-        if view.digest() == self._known:
+        # An end that was told is stored again, for a config that was set since: see `_run`.
+        if view.digest() == self._known and not task.status.state.terminal:
             self._view = view
             self._context_id = task.context_id
-            self.is_over = task.status.state.terminal
         else:
             await self._store(TaskSnapshot(task=task, origin=self._place.version))
 
@@ -484,6 +484,7 @@ class WatchedTask:
             )
         store = self._watcher.store
         if not await self._patiently(lambda: store.set_told(tenant, task_id, told=told, view=view)):
+            self.is_lost = True
             raise LeaseLostError("another gateway watches it")
         self._told, self._known = told, view
         self._tell_end = tell if ends else None
