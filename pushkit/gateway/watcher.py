@@ -36,7 +36,7 @@ from pushkit.a2a import (
 from pushkit.clock import utc_now
 from pushkit.delivery.reporting import NotifyResult
 from pushkit.delivery.sender import PushSender
-from pushkit.delivery.watches import LEASE
+from pushkit.delivery.watches import LEASE, WatchRow
 from pushkit.errors import PushkitError, StorageError
 from pushkit.gateway.calls import Binding, Place
 from pushkit.gateway.events import EventStream
@@ -45,7 +45,6 @@ from pushkit.gateway.upstream import TaskRefusedError, Upstream, UpstreamError
 from pushkit.gateway.view import TaskView, chain
 from pushkit.logs import RepeatedLog, printable
 from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.watches import WatchRow
 from pushkit.storage.script import from_micros, to_micros
 
 _log: Final = logging.getLogger("pushkit.gateway")
