@@ -75,7 +75,8 @@ class Watches:
         holder, due_at = (self.holder, now + _micros(LEASE)) if hold else (None, now)
         added = yield Statement(
             "INSERT INTO pushkit_watches (tenant, task_id, version, binding, path, credentials,"
-            " told, view, created_at, holder, due_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+            " told, view, created_at, holder, due_at)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
             " ON CONFLICT (tenant, task_id) DO NOTHING RETURNING task_id",
             (*[getattr(row, name) for name in _COLUMNS], holder, due_at),
         )
@@ -89,7 +90,8 @@ class Watches:
         now = to_micros((yield from self._database.now()))
         due = yield Statement(
             "SELECT tenant, task_id, version, binding, path, credentials, told, view, created_at"
-            " FROM pushkit_watches WHERE due_at <= $1 ORDER BY due_at LIMIT CAST($2 AS BIGINT) FOR UPDATE SKIP LOCKED",
+            " FROM pushkit_watches WHERE due_at <= $1 ORDER BY due_at"
+            " LIMIT CAST($2 AS BIGINT) FOR UPDATE SKIP LOCKED",
             (now, limit),
         )
         for row in due:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import logging
 import re
 import ssl
@@ -56,6 +58,7 @@ _HOP_BY_HOP: Final = frozenset(
     }
 )
 _NOT_FOUND: Final = -32001
+_AT_ONCE: Final = 64 * 1024  # bytes: a longer body is written in parts
 EVENT_STREAM: Final = "text/event-stream"
 
 
@@ -190,14 +193,16 @@ class Upstream:
         scheme, authority = self.url.scheme, self.url.authority
         url = URL(f"{scheme}://{authority}{self.base_path}{path}", encoded=True)
         try:
-            return await self._session.request(
-                method,
-                url,
-                headers=list(fields),
-                data=body or None,
-                allow_redirects=False,
-                timeout=timeout,
-            )
+            # aiohttp's own time-out begins once the request is written, which the agent must read.
+            async with asyncio.timeout(silence.total_seconds()):
+                return await self._session.request(
+                    method,
+                    url,
+                    headers=list(fields),
+                    data=io.BytesIO(body) if len(body) > _AT_ONCE else body or None,
+                    allow_redirects=False,
+                    timeout=timeout,
+                )
         except TimeoutError as exc:
             raise UpstreamError("the agent did not answer in time", 504) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:

@@ -65,7 +65,7 @@ class ScriptedAgent:
 
     @asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[ScriptedAgent]:
-        app = web.Application()
+        app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._handle)
         async with served(app, port) as origin:
             self.origin = origin

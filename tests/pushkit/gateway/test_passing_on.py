@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -314,6 +316,15 @@ async def test_a_card_is_asked_for_with_the_clients_query(front: Front) -> None:
     assert front.agent.paths[-1].endswith("?assistant_id=x")
 
 
+async def test_a_large_body_passes_as_it_is(front: Front) -> None:
+    body = b"".join(b"%07d\n" % number for number in range(375_000))
+    async with front.client.put(f"{front.origin}/x", data=io.BytesIO(body)) as answer:
+        assert answer.status == 200
+    _, headers, received = front.agent.received[-1]
+    assert received == body
+    assert headers["Content-Length"] == "3000000"
+
+
 async def test_the_agents_error_is_the_clients(front: Front) -> None:
     front.agent.streams = False  # which its card did not say
     answer = await front.rpc("SendMessage", message())
@@ -395,6 +406,64 @@ async def test_a_client_that_reads_slowly_delays_nobody(front: Front) -> None:
         assert b"TASK_STATE_COMPLETED" in stored[-1].body
         with pytest.raises(aiohttp.ClientError):  # and it sees that it has not got all
             await slow.read()
+
+
+async def test_a_client_that_reads_nothing_fills_no_memory(tmp_path: Path, ring: KeyRing) -> None:
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(CARD if b"agent-card" in head else b"HTTP/1.1 200 OK\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while b"agent-card" not in head:
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+                sent += 65_536
+            await writer.drain()
+        writer.close()
+
+    agent = ScriptedAgent()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with gateway(agent, tmp_path / "outbox.db", ring) as front:
+        host, port = front.origin.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1)
+        writer.write(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+        last = -1
+        while sent != last or not sent:  # until it is held up
+            last = sent
+            await asyncio.sleep(0.5)
+        assert sent < 32 * 2**20  # the buffers of four sockets, and of the gateway
+        writer.close()
+    server.close()
+
+
+async def test_an_agent_that_reads_nothing_is_not_waited_for(tmp_path: Path, ring: KeyRing) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"agent-card" not in head:
+            await is_over.wait()
+            writer.transport.abort()
+            return
+        writer.write(CARD)
+        await writer.drain()
+        writer.close()
+
+    is_over = asyncio.Event()
+
+    agent = ScriptedAgent()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1024)
+    agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    options = GatewayOptions(shared_configs=True, timeout=timedelta(seconds=0.5))
+    async with (
+        gateway(agent, tmp_path / "outbox.db", ring, options) as front,
+        front.client.put(f"{front.origin}/x", data=io.BytesIO(b"x" * 16_000_000)) as answer,
+    ):
+        assert answer.status == 504
+        is_over.set()
+        await asyncio.sleep(0.1)  # until both ends have closed
+    server.close()
 
 
 # --- lines --------------------------------------------------------------------------------------
