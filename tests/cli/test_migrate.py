@@ -49,7 +49,7 @@ issuer = "{ISSUER}"
 jwks_file = "jwks.json"
 """
 # Those that serve a database bring it up to date.
-MIGRATING = {"worker", "migrate"}
+MIGRATING = {"gateway", "worker", "migrate"}
 EVERY_COMMAND = [
     pytest.param(component, command, id=f"{program} {command}")
     for component, program, found in (
@@ -308,7 +308,9 @@ def test_migrate_refuses_what_newer_code_wrote(
     assert tables(location) == before
 
 
-@pytest.mark.parametrize("command", [*sorted(set(SENDER_COMMANDS) - {"worker"}), "migrate --check"])
+@pytest.mark.parametrize(
+    "command", [*sorted(set(SENDER_COMMANDS) - {"gateway", "worker"}), "migrate --check"]
+)
 def test_an_outbox_of_before_this_schema_is_refused_and_left_as_it_is(
     run: Run, own_folder: Path, command: str
 ) -> None:
