@@ -26,7 +26,13 @@ __all__ = ["RUN", "forked"]
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # These run anew in each fork, as what `-m` names; all others are there once and for all.
-RUN = ("pushkit.cli.main", "receiver.cli", "tests.docs.world", "tests.soak.agent_process")
+RUN = (
+    "pushkit.cli.main",
+    "receiver.cli",
+    "tests.docs.world",
+    "tests.soak.agent_process",
+    "tests.soak.gateway_process",
+)
 
 
 def forked(module: str) -> list[str]:

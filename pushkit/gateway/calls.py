@@ -63,6 +63,20 @@ class ClientCall:
         return found if isinstance(found, dict) else {}
 
     @property
+    def task_id(self) -> str:
+        """The task that a message goes on with; empty if it begins one."""
+        message = self.params.get("message")
+        if not isinstance(message, dict):
+            return ""
+        found = message.get("taskId", message.get("task_id"))
+        return found if isinstance(found, str) else ""
+
+    @property
+    def has_config(self) -> bool:
+        """Whether a message has a push config."""
+        return not self.configuration.keys().isdisjoint(_CONFIG_MEMBERS)
+
+    @property
     def answers_early(self) -> bool:
         """Whether the client wants an answer before the task ends."""
         if self.place.version is V1_0:
@@ -149,7 +163,10 @@ def _json_rpc_call(document: JsonObject, path: str) -> ClientCall | None:
         # One that is enabled again is watched again, too.
         sets = name.endswith("/set") or name.startswith(("Create", "Enable"))
         place = Place(version, Binding.JSON_RPC, path, _tenant(found, version))
-        return ClientCall(act=Act.CONFIGS, place=place, params=found, changes_config=sets)
+        number = document.get("id")
+        return ClientCall(
+            act=Act.CONFIGS, place=place, params=found, id=number, changes_config=sets
+        )
     if name not in _METHODS or not isinstance(params, dict | None):
         return None
     act, version = _METHODS[name]

@@ -41,7 +41,7 @@ class CardFacts(NamedTuple):
     streams: bool
     versions: tuple[WireVersion, ...]  # of A2A, over JSON-RPC
     rest_bases: tuple[str, ...]  # the paths below which the agent speaks HTTP+JSON
-    rpc_path: str  # of its JSON-RPC endpoint
+    rpc_paths: tuple[str, ...]  # of its JSON-RPC endpoints, without a slash at their end
 
 
 class CardRewriter:
@@ -161,7 +161,7 @@ class CardRewriter:
             return value
         path = url.target
         base = self._upstream.target.partition("?")[0].rstrip("/")
-        if base and url.origin == self._upstream.origin and path.startswith(base):
+        if f"{path}/".startswith(f"{base}/"):
             path = path.removeprefix(base)
         return self._public_url + ("" if path == "/" and not value.endswith("/") else path)
 
@@ -191,12 +191,13 @@ def facts_of(body: bytes, base_path: str) -> CardFacts:
             " gateway does not speak gRPC"
         )
     paths = [(_binding(each), _path_of(each.get("url"), base_path)) for each in spoken]
+    paths = paths or [("JSONRPC", "")]
     stated = [each.get("protocolVersion", "0.3") for each in spoken if _binding(each) == "JSONRPC"]
     return CardFacts(
         streams=streams,
         versions=tuple(filter(None, map(_version, stated))),
-        rest_bases=tuple(path.rstrip("/") for name, path in paths if name == "HTTP+JSON"),
-        rpc_path=next((path for name, path in paths if name == "JSONRPC"), "/"),
+        rest_bases=tuple(path for name, path in paths if name == "HTTP+JSON"),
+        rpc_paths=tuple(path for name, path in paths if name == "JSONRPC"),
     )
 
 
@@ -214,7 +215,9 @@ def _version(stated: object) -> WireVersion | None:
 def _path_of(url: object, base_path: str) -> str:
     parsed = _parsed(url) if isinstance(url, str) else None
     path = parsed.target.partition("?")[0] if parsed else "/"
-    return path.removeprefix(base_path) or "/" if base_path else path
+    if f"{path}/".startswith(f"{base_path}/"):
+        path = path.removeprefix(base_path)
+    return path.rstrip("/")
 
 
 def _read(body: bytes) -> tuple[str, JsonObject]:

@@ -16,8 +16,6 @@ from pushkit.errors import MalformedJsonError, UnrecognisedBodyError
 from pushkit.gateway.calls import Place, read_answer, read_update
 from pushkit.logs import RepeatedLog
 
-_log: Final = logging.getLogger("pushkit.gateway")
-
 _MOST_WAITING: Final = 16 * 2**20  # bytes of events that wait for the outbox
 _MOST_UNSENT: Final = 4 * 2**20  # bytes that wait for a client that reads slowly
 
@@ -40,6 +38,7 @@ class EventLines:
         """
         if self._after_cr and chunk[:1] == b"\n":
             chunk = chunk[1:]
+            self._after_cr = False
         if not chunk:
             return []
         self._after_cr = chunk[-1:] == b"\r"
@@ -63,7 +62,7 @@ class EventLines:
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
-            self._size += len(value)
+            self._size += len(line)
 
 
 class StreamEvent(NamedTuple):
@@ -79,6 +78,15 @@ class EventStream:
     A client gets its bytes; the watcher its events. Neither delays the other: a client that reads
     too slowly is cut off, and a watcher that is late compares the task instead.
 
+    Args:
+        answer: The agent's answer.
+        place: How the agent was asked.
+        max_event_bytes: The largest event.
+        on_end: Called at its end.
+        faults: Logs what is wrong with it.
+        is_own: Whether the gateway subscribed to it: an agent may stop a message's task when
+            nobody reads the message's stream, but not when nobody reads this one.
+
     Attributes:
         first: The first event; None if the stream ended without one.
         settled: Done once the task ended or waits for its client, or the stream ended.
@@ -91,6 +99,9 @@ class EventStream:
         place: Place,
         max_event_bytes: int,
         on_end: Callable[[EventStream], None],
+        faults: RepeatedLog,
+        *,
+        is_own: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.answer: Final = answer
@@ -103,10 +114,12 @@ class EventStream:
         self._events: deque[StreamEvent] = deque()
         self._waiting = 0
         self._is_watched = True
+        self._is_own = is_own
+        self._is_at_rest = self._is_over = False
         self._news = asyncio.Event()
         self._ended = False
         self._client: Unsent | None = None
-        self._faults = RepeatedLog(_log)
+        self._faults = faults
         self._reading = asyncio.create_task(self._read(), name="pushkit-gateway-stream")
 
     def for_client(self) -> Unsent:
@@ -120,10 +133,22 @@ class EventStream:
         with contextlib.suppress(asyncio.CancelledError):
             await self._reading
 
-    def unwatch(self) -> None:
-        """Keep no events: nobody watches. The stream is read on, or the agent might stop."""
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the last event said that the task ended, or waits for its client."""
+        return self._is_at_rest
+
+    def leave(self) -> None:
+        """Keep no further events: nobody watches. It is read on, or the agent might stop."""
         self._is_watched = False
+        self._news.set()
+
+    def unwatch(self) -> None:
+        """Keep no events, not those that wait either; read it on only if somebody needs that."""
+        self.leave()
         self.skip()
+        if self._client is None and (self._is_own or self._is_over):
+            self._reading.cancel()
 
     def skip(self) -> None:
         """Drop the events that wait."""
@@ -137,7 +162,7 @@ class EventStream:
                 event = self._events.popleft()
                 self._waiting -= len(event.data)
                 yield event
-            if self._ended:
+            if self._ended or not self._is_watched:
                 return
             self._news.clear()
             await self._news.wait()
@@ -178,7 +203,9 @@ class EventStream:
         if not self.first.done():
             self.first.set_result(event)
         state = update.state if update is not None else None
-        if state is not None and (state.terminal or state.interrupted) and not self.settled.done():
+        self._is_over = self._is_over or (state is not None and state.terminal)
+        self._is_at_rest = self._is_over or (state is not None and state.interrupted)
+        if self._is_at_rest and not self.settled.done():
             self.settled.set_result(None)
         if not self._is_watched:
             return
@@ -210,14 +237,18 @@ class Unsent:
         self._size += len(chunk)
         self._news.set()
         if self._size > self._most:
-            self._chunks.clear()
-            self.end(is_whole=False)
+            self.drop()
 
     def end(self, *, is_whole: bool) -> None:
         """Add no more."""
         if not self._ended:
             self._ended, self.is_whole = True, is_whole
         self._news.set()
+
+    def drop(self) -> None:
+        """Keep nothing: the client is gone, or too slow."""
+        self._chunks.clear()
+        self.end(is_whole=False)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the bytes, until the end."""

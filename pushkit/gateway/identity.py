@@ -65,7 +65,7 @@ class Identity:
 
     def may_pass(self, name: str, *, from_proxy: bool) -> bool:
         """Return whether a header field may go to the agent."""
-        lower = name.lower()
+        lower = name.lower().replace("_", "-")  # agents of CGI and WSGI see no difference
         named_by_proxies = (
             lower == self._header or lower in _OF_PROXIES or lower.startswith("x-forwarded-")
         )

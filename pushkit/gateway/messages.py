@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
@@ -15,7 +16,7 @@ from typing import Final, TypeAlias
 import aiohttp
 from aiohttp import web
 
-from pushkit.a2a import MessageUpdate, TaskSnapshot
+from pushkit.a2a import MessageUpdate, Task, TaskSnapshot
 from pushkit.errors import MalformedJsonError, PushkitError, UnrecognisedBodyError
 from pushkit.gateway.answers import (
     Asked,
@@ -84,20 +85,28 @@ class Sending:
         self._streams = streams
         self._credentials = credentials
         self._answer: asyncio.Future[Respond] = asyncio.get_running_loop().create_future()
+        self._unsent: Unsent | None = None  # the stream's bytes, for its client
+        self._is_left = False  # whether nobody waits for the answer any more
 
     async def answered(self) -> web.StreamResponse:
         """Answer the client, once it is known how. Raises UpstreamError: the agent did not."""
-        respond = await asyncio.shield(self._answer)
-        return await respond()
+        try:
+            respond = await asyncio.shield(self._answer)
+            return await respond()
+        finally:
+            self._is_left = True
+            if self._unsent is not None:
+                self._unsent.drop()
 
     async def run(self) -> None:
         """Send the message, register its config, watch its task."""
         try:
-            self._respond(await self._sent())
+            task_id = self._call.task_id if self._streams else ""
+            with self._watcher.expecting(self._call.place.tenant, task_id):
+                respond = await self._sent()
+            self._answer.set_result(respond)
         except ApiError as exc:
-            self._respond(_at_once(refusal(self._call, exc)))
-        except TaskRefusedError:
-            self._fail(UpstreamError("the agent does not show the task that it began"))
+            self._answer.set_result(_at_once(refusal(self._call, exc)))
         except PushkitError as exc:
             self._fail(exc if isinstance(exc, UpstreamError) else UpstreamError(str(exc), 503))
         except Exception:  # noqa: BLE001  # the client waits for an answer
@@ -137,43 +146,55 @@ class Sending:
         except (MalformedJsonError, UnrecognisedBodyError):
             pass  # it is the client's to understand
         if update is not None and update.task_id and not isinstance(update, MessageUpdate):
-            await self._watch(update.task_id, None)
+            seen = update.task if isinstance(update, TaskSnapshot) else None
+            await self._watch(update.task_id, seen=seen)
         return _at_once(whole(answer, body))
 
     async def _streamed(self, answer: aiohttp.ClientResponse) -> Respond:
         stream = self._upstream.stream_of(answer, self._call.place)
-        unsent = stream.for_client() if self._call.act is Act.STREAM else None
+        if self._call.act is Act.STREAM and not self._is_left:
+            self._unsent = stream.for_client()
         first = await stream.first
         update = first.update if first is not None else None
         # A message belongs to no task that can be watched.
         has_task = update is not None and not isinstance(update, MessageUpdate)
         task_id = update.task_id if update is not None and has_task else None
         try:
-            is_watched = bool(task_id) and await self._watch(task_id or "", stream)
+            is_watched = bool(task_id) and await self._watch(task_id or "", stream=stream)
         except ApiError:
             stream.unwatch()  # the client is told; the agent works on
             raise
         if not is_watched:
             stream.unwatch()
-        if unsent is not None:
-            return lambda: self._passed_on(answer, unsent)
+        if self._unsent is not None:
+            return functools.partial(self._passed_on, answer, self._unsent)
         if first is None:
             raise UpstreamError("the agent's stream ended before its first event")
-        if not task_id:  # a message, or an error
-            return _at_once(json_response(200, first.data))
-        if not self._call.answers_early:
-            await stream.settled
-        elif isinstance(update, TaskSnapshot):
-            return _at_once(json_response(200, first.data))
-        _, written = await self._upstream.task(
-            self._call.place,
-            task_id,
-            self._asked.fields_to_ask_with,
-            self._call.history_length,
-        )
-        return _at_once(json_response(200, message_answer(self._call, written)))
+        early = self._call.answers_early
+        if not task_id or (early and isinstance(update, TaskSnapshot)):
+            return _at_once(json_response(200, first.data))  # also of a message, or an error
+        return functools.partial(self._task_answered, stream, task_id, early=early)
 
-    async def _watch(self, task_id: str, stream: EventStream | None) -> bool:
+    async def _task_answered(
+        self, stream: EventStream, task_id: str, *, early: bool
+    ) -> web.StreamResponse:
+        """Answer with the whole task: as it is, or at its end."""
+        if not early:
+            await asyncio.shield(stream.settled)
+        try:
+            _, written = await self._upstream.task(
+                self._call.place,
+                task_id,
+                self._asked.fields_to_ask_with,
+                self._call.history_length,
+            )
+        except TaskRefusedError as exc:
+            raise UpstreamError("the agent does not show the task that it began") from exc
+        return json_response(200, message_answer(self._call, written))
+
+    async def _watch(
+        self, task_id: str, *, stream: EventStream | None = None, seen: Task | None = None
+    ) -> bool:
         """Register the config, and watch the task; return whether the stream is read for it.
 
         A task without a config is left alone, unless it is watched here already.
@@ -187,7 +208,7 @@ class Sending:
             there = self._watcher.get(place.tenant, task_id)
             return there is not None and there.attach(stream)
         await self.register(task_id)
-        return await self._watcher.add(place, task_id, self._credentials, stream=stream)
+        return await self._watcher.add(place, task_id, self._credentials, stream=stream, seen=seen)
 
     async def _passed_on(
         self, answer: aiohttp.ClientResponse, unsent: Unsent
@@ -199,13 +220,9 @@ class Sending:
                 await response.write(chunk)
         return response if unsent.is_whole else cut(request, response)
 
-    def _respond(self, how: Respond) -> None:
-        if not self._answer.done():
-            self._answer.set_result(how)
-
     def _fail(self, error: UpstreamError) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(error)
+        self._answer.set_exception(error)
+        self._answer.exception()  # perhaps nobody waits for it any more
 
 
 def _at_once(response: web.Response) -> Respond:

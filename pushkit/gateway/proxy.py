@@ -9,21 +9,26 @@ import asyncio
 import functools
 import json
 import logging
+import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote
 
 import aiohttp
 from aiohttp import web
 
 from pushkit.a2a import PushConfig, Task, WireVersion, parse_inline_config
+from pushkit.bounded_json import read_json_object
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import (
     CardUnavailableError,
     KeysUnavailableError,
+    MalformedJsonError,
     PushkitError,
     StorageError,
 )
@@ -70,14 +75,19 @@ from pushkit.subscriptions.model import EVERYTHING
 
 _log: Final = logging.getLogger("pushkit.gateway")
 
+_MOST_HELD: Final = 256 * 2**20  # bytes of all bodies at once
+_FINISHED_WITHIN: Final = 5.0  # seconds
 _JWKS_PATH: Final = "/.well-known/jwks.json"
 
 
-class _Checked(NamedTuple):
+@dataclass(slots=True)
+class _Checked:
     """A call about push configs, while it is checked."""
 
     asked: Asked
     call: ClientCall
+    place: Place | None = None  # where the agent was asked for the task
+    task: Task | None = None  # as the agent showed it
 
 
 _CHECKED: Final[ContextVar[_Checked]] = ContextVar("pushkit_gateway_call")
@@ -115,9 +125,10 @@ class Gateway:
         self._configs = PushConfigApi(
             sender, task_exists=self._may_see, filter=self._filter_of, snapshot=self._task
         )
-        self._facts = CardFacts(streams=False, versions=(), rest_bases=(), rpc_path="/")
+        self._facts = CardFacts(streams=False, versions=(), rest_bases=(), rpc_paths=())
         self._faults = RepeatedLog(_log)
         self._requests = Counter[str]()
+        self._held = 0  # bytes of bodies
         self._sending = set[asyncio.Task[None]]()
 
     async def learn(self) -> CardFacts:
@@ -139,11 +150,11 @@ class Gateway:
         """Answer a request."""
         try:
             self._check(request)
-            body = await self._body(request)
             from_proxy = self._identity.is_proxy(request.remote)
-            asked = Asked(request, body, self._fields(request, from_proxy=from_proxy))
             with self._counted(request, from_proxy=from_proxy):
-                return await self._answer(asked)
+                async with self._body(request) as body:
+                    asked = Asked(request, body, self._fields(request, from_proxy=from_proxy))
+                    return await self._answer(asked)
         except MalformedCallError as exc:
             error = ApiError(ErrorKind.PARSE, str(exc))
             answer = {
@@ -166,33 +177,59 @@ class Gateway:
         call = read_call(request.method, asked.path, asked.body)
         if call is None:
             return await self._pass_on(asked)
-        if call.place.binding is Binding.HTTP_JSON:
-            call.place = self._with_tenant(call.place)
-        match call.act:
-            case Act.CONFIGS:
-                return await self._config(asked, call)
-            case Act.CARD:
-                return await self._extended_card(asked)
-            case _:
-                return await self._message(asked, call)
+        if call.act is Act.CARD:
+            return await self._extended_card(asked)
+        try:
+            return await self._call(asked, call)
+        except ApiError as exc:
+            return refusal(call, exc)
+
+    async def _call(self, asked: Asked, call: ClientCall) -> web.StreamResponse:
+        """Answer a call about configs, or a message. Raises ApiError: it is refused."""
+        try:
+            call.place = self._with_tenant(call)
+        except ApiError:
+            if call.act is Act.CONFIGS or call.has_config:
+                raise
+            return await self._pass_on(asked)
+        if call.act is Act.CONFIGS:
+            return await self._config(asked, call)
+        return await self._message(asked, call)
 
     # --- requests ------------------------------------------------------------------------------
 
     def _check(self, request: web.BaseRequest) -> None:
         if not request.raw_path.startswith("/") or request.raw_path.startswith("//"):
             raise web.HTTPBadRequest(text="expected a path that begins with one slash\n")
+        path = unquote(request.raw_path.partition("?")[0]).replace("\\", "/")
+        if self._upstream.base_path and ".." in path.split("/"):
+            raise web.HTTPBadRequest(text="expected a path below the agent's\n")
         if request.headers.get("Upgrade") and "websocket" in request.headers["Upgrade"].lower():
             raise web.HTTPNotImplemented(text="the gateway does not speak WebSocket\n")
         if request.content_type.startswith("application/grpc"):
             raise web.HTTPUnsupportedMediaType(text="the gateway does not speak gRPC\n")
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
+    @asynccontextmanager
+    async def _body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
+        """Yield the body, which is held. Raises HTTPException: it is too long, or too slow."""
         body, most = bytearray(), self._options.max_body_bytes
-        async for chunk in request.content.iter_any():
-            body += chunk
-            if len(body) > most:
-                raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=len(body))
-        return bytes(body)
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.can_read_body:
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # of the answer, which has not begun
+        try:
+            async with asyncio.timeout(self._options.timeout.total_seconds()):
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    self._held += len(chunk)
+                    if len(body) > most:
+                        raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=len(body))
+                    if self._held > max(_MOST_HELD, most):
+                        raise web.HTTPServiceUnavailable(text="too many large requests at once\n")
+            yield bytes(body)
+        except TimeoutError as exc:
+            raise web.HTTPRequestTimeout(text="the body did not come in time\n") from exc
+        finally:
+            self._held -= len(body)
 
     def _fields(self, request: web.BaseRequest, *, from_proxy: bool) -> list[tuple[str, str]]:
         """Return the fields that go to the agent: end to end, and nobody's forged word."""
@@ -215,8 +252,10 @@ class Gateway:
         """Count a request for its caller. Raises HTTPException: there are too many."""
         caller = request.remote or ""
         if from_proxy:  # the proxy says who asks; the last address is its own word
-            caller = request.headers.get("X-Forwarded-For", caller).rpartition(",")[2].strip()
-        if self._requests.total() >= self._options.max_requests:
+            *_, last = request.headers.getall("X-Forwarded-For", [caller])
+            caller = last.rpartition(",")[2].strip()
+        # A stream is read on after its client has left.
+        if max(self._requests.total(), self._upstream.streams) >= self._options.max_requests:
             raise web.HTTPServiceUnavailable(text="too many requests at once\n")
         if self._requests[caller] >= self._options.max_requests_per_caller:
             raise web.HTTPTooManyRequests(text="too many requests of this caller at once\n")
@@ -228,15 +267,30 @@ class Gateway:
             if not self._requests[caller]:
                 del self._requests[caller]
 
-    def _with_tenant(self, place: Place) -> Place:
-        """Return a place of HTTP+JSON with the tenant that its path has after the agent's own."""
-        base = max(
-            (each for each in self._facts.rest_bases if place.path.startswith(each)),
-            key=len,
-            default="",
-        )
-        tenant = place.path.removeprefix(base).strip("/")
-        return place._replace(tenant=place.tenant or ("" if "/" in tenant else tenant))
+    def _with_tenant(self, call: ClientCall) -> Place:
+        """Return the place of a call, with the tenant that its path has after the agent's own.
+
+        Raises:
+            ApiError: The agent's card names no interface there. What answers there about a task
+                may be anybody's word, such as a file that a client sent; or the call names two
+                tenants.
+        """
+        place = call.place
+        if place.binding is Binding.JSON_RPC:
+            if place.path.rstrip("/") in self._facts.rpc_paths:
+                return place
+        else:
+            for base in self._facts.rest_bases:
+                tenant = place.path.removeprefix(base)
+                if not place.path.startswith(base) or not re.fullmatch(r"(/[^/]+)?", tenant):
+                    continue
+                tenant = unquote(tenant[1:])
+                if tenant and place.tenant and place.tenant != tenant:
+                    raise ApiError(ErrorKind.PARAMS, "tenant: expected the tenant of the path")
+                if place.tenant and not tenant:
+                    return place._replace(path=f"{base}/{quote(place.tenant, safe='')}")
+                return place._replace(tenant=tenant)
+        raise ApiError(ErrorKind.METHOD, "the agent's card names no interface at this path")
 
     # --- what is passed on -----------------------------------------------------------------------
 
@@ -273,11 +327,10 @@ class Gateway:
             for name, value in asked.fields
             if not name.lower().startswith(("if-", "accept", "range"))
         ]
-        status, body = await self._upstream.card(asked.path, fields)
+        status, body = await self._upstream.card(asked.request.raw_path, fields)
         if status != 200:
             return json_response(status, body)
         try:
-            self._facts = facts_of(body, self._upstream.base_path)
             body = await self._cards.rewritten(body)
         except CardUnavailableError as exc:
             self._faults.log("card", logging.ERROR, "%s", exc)
@@ -289,13 +342,11 @@ class Gateway:
             asked.request.method, asked.request.raw_path, not_compressed(asked.fields), asked.body
         ) as answer:
             body = await self._upstream.read(answer)
-        try:
-            document = json.loads(body)
+        with suppress(MalformedJsonError):  # an error of the agent's, passed on
+            document = read_json_object(body)
             card = document.get("result")
             if isinstance(card, dict) and not card.get("signatures"):
                 body = self._cards.changed(body.decode(), document).encode()
-        except (ValueError, AttributeError):
-            pass  # an error of the agent's, passed on
         return json_response(answer.status, body)
 
     # --- push configs ----------------------------------------------------------------------------
@@ -306,7 +357,8 @@ class Gateway:
         if call.place.binding is Binding.HTTP_JSON:
             base = call.place.path.removesuffix(f"/{call.place.tenant}")
             path = asked.path.removeprefix(base)
-        before = _CHECKED.set(_Checked(asked, call))
+        checked = _Checked(asked, call)
+        before = _CHECKED.set(checked)
         try:
             answer = await self._configs.handle(
                 ApiRequest(
@@ -321,6 +373,13 @@ class Gateway:
             )
         finally:
             _CHECKED.reset(before)
+        task, place = checked.task, checked.place
+        if task is not None and place is not None and not task.status.state.terminal:
+            # Not before the config is stored: its task might end in between, and nobody be told.
+            try:
+                await self._watcher.add(place, task.id, self._credentials(asked), known=task)
+            except StorageError as exc:
+                raise UpstreamError("the task cannot be watched at the moment", 503) from exc
         return web.Response(status=answer.status, headers=dict(answer.headers), body=answer.body)
 
     async def _owner(self, asked: Asked) -> str | None:
@@ -332,9 +391,9 @@ class Gateway:
             raise UpstreamError("callers cannot be identified at the moment", 503) from exc
 
     async def _may_see(self, caller: Caller, task_id: str) -> bool:
-        """Return whether the agent shows the caller a task; watch it for a config that is set."""
-        asked, call = _CHECKED.get()
-        place = self._place(call, caller)
+        """Return whether the agent shows the caller a task."""
+        checked = _CHECKED.get()
+        place = self._place(checked.call, caller)
         try:
             task = await self._task(caller, task_id)
         except TaskRefusedError as exc:
@@ -344,11 +403,8 @@ class Gateway:
         except UpstreamError as exc:
             self._faults.log(str(exc), logging.WARNING, "%s", exc)
             raise ApiError(ErrorKind.INTERNAL, "the agent did not answer", status=502) from exc
-        if call.changes_config and not task.status.state.terminal:
-            try:
-                await self._watcher.add(place, task_id, self._credentials(asked), known=task)
-            except StorageError as exc:
-                raise ApiError(ErrorKind.INTERNAL) from exc
+        if checked.call.changes_config:
+            checked.place, checked.task = place, task
         return True
 
     async def _task(self, caller: Caller, task_id: str) -> Task:
@@ -358,15 +414,20 @@ class Gateway:
             TaskRefusedError: The agent does not.
             UpstreamError: The agent did not answer.
         """
-        asked, call = _CHECKED.get()
-        place = self._place(call, caller)
-        task, _ = await self._upstream.task(place, task_id, asked.fields_to_ask_with)
+        checked = _CHECKED.get()
+        place, fields = self._place(checked.call, caller), checked.asked.fields_to_ask_with
+        task, _ = await self._upstream.task(place, task_id, fields)
         return task
 
     def _place(self, call: ClientCall, caller: Caller) -> Place:
         """Return where the agent is asked for the caller, in a version that it speaks."""
         place, spoken = call.place._replace(tenant=caller.tenant), self._facts.versions
-        if place.binding is Binding.HTTP_JSON or not spoken or place.version in spoken:
+        if place.binding is Binding.HTTP_JSON:
+            if place.tenant != call.place.tenant:
+                # Of the query or the body: the agent has its tasks below the tenant's path.
+                place = place._replace(path=f"{place.path}/{quote(place.tenant, safe='')}")
+            return place
+        if not spoken or place.version in spoken:
             return place
         return place._replace(version=V1_0 if V1_0 in spoken else V0_3)
 
@@ -376,11 +437,12 @@ class Gateway:
     # --- messages --------------------------------------------------------------------------------
 
     async def _message(self, asked: Asked, call: ClientCall) -> web.StreamResponse:
-        """Answer a message: with a push config, or for an early answer, by the agent's stream."""
-        try:
-            config, owner = await self._inline(asked, call)
-        except ApiError as exc:
-            return refusal(call, exc)
+        """Answer a message: with a push config, or for an early answer, by the agent's stream.
+
+        Raises:
+            ApiError: The config is refused.
+        """
+        config, owner = await self._inline(asked, call)
         is_stream = call.act is Act.STREAM
         if config is None and (is_stream or not call.answers_early):
             return await self._pass_on(asked)
@@ -434,9 +496,11 @@ class Gateway:
             )
 
     async def finish(self) -> None:
-        """Wait for messages whose configs are being registered."""
+        """Wait for messages whose configs are being registered, for some seconds."""
         if self._sending:
-            await asyncio.wait(self._sending)
+            _, late = await asyncio.wait(self._sending, timeout=_FINISHED_WITHIN)
+            for each in late:
+                each.cancel()
 
 
 def _api_error(error: PushkitError | None) -> ApiError:

@@ -129,9 +129,11 @@ class Service:
                 _log.warning("waiting for the agent at %s: %s", self.upstream.url, exc)
             await asyncio.sleep(_ASKED_EVERY)
         self.fault = ""
-        place = Place(WireVersion.V1_0, Binding.JSON_RPC, facts.rpc_path)
+        rpc = [(Binding.JSON_RPC, path or "/") for path in facts.rpc_paths]
+        rest = [(Binding.HTTP_JSON, path) for path in facts.rest_bases]
+        binding, path = (rpc + rest)[0]
         with contextlib.suppress(UpstreamError):
-            if not await self.upstream.asks_who_calls(place):
+            if not await self.upstream.asks_who_calls(Place(WireVersion.V1_0, binding, path)):
                 whom = (
                     "everybody shares its push configs"
                     if self._is_shared

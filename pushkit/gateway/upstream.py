@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import logging
 import re
 import ssl
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -32,6 +34,7 @@ from pushkit.gateway.calls import (
 )
 from pushkit.gateway.events import EventStream
 from pushkit.gateway.options import GatewayOptions
+from pushkit.logs import RepeatedLog
 from pushkit.net.tls import tls_context
 from pushkit.url import Url
 from pushkit.version import USER_AGENT
@@ -55,6 +58,7 @@ _HOP_BY_HOP: Final = frozenset(
     }
 )
 _NOT_FOUND: Final = -32001
+_AT_ONCE: Final = 64 * 1024  # bytes: a longer body is written in parts
 EVENT_STREAM: Final = "text/event-stream"
 
 
@@ -119,10 +123,17 @@ class Upstream:
             )
         self._session: aiohttp.ClientSession | None = None
         self._streams = set[EventStream]()
+        self._faults = RepeatedLog(_log)
+
+    @property
+    def streams(self) -> int:
+        """How many streams are read."""
+        return len(self._streams)
 
     async def open(self) -> None:
         """Make the client."""
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, ssl=self._tls)
+        # Many agents close a connection after five quiet seconds, perhaps as a request comes.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4, ssl=self._tls)
         # Bodies are passed on byte by byte; the only host is the operator's; no cookie is kept.
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -182,14 +193,16 @@ class Upstream:
         scheme, authority = self.url.scheme, self.url.authority
         url = URL(f"{scheme}://{authority}{self.base_path}{path}", encoded=True)
         try:
-            return await self._session.request(
-                method,
-                url,
-                headers=list(fields),
-                data=body or None,
-                allow_redirects=False,
-                timeout=timeout,
-            )
+            # aiohttp's own time-out begins once the request is written, which the agent must read.
+            async with asyncio.timeout(silence.total_seconds()):
+                return await self._session.request(
+                    method,
+                    url,
+                    headers=list(fields),
+                    data=io.BytesIO(body) if len(body) > _AT_ONCE else body or None,
+                    allow_redirects=False,
+                    timeout=timeout,
+                )
         except TimeoutError as exc:
             raise UpstreamError("the agent did not answer in time", 504) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
@@ -247,39 +260,35 @@ class Upstream:
             UpstreamError: There is no answer.
         """
         request = subscribe_request(place, task_id)
-        answer = await self._ask_itself(place, request, fields, streams=True)
+        own = _own_fields(place, request, EVENT_STREAM)
+        answer = await self.ask(
+            request.method, request.path, [*own, *fields], request.body, streams=True
+        )
         if is_event_stream(answer):
-            return self.stream_of(answer, place)
+            return self.stream_of(answer, place, is_own=True)
         answer.close()
         return None
 
-    def stream_of(self, answer: aiohttp.ClientResponse, place: Place) -> EventStream:
+    def stream_of(
+        self, answer: aiohttp.ClientResponse, place: Place, *, is_own: bool = False
+    ) -> EventStream:
         """Return the stream of an answer, which is read from now on until its end."""
-        stream = EventStream(answer, place, self._options.max_event_bytes, self._streams.discard)
+        stream = EventStream(
+            answer,
+            place,
+            self._options.max_event_bytes,
+            self._streams.discard,
+            self._faults,
+            is_own=is_own,
+        )
         self._streams.add(stream)
         return stream
 
-    @asynccontextmanager
-    async def _own(
+    def _own(
         self, place: Place, request: OwnRequest, fields: Fields
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        answer = await self._ask_itself(place, request, fields, streams=False)
-        try:
-            yield answer
-        finally:
-            answer.release() if answer.content.at_eof() else answer.close()
-
-    async def _ask_itself(
-        self, place: Place, request: OwnRequest, fields: Fields, *, streams: bool
-    ) -> aiohttp.ClientResponse:
-        accept = EVENT_STREAM if streams else "application/json"
-        own = [("Accept", accept), ("Accept-Encoding", "identity"), ("User-Agent", USER_AGENT)]
-        own += [("A2A-Version", place.version.value)]
-        if request.body:
-            own += [("Content-Type", "application/json")]
-        return await self.ask(
-            request.method, request.path, [*own, *fields], request.body, streams=streams
-        )
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        own = _own_fields(place, request, "application/json")
+        return self.asked(request.method, request.path, [*own, *fields], request.body)
 
     async def card(self, path: str, fields: Fields = ()) -> tuple[int, bytes]:
         """Return status and body of the answer to a request for the card.
@@ -301,6 +310,12 @@ class Upstream:
         async with self._own(place, request, ()) as answer:
             await self.read(answer)
         return answer.status in (401, 403)
+
+
+def _own_fields(place: Place, request: OwnRequest, accept: str) -> list[tuple[str, str]]:
+    own = [("Accept", accept), ("Accept-Encoding", "identity"), ("User-Agent", USER_AGENT)]
+    own += [("A2A-Version", place.version.value)]
+    return [*own, ("Content-Type", "application/json")] if request.body else own
 
 
 def is_event_stream(answer: aiohttp.ClientResponse) -> bool:

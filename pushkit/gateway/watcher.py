@@ -6,18 +6,20 @@ break the task is compared with what its webhooks were told last: its last state
 
 What was told is a chain of digests, and the link of an update is its idempotency key. So a gateway
 that takes over and finds what the dead one had stored stores it under the same key, which changes
-nothing.
+nothing. The end of a task has one key, and is stored again once the task is forgotten: that tells
+it a config that was set in between, and no other one twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final, TypeVar
@@ -32,8 +34,9 @@ from pushkit.a2a import (
     WireVersion,
 )
 from pushkit.clock import utc_now
+from pushkit.delivery.reporting import NotifyResult
 from pushkit.delivery.sender import PushSender
-from pushkit.delivery.watches import LEASE
+from pushkit.delivery.watches import LEASE, WatchRow
 from pushkit.errors import PushkitError, StorageError
 from pushkit.gateway.calls import Binding, Place
 from pushkit.gateway.events import EventStream
@@ -42,7 +45,6 @@ from pushkit.gateway.upstream import TaskRefusedError, Upstream, UpstreamError
 from pushkit.gateway.view import TaskView, chain
 from pushkit.logs import RepeatedLog, printable
 from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.watches import WatchRow
 from pushkit.storage.script import from_micros, to_micros
 
 _log: Final = logging.getLogger("pushkit.gateway")
@@ -56,6 +58,7 @@ _UNWANTED: Final = timedelta(minutes=1)  # how long a task is watched without a 
 _RENEWED_EVERY: Final = LEASE.total_seconds() / 3
 _MARGIN: Final = 3.0  # seconds before the end of a lease in which nothing is stored any more
 _CLAIMED_EVERY: Final = 1.0
+_PAUSES_OF_SNAPSHOT: Final = (0.2, 1.0, 0.0)  # seconds between attempts to ask for a whole task
 _MOST_KEPT: Final = 4 * 2**20  # characters of artifacts that are kept for clients of 0.3
 
 
@@ -81,6 +84,7 @@ class Watcher:
         self._tasks: dict[tuple[str, str], WatchedTask] = {}
         self._unstored: dict[tuple[str, str], str] = {}  # credentials, without keys to seal them
         self._adding = Counter[tuple[str, str]]()
+        self._expected = Counter[tuple[str, str]]()
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -112,22 +116,27 @@ class Watcher:
         credentials: list[tuple[str, str]],
         *,
         known: Task | None = None,
+        seen: Task | None = None,
         stream: EventStream | None = None,
     ) -> bool:
-        """Watch a task from now on; return whether this gateway reads the stream.
+        """Watch a task whose config is stored; return whether this gateway reads the stream.
 
         Args:
             place: How the agent is asked.
             task_id: The task.
             credentials: What the agent is asked with.
             known: The task, if its webhooks need not be told what it is now.
+            seen: The task, if its webhooks are to be told.
             stream: Its events, from the first one on.
 
         Raises:
             StorageError: The database is out of reach: it is not watched.
         """
-        there = self.get(place.tenant, task_id)
-        if there is not None:
+        key = (place.tenant, task_id)
+        there = self._tasks.get(key)
+        if there is not None and there.is_over:
+            await asyncio.wait([there.running])  # it forgets the task: the row is free then
+        elif there is not None:
             return there.attach(stream)
         written = "" if self.options.upstream_authorization else json.dumps(credentials)
         row = WatchRow(
@@ -144,40 +153,57 @@ class Watcher:
         if len(self._tasks) >= self.options.max_watches:
             await self.store.add(row, hold=False)
             return False
-        if not self.store.seals and written and credentials:
-            self._unstored[place.tenant, task_id] = written
-            self.faults.log(
-                "unsealed",
-                logging.WARNING,
-                "callers' credentials are kept in memory alone, since there are no secret keys to"
-                " seal them: after a restart the agent is asked without; set PUSHKIT_SECRET_KEYS,"
-                " or --upstream-authorization-env",
-            )
-        key = (place.tenant, task_id)
-        self._adding[key] += 1
-        try:
+        with _counted(self._adding, key):
             until = asyncio.get_running_loop().time() + LEASE.total_seconds()
             if await self.store.add(row, hold=True):
-                self._begin(row, stream, until)
+                if not self.store.seals and written and credentials:
+                    self._keep_unsealed(key, written)
+                self._begin(row, until, stream=stream, seen=seen)
                 return stream is not None
-        finally:
-            self._adding[key] -= 1
-            self._adding += Counter()  # without those that are zero
-        there = self.get(place.tenant, task_id)
+        there = self._tasks.get(key)
         return there is not None and there.attach(stream)
 
-    def _begin(self, row: WatchRow, stream: EventStream | None, until: float) -> None:
+    def _keep_unsealed(self, key: tuple[str, str], credentials: str) -> None:
+        self._unstored[key] = credentials
+        self.faults.log(
+            "unsealed",
+            logging.WARNING,
+            "callers' credentials are kept in memory alone, since there are no secret keys to"
+            " seal them: after a restart the agent is asked without; set PUSHKIT_SECRET_KEYS,"
+            " or --upstream-authorization-env",
+        )
+
+    def _own_or(self, credentials: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        own = self.options.upstream_authorization
+        return credentials if own is None else [("Authorization", own)]
+
+    def expecting(self, tenant: str, task_id: str) -> contextlib.AbstractContextManager[None]:
+        """While a message of a task is under way, leave what it brings to its stream."""
+        return _counted(self._expected, (tenant, task_id))
+
+    def expects(self, tenant: str, task_id: str) -> bool:
+        """Return whether a message of a task is under way."""
+        return (tenant, task_id) in self._expected
+
+    def _begin(
+        self,
+        row: WatchRow,
+        until: float,
+        *,
+        stream: EventStream | None = None,
+        seen: Task | None = None,
+    ) -> None:
         key = (row.tenant, row.task_id)
-        if row.credentials is None and key in self._unstored:
-            row = replace(row, credentials=self._unstored[key])
-        watched = WatchedTask(self, row, stream, until)
+        credentials = json.loads(row.credentials or self._unstored.get(key) or "[]")
+        own = self._own_or(credentials)
+        watched = WatchedTask(self, row, own, leased_until=until, stream=stream, seen=seen)
         self._tasks[key] = watched
         watched.running.add_done_callback(lambda _: self._forget(key, watched))
 
     def _forget(self, key: tuple[str, str], watched: WatchedTask) -> None:
         if self._tasks.get(key) is watched:
             del self._tasks[key]
-        if watched.is_over:
+        if watched.is_over or watched.is_lost:
             self._unstored.pop(key, None)
 
     async def _run(self) -> None:
@@ -192,7 +218,7 @@ class Watcher:
                 until = loop.time() + LEASE.total_seconds()
                 for row in await self.store.claim(min(room, 100)) if room > 0 else ():
                     if self.get(row.tenant, row.task_id) is None:
-                        self._begin(row, None, until)
+                        self._begin(row, until)
             except StorageError as exc:
                 self.faults.log("claim", logging.ERROR, "no task can be taken: %s", exc)
             await asyncio.sleep(_CLAIMED_EVERY)
@@ -207,38 +233,76 @@ class Watcher:
                 watched.leased_until = until
             elif self._tasks.get(key) is watched and not watched.is_over:
                 _log.warning("task %s is watched by another gateway", printable(key[1]))
+                watched.is_lost = True
                 await watched.stop()
 
 
+@contextlib.contextmanager
+def _counted(keys: Counter[tuple[str, str]], key: tuple[str, str]) -> Iterator[None]:
+    """Keep a key among others, for as long as anybody needs it."""
+    keys[key] += 1
+    try:
+        yield
+    finally:
+        keys[key] -= 1
+        if not keys[key]:
+            del keys[key]
+
+
 class WatchedTask:
-    """One task."""
+    """One task.
+
+    Attributes:
+        is_over: Whether nothing is told of it any more.
+        is_lost: Whether another gateway watches it.
+        leased_until: When its lease ends, in the event loop's time.
+        running: Watches it.
+    """
 
     def __init__(
-        self, watcher: Watcher, row: WatchRow, stream: EventStream | None, leased_until: float
+        self,
+        watcher: Watcher,
+        row: WatchRow,
+        credentials: list[tuple[str, str]],
+        *,
+        leased_until: float,
+        stream: EventStream | None,
+        seen: Task | None,
     ) -> None:
         self._watcher = watcher
         self._row = row
+        self._credentials = credentials
         self._place = Place(WireVersion(row.version), Binding(row.binding), row.path, row.tenant)
         self._view = TaskView()
         self._known = row.view  # the digest of what was told
         self._told = row.told
         self._stream: EventStream | None = None  # that is read
         self._next = stream  # from its beginning, which nobody has read
+        self._seen = seen
         self._news = asyncio.Event()
-        self._whole: Task | None = None  # for clients of 0.3
+        self._whole: Task | None = None  # for clients of 0.3: exactly what was told until now
+        self._is_ahead = False  # whether clients of 0.3 were told more than the stream has
         self._context_id: str | None = None
         self._unseen_since: float | None = None
         self._looked_at = 0.0
+        self._tell_end: Callable[[], Awaitable[NotifyResult]] | None = None
         self.is_over = False
+        self.is_lost = False
         self.leased_until = leased_until
         self.running = asyncio.create_task(self._run(), name="pushkit-gateway-task")
 
     def attach(self, stream: EventStream | None) -> bool:
-        """Read a further stream of the task after the one that ends; return whether it is read."""
+        """Read a further stream of the task after the one that ends; return whether it is read.
+
+        A stream has ended if it says no more of a task that waits for its client, too.
+        """
         self._news.set()
-        ends = self._stream is None or self._stream.settled.done()
-        if stream is None or not ends or self._next is not None:
+        if stream is None or self.is_over or self._next is not None:
             return False
+        if self._stream is not None:
+            if not self._stream.is_at_rest:
+                return False
+            self._stream.leave()
         self._next = stream
         return True
 
@@ -253,6 +317,9 @@ class WatchedTask:
             await self._patiently(
                 lambda: self._watcher.store.remove(self._row.tenant, self._row.task_id)
             )
+            # The caller of a config that was set since the end was told found the task watched.
+            if self._tell_end is not None and await self._is_subscribed():
+                await self._tell_end()
         except LeaseLostError as exc:
             _log.warning("task %s: %s", printable(self._row.task_id), exc)
         except Exception:  # noqa: BLE001  # the row is given back, and taken again
@@ -263,20 +330,25 @@ class WatchedTask:
 
     async def _watch(self) -> None:
         pause = _FIRST_PAUSE
+        if self._seen is not None:
+            await self._compare(self._seen)
+            self._seen = None
         while not self.is_over:
             resumed = self._next is None
             stream = await self._subscribed() if self._next is None else None
             if self._next is not None:  # perhaps meanwhile
-                await stream.close() if stream is not None else None
+                if stream is not None:
+                    stream.unwatch()
                 stream, self._next, resumed = self._next, None, False
             if stream is not None:
                 pause, self._stream = _FIRST_PAUSE, stream
                 await self._follow(stream, resumed=resumed)
+                stream.unwatch()
                 self._stream = None
             if self.is_over or self._next is not None:
                 continue
             await self._look()
-            if not self.is_over and not await self._is_wanted():
+            if not self.is_over and not await self._is_wanted() and not self._news.is_set():
                 self.is_over = True
             if not self.is_over:
                 pause = await self._wait(pause)
@@ -298,7 +370,7 @@ class WatchedTask:
             return None  # its stream would end at once
         try:
             return await self._watcher.upstream.subscribe(
-                self._place, self._row.task_id, self._credentials()
+                self._place, self._row.task_id, self._credentials
             )
         except UpstreamError as exc:
             self._watcher.faults.log(("subscribe", str(exc)), logging.WARNING, "%s", exc)
@@ -319,18 +391,20 @@ class WatchedTask:
                 continue
             if stream.lost:
                 stream.lost, is_live = False, False
-            if isinstance(update, TaskSnapshot):
-                is_live = is_live or is_first
+            if isinstance(update, TaskSnapshot) and self._is_ahead:
+                is_live, is_first = False, False  # clients of 0.3 may know more than it says
+            if isinstance(update, TaskSnapshot) and (is_live or is_first):
+                is_live = True
                 await self._compare(update.task)
-            elif is_live and update is not None:
-                await self._store(update)
+            elif is_live:
+                if update is not None:  # and not an error, or what nobody can read
+                    await self._store(update)
             else:
                 await asyncio.sleep(self._looked_at + _PER_EVENT - loop.time())
                 stream.skip()  # the task holds what came until now
                 await self._look()
             is_first = False
             if self.is_over:
-                await stream.close()
                 return
 
     async def _look(self) -> None:
@@ -338,9 +412,7 @@ class WatchedTask:
         loop = asyncio.get_running_loop()
         self._looked_at = loop.time()
         try:
-            task, _ = await self._watcher.upstream.task(
-                self._place, self._row.task_id, self._credentials()
-            )
+            task = await self._asked()
         except TaskRefusedError as exc:
             self._unseen_since = self._unseen_since or loop.time()
             if exc.status == 404 and loop.time() - self._unseen_since > _UNSEEN.total_seconds():
@@ -355,16 +427,26 @@ class WatchedTask:
             self._watcher.faults.log(("task", str(exc)), logging.WARNING, "%s", exc)
         else:
             self._unseen_since = None
-            if self._next is None:  # or else a stream has begun, which may be older than this
+            # A stream that begins tells it from its beginning on: that may be older than this.
+            is_free = self._stream is None or self._stream.is_at_rest
+            expected = is_free and self._watcher.expects(self._row.tenant, self._row.task_id)
+            if self._next is None and not expected:
+                self._is_ahead = False
                 await self._compare(task)
+
+    async def _asked(self) -> Task:
+        """Ask for the task. Raises TaskRefusedError, UpstreamError."""
+        task, _ = await self._watcher.upstream.task(
+            self._place, self._row.task_id, self._credentials
+        )
+        return task
 
     async def _compare(self, task: Task) -> None:
         view = TaskView.of(task)
-        if view.digest() == self._known:
+        # An end that was told is stored again, for a config that was set since: see `_run`.
+        if view.digest() == self._known and not task.status.state.terminal:
             self._view = view
             self._context_id = task.context_id
-            self._whole = task
-            self.is_over = task.status.state.terminal
         else:
             await self._store(TaskSnapshot(task=task, origin=self._place.version))
 
@@ -375,19 +457,23 @@ class WatchedTask:
             update = replace(update, context_id=self._context_id)
         self._context_id = update.context_id or self._context_id
         self._view.apply(update)
-        self._keep(update)
+        self._whole = _with_chunk(self._whole, update)
         view = self._view.digest()
+        ends = self._view.state is not None and self._view.state.terminal
         message_id = update.message.message_id if isinstance(update, MessageUpdate) else ""
         told = chain(self._told, view, message_id)
         # Without a digest: another gateway may have stored it as an event, or in the whole task.
-        key = IdempotencyKey(key=f"gateway-{told}", update_sha256="", is_new=False)
+        name = f"gateway-end-{view}" if ends else f"gateway-{told}"
         tenant, task_id = self._row.tenant, self._row.task_id
+        tell = functools.partial(
+            self._watcher.sender.notify,
+            update,
+            tenant=tenant,
+            snapshot=self._snapshot,
+            idempotency_key=IdempotencyKey(key=name, update_sha256="", is_new=False),
+        )
         try:
-            await self._patiently(
-                lambda: self._watcher.sender.notify(
-                    update, tenant=tenant, snapshot=self._snapshot, idempotency_key=key
-                )
-            )
+            await self._patiently(tell)
         except LeaseLostError:
             raise
         except PushkitError as exc:  # nobody can have it; what comes after it, they can
@@ -397,9 +483,11 @@ class WatchedTask:
             )
         store = self._watcher.store
         if not await self._patiently(lambda: store.set_told(tenant, task_id, told=told, view=view)):
+            self.is_lost = True
             raise LeaseLostError("another gateway watches it")
         self._told, self._known = told, view
-        self.is_over = self._view.state is not None and self._view.state.terminal
+        self._tell_end = tell if ends else None
+        self.is_over = ends
 
     async def _patiently(self, store: Callable[[], Awaitable[T]]) -> T:
         """Store something, as soon as the database can be reached, while the lease lasts.
@@ -418,32 +506,27 @@ class WatchedTask:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
 
-    # --- whole tasks, for clients of 0.3 ----------------------------------------------------------
-
-    def _keep(self, update: TaskUpdate) -> None:
-        """Note the whole task, as far as events tell it."""
-        if isinstance(update, TaskSnapshot):
-            self._whole = update.task
-        elif isinstance(update, ArtifactUpdate) and self._whole is not None:
-            self._whole = _with_chunk(self._whole, update)
-        else:
-            self._whole = None  # a status moves messages into the history: the agent knows how
-
     async def _snapshot(self, _owner: str) -> Task | None:
-        if self._whole is None:
-            with contextlib.suppress(TaskRefusedError, UpstreamError):
-                self._whole, _ = await self._watcher.upstream.task(
-                    self._place, self._row.task_id, self._credentials()
-                )
+        """Return the whole task, for clients of 0.3.
+
+        The agent may be ahead of the update that is told: then its task is not what chunks that
+        come are added to.
+        """
+        for pause in _PAUSES_OF_SNAPSHOT:
+            if self._whole is not None:
+                break
+            try:
+                task = await self._asked()
+            except TaskRefusedError:
+                return None
+            except UpstreamError:
+                await asyncio.sleep(pause)
+                continue
+            if TaskView.of(task).digest() != self._view.digest():
+                self._is_ahead = True
+                return task
+            self._whole = task
         return self._whole
-
-    # ---------------------------------------------------------------------------------------------
-
-    def _credentials(self) -> list[tuple[str, str]]:
-        own = self._watcher.options.upstream_authorization
-        if own is not None:
-            return [("Authorization", own)]
-        return [(name, value) for name, value in json.loads(self._row.credentials or "[]")]
 
     async def _is_wanted(self) -> bool:
         """Return whether anybody gets its updates; a config may come a moment after its task."""
@@ -453,6 +536,9 @@ class WatchedTask:
             return False
         if age < _UNWANTED:
             return True
+        return await self._is_subscribed()
+
+    async def _is_subscribed(self) -> bool:
         try:
             return bool(
                 await self._watcher.sender.subscribers(self._row.task_id, tenant=self._row.tenant)
@@ -461,8 +547,10 @@ class WatchedTask:
             return True
 
 
-def _with_chunk(task: Task, update: ArtifactUpdate) -> Task | None:
-    """Return a task after a chunk; None if it has grown too large to be kept."""
+def _with_chunk(task: Task | None, update: TaskUpdate) -> Task | None:
+    """Return a task after an update; None if the agent has to be asked for it."""
+    if task is None or not isinstance(update, ArtifactUpdate):
+        return None  # a status moves messages into the history: the agent knows how
     artifacts = {each.artifact_id: each for each in task.artifacts}
     before = artifacts.get(update.artifact.artifact_id) if update.append else None
     after: Artifact = update.artifact
@@ -470,6 +558,4 @@ def _with_chunk(task: Task, update: ArtifactUpdate) -> Task | None:
         after = replace(before, parts=(*before.parts, *update.artifact.parts))
     artifacts[after.artifact_id] = after
     size = sum(len(getattr(part, "text", "")) for each in artifacts.values() for part in each.parts)
-    if size > _MOST_KEPT:
-        return None
-    return replace(task, artifacts=tuple(artifacts.values()))
+    return None if size > _MOST_KEPT else replace(task, artifacts=tuple(artifacts.values()))

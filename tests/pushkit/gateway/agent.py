@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from aiohttp import web
 from tests.served import served
 
 _CLOSE = object()
+_REST = re.compile(r"/rest(?:/([^/]+))?(?:/message:(send|stream)|/tasks/([^/:]+)(:subscribe)?)")
 NOT_FOUND = {"code": -32001, "message": "Task not found"}
 
 
@@ -25,6 +27,9 @@ class ScriptedAgent:
         origin: Where it is served.
         streams: Whether its card, and it, know streams.
         subscribes: Whether a stream can be joined later.
+        lingers: For how long a stream stays open after its last event, in seconds.
+        hold: What answers to requests for a task wait for; None to answer at once.
+        held: How many waited.
         users: The user of each bearer token; empty if everybody may see everything.
         received: Every request: its method of JSON-RPC (or path), its headers, its body.
     """
@@ -35,8 +40,13 @@ class ScriptedAgent:
         self.subscribes = True
         self.users: dict[str, str] = {}
         self.received: list[tuple[str, Any, bytes]] = []
+        self.paths: list[str] = []  # of the requests, with their queries
         self.tasks: dict[str, dict[str, Any]] = {}
         self.owners: dict[str, str] = {}
+        self.tenants: dict[str, str] = {}  # of tasks of HTTP+JSON
+        self.lingers = 0.0
+        self.hold: asyncio.Event | None = None
+        self.held = 0
         self.answer: Any = None  # instead of a task, once
         self._numbers = itertools.count(1)
         self._streams: dict[str, list[asyncio.Queue[Any]]] = defaultdict(list)
@@ -47,6 +57,7 @@ class ScriptedAgent:
             "name": "scripted",
             "url": f"{self.origin}/",
             "preferredTransport": "JSONRPC",
+            "additionalInterfaces": [{"url": f"{self.origin}/rest", "transport": "HTTP+JSON"}],
             "protocolVersion": "0.3.0",
             "capabilities": {"streaming": self.streams},
             "skills": [],
@@ -54,7 +65,7 @@ class ScriptedAgent:
 
     @asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[ScriptedAgent]:
-        app = web.Application()
+        app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._handle)
         async with served(app, port) as origin:
             self.origin = origin
@@ -90,6 +101,10 @@ class ScriptedAgent:
         update = {"taskId": task_id, "artifact": chunk, "append": append}
         self._tell(task_id, {"artifactUpdate": update})
 
+    def babble(self, task_id: str) -> None:
+        """Send an event of a kind that no version has."""
+        self._tell(task_id, {"odd": {"taskId": task_id}})
+
     def break_streams(self, task_id: str) -> None:
         """Close the connections of all streams of a task, without their end."""
         for queue in self._streams.pop(task_id, []):
@@ -101,11 +116,14 @@ class ScriptedAgent:
 
     # --- the wire --------------------------------------------------------------------------------
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:  # noqa: PLR0911
+    async def _handle(  # noqa: PLR0911, PLR0912  # one for each call
+        self, request: web.Request
+    ) -> web.StreamResponse:
         body = await request.read()
         document = json.loads(body) if body[:1] == b"{" else {}
         method = document.get("method", request.path)
         self.received.append((method, request.headers.copy(), body))
+        self.paths.append(request.path_qs)
         if request.path == "/.well-known/agent-card.json":
             return web.json_response(self.card)
         user = ""
@@ -114,6 +132,8 @@ class ScriptedAgent:
             if token not in self.users:
                 return web.Response(status=401)
             user = self.users[token]
+        if found := _REST.fullmatch(request.path):
+            return await self._handle_rest(request, document, user, *found.groups())
         if "method" not in document:
             return web.Response(text=f"{request.method} {request.path_qs} {len(body)}")
         old = "/" in method
@@ -131,11 +151,40 @@ class ScriptedAgent:
         if task_id not in self.tasks or self.owners.get(task_id, user) != user:
             return self._error(number, NOT_FOUND)
         if method in ("tasks/resubscribe", "SubscribeToTask"):
-            if not self.subscribes:
+            if not self._may_subscribe(task_id):
                 return self._error(number, {"code": -32004, "message": "cannot"})
             return await self._stream(request, number, task_id, old=old)
+        if self.hold is not None:
+            self.held += 1
+            await self.hold.wait()
         result = self.tasks[task_id]
         return self._answer(number, result, old=old, is_task=True)
+
+    async def _handle_rest(  # noqa: PLR0917  # as the path has them
+        self,
+        request: web.Request,
+        document: dict[str, Any],
+        user: str,
+        tenant: str | None,
+        act: str | None,
+        task_id: str | None,
+        subscribes: str | None,
+    ) -> web.StreamResponse:
+        """HTTP+JSON below `/rest`, with tenants."""
+        if act is not None:
+            task = self._begun(document, user)
+            self.tenants[task["id"]] = tenant or ""
+            if act == "stream":
+                return await self._stream(request, None, task["id"])
+            return web.json_response({"task": task})
+        if task_id not in self.tasks or self.tenants.get(task_id, "") != (tenant or ""):
+            return web.json_response({"error": {"code": 404}}, status=404)
+        if subscribes:
+            return await self._stream(request, None, task_id)
+        return web.json_response(self.tasks[task_id])
+
+    def _may_subscribe(self, _task_id: str) -> bool:
+        return self.subscribes
 
     def _begun(self, params: dict[str, Any], user: str) -> dict[str, Any]:
         task_id = params["message"].get("taskId") or f"task-{next(self._numbers)}"
@@ -162,23 +211,24 @@ class ScriptedAgent:
             queue.put_nowait(update)
 
     async def _stream(
-        self, request: web.Request, number: Any, task_id: str | None, *, old: bool
+        self, request: web.Request, number: Any, task_id: str | None, *, old: bool = False
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         queue: asyncio.Queue[Any] = asyncio.Queue()
-        if task_id is None:
-            first = self.answer
-        else:
-            first = {"task": self.tasks[task_id]}
+        update = self.answer if task_id is None else {"task": self.tasks[task_id]}
+        update = json.loads(json.dumps(update))  # as it is now: what comes next is in the queue
+        if task_id is not None:
             self._streams[task_id].append(queue)
-        await response.prepare(request)
-        update = json.loads(json.dumps(first))
         try:
+            await response.prepare(request)
             while True:
                 result = _old_update(update) if old else update
                 said = {"jsonrpc": "2.0", "id": number, "result": result}
+                if number is None:  # HTTP+JSON
+                    said = result
                 await response.write(f"data: {json.dumps(said)}\n\n".encode())
                 if task_id is None or _is_over(update):
+                    await asyncio.sleep(self.lingers)
                     return response
                 update = await queue.get()
                 if update is _CLOSE:

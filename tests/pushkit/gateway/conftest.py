@@ -46,6 +46,13 @@ class Front:
         ) as answer:
             return json.loads(await answer.read() or b"null")
 
+    async def rest(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Make a request of HTTP+JSON; return status and answer."""
+        async with self.client.request(
+            method, f"{self.origin}/rest{path}", json=body, headers=V1_0
+        ) as answer:
+            return answer.status, json.loads(await answer.read() or b"null")
+
     async def send(self, **more: Any) -> Any:
         """Send a message of 1.0 with a config; return the task of the early answer."""
         answer = await self.rpc("SendMessage", message(**more))
@@ -114,7 +121,7 @@ async def gateway(
     try:
         await service.open()
         async with service.serving() as server, aiohttp.ClientSession() as client:
-            runner = web.ServerRunner(server)
+            runner = web.ServerRunner(server, shutdown_timeout=0.1)
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             origin = f"http://127.0.0.1:{runner.addresses[0][1]}"

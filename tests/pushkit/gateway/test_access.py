@@ -306,9 +306,8 @@ async def test_an_agent_is_asked_in_a_version_that_it_speaks(front: Front) -> No
 async def test_the_extensions_of_http_json_are_the_gateways(front: Front) -> None:
     task = await front.send()
     path = f"/tasks/{task['id']}/pushNotificationConfigs/c1/deliveryState"
-    async with front.client.get(front.origin + path) as answer:
-        assert answer.status != 200  # the scripted agent has no HTTP+JSON: it is asked, though
-    assert f"/tasks/{task['id']}" in [name for name, _, _ in front.agent.received]
+    status, state = await front.rest("GET", path)
+    assert status == 200, state
 
 
 async def test_a_client_may_ask_for_the_task_as_it_stands(front: Front) -> None:
@@ -320,3 +319,74 @@ async def test_a_client_may_ask_for_the_task_as_it_stands(front: Front) -> None:
     assert "error" not in stored, stored
     [first] = await front.told(task_id, 1)
     assert first["task"]["status"]["state"] == "TASK_STATE_WORKING"
+
+
+# --- HTTP+JSON, tenants, paths ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tenant", ["", "/acme"])
+async def test_http_json_is_understood_with_and_without_a_tenant(front: Front, tenant: str) -> None:
+    status, answer = await front.rest("POST", f"{tenant}/message:send", message())
+    assert status == 200
+    task_id = answer["task"]["id"]
+    status, stored = await front.rest("GET", f"{tenant}/tasks/{task_id}/pushNotificationConfigs")
+    assert status == 200
+    assert [each["id"] for each in stored["configs"]] == ["c1"]
+    assert len(await front.sender.subscribers(task_id, tenant=tenant.strip("/"))) == 1
+    front.agent.break_streams(task_id)
+    await front.until(lambda: front.agent.watchers(task_id) == 1)  # at the tenant's path, too
+    front.agent.status(task_id, "TASK_STATE_COMPLETED")
+    await front.until(lambda: not len(front.service.watcher))
+
+
+@pytest.mark.parametrize("where", ["query", "body", "path"])
+async def test_a_tenants_task_is_asked_for_at_the_tenant(front: Front, where: str) -> None:
+    """A task that is seen in one tenant is no reason to follow its namesake in another one."""
+    _, answer = await front.rest("POST", "/message:send", message(config=False))
+    task_id = answer["task"]["id"]
+    path, config = f"/tasks/{task_id}/pushNotificationConfigs", {"url": HOOK, "id": "c1"}
+    match where:
+        case "query":
+            path += "?tenant=victim"
+        case "body":
+            config["tenant"] = "victim"
+        case _:
+            path = f"/victim{path}"
+    status, _ = await front.rest("POST", path, config)
+    assert status == 404
+    assert await front.sender.subscribers(task_id, tenant="victim") == []
+
+
+async def test_a_message_that_names_two_tenants_is_refused(front: Front) -> None:
+    status, _ = await front.rest("POST", "/acme/message:send", message(tenant="victim"))
+    assert status == 400
+    assert not front.agent.tasks
+
+
+@pytest.mark.parametrize("path", ["/files/x", "/restless", "/a/b/c"])
+async def test_what_answers_beside_the_agents_interfaces_proves_nothing(
+    front: Front, path: str
+) -> None:
+    """A file that a client sent to the agent might say that its client may see a task."""
+    task = await front.send()
+    url = f"{front.origin}{path}/tasks/{task['id']}/pushNotificationConfigs"
+    async with front.client.get(url) as answer:
+        assert answer.status == 404
+    body = {"jsonrpc": "2.0", "id": 7, "method": "CreateTaskPushNotificationConfig"}
+    body |= {"params": config_of(task["id"])}
+    async with front.client.post(f"{front.origin}{path}", json=body) as answer:
+        refused = await answer.json()
+    assert refused["id"] == 7
+    assert refused["error"]["code"] == -32601
+    assert len(await front.sender.subscribers(task["id"])) == 1
+
+
+async def test_an_identity_header_has_no_second_spelling(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    elsewhere = GatewayOptions(identity_header="X-User", trusted_proxies=("10.0.0.0/8",))
+    async with gateway(agent, tmp_path / "outbox.db", ring, elsewhere) as front:
+        await front.rpc("GetTask", {"id": "x"}, X_User="alice", X_Forwarded_For="1.2.3.4")
+        _, headers, _ = agent.received[-1]
+        assert "X_User" not in headers
+        assert "X_Forwarded_For" not in headers

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -11,8 +13,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from multidict import CIMultiDict
 
 from pushkit.errors import MalformedJsonError
+from pushkit.gateway import proxy
 from pushkit.gateway.events import EventLines
 from pushkit.gateway.options import GatewayOptions
 from pushkit.keys.ring import KeyRing
@@ -97,6 +101,28 @@ async def test_the_path_goes_on_undecoded(tmp_path: Path, ring: KeyRing) -> None
         got = await raw(front, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert got.startswith(b"HTTP/1.1 204")
     assert heads[-1].startswith(b"GET " + target + b" HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize("target", [b"/../x", b"/a/%2e%2E/../x", b"/..%2fx", b"/..%5Cx", b"/..?y"])
+async def test_no_path_leads_out_of_the_agents(
+    tmp_path: Path, ring: KeyRing, target: bytes
+) -> None:
+    """The host may have other applications beside the agent."""
+    asked: list[bytes] = []
+
+    def answer(head: bytes) -> bytes:
+        asked.append(head)
+        return b"HTTP/1.1 204 No Content\r\n\r\n"
+
+    async with bytes_agent(answer) as agent:
+        agent.origin += "/base"
+        async with gateway(agent, tmp_path / "outbox.db", ring) as front:
+            asked.clear()
+            got = await raw(front, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert got.startswith(b"HTTP/1.1 400")
+            assert not asked
+            got = await raw(front, b"GET /a..b/... HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert got.startswith(b"HTTP/1.1 204")
 
 
 async def test_fields_of_the_connection_stay_on_it(front: Front) -> None:
@@ -217,6 +243,88 @@ async def test_one_caller_cannot_take_all_requests(
                 await asyncio.sleep(0.02)
 
 
+async def test_the_last_proxys_word_is_whom_a_request_is_counted_for(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    options = GatewayOptions(
+        shared_configs=True, max_requests_per_caller=1, trusted_proxies=("127.0.0.0/8",)
+    )
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage"}
+    body = {**body, "params": message(config=False)}
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        headers = [("X-Forwarded-For", "9.9.9.9"), ("X-Forwarded-For", "10.1.1.1")]
+        other = [("X-Forwarded-For", "8.8.8.8"), ("X-Forwarded-For", "10.1.1.1")]
+        async with (
+            front.client.post(front.origin, json=body, headers=CIMultiDict(headers)),
+            front.client.get(f"{front.origin}/x", headers=CIMultiDict(other)) as second,
+        ):
+            assert second.status == 429
+
+
+async def test_bodies_that_come_slowly_count(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    options = GatewayOptions(shared_configs=True, max_requests_per_caller=1)
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        host, port = front.origin.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+        try:
+            async with asyncio.timeout(20):
+                while (await front.client.get(f"{front.origin}/x")).status != 429:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        finally:
+            writer.close()
+
+
+async def test_all_bodies_together_are_bounded(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "_MOST_HELD", 1000)
+    options = GatewayOptions(shared_configs=True, max_body_bytes=1000)
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        host, port = front.origin.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"x" * 899)
+        try:
+            async with asyncio.timeout(20):
+                while (await front.client.post(front.origin, data=b"x" * 200)).status != 503:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        finally:
+            writer.close()
+        async with asyncio.timeout(20):
+            while (await front.client.post(front.origin, data=b"x" * 200)).status != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(front: Front) -> None:
+    host, port = front.origin.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"PUT /x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    async with asyncio.timeout(20):
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"abc")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert await reader.readexactly(8) == b"PUT /x 3"
+    writer.close()
+
+
+async def test_a_card_is_asked_for_with_the_clients_query(front: Front) -> None:
+    url = f"{front.origin}/.well-known/agent-card.json?assistant_id=x"
+    async with front.client.get(url) as answer:
+        assert (await answer.json())["capabilities"]["pushNotifications"] is True
+    assert front.agent.paths[-1].endswith("?assistant_id=x")
+
+
+async def test_a_large_body_passes_as_it_is(front: Front) -> None:
+    body = b"".join(b"%07d\n" % number for number in range(375_000))
+    async with front.client.put(f"{front.origin}/x", data=io.BytesIO(body)) as answer:
+        assert answer.status == 200
+    _, headers, received = front.agent.received[-1]
+    assert received == body
+    assert headers["Content-Length"] == "3000000"
+
+
 async def test_the_agents_error_is_the_clients(front: Front) -> None:
     front.agent.streams = False  # which its card did not say
     answer = await front.rpc("SendMessage", message())
@@ -300,6 +408,64 @@ async def test_a_client_that_reads_slowly_delays_nobody(front: Front) -> None:
             await slow.read()
 
 
+async def test_a_client_that_reads_nothing_fills_no_memory(tmp_path: Path, ring: KeyRing) -> None:
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(CARD if b"agent-card" in head else b"HTTP/1.1 200 OK\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while b"agent-card" not in head:
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+                sent += 65_536
+            await writer.drain()
+        writer.close()
+
+    agent = ScriptedAgent()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with gateway(agent, tmp_path / "outbox.db", ring) as front:
+        host, port = front.origin.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1)
+        writer.write(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+        last = -1
+        while sent != last or not sent:  # until it is held up
+            last = sent
+            await asyncio.sleep(0.5)
+        assert sent < 32 * 2**20  # the buffers of four sockets, and of the gateway
+        writer.close()
+    server.close()
+
+
+async def test_an_agent_that_reads_nothing_is_not_waited_for(tmp_path: Path, ring: KeyRing) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"agent-card" not in head:
+            await is_over.wait()
+            writer.transport.abort()
+            return
+        writer.write(CARD)
+        await writer.drain()
+        writer.close()
+
+    is_over = asyncio.Event()
+
+    agent = ScriptedAgent()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1024)
+    agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    options = GatewayOptions(shared_configs=True, timeout=timedelta(seconds=0.5))
+    async with (
+        gateway(agent, tmp_path / "outbox.db", ring, options) as front,
+        front.client.put(f"{front.origin}/x", data=io.BytesIO(b"x" * 16_000_000)) as answer,
+    ):
+        assert answer.status == 504
+        is_over.set()
+        await asyncio.sleep(0.1)  # until both ends have closed
+    server.close()
+
+
 # --- lines --------------------------------------------------------------------------------------
 
 
@@ -315,7 +481,16 @@ def test_events_are_cut_alike_however_they_arrive(end: bytes, size: int) -> None
     assert found == [b"a\nb", b"c"]
 
 
-@pytest.mark.parametrize("line", [b"data: " + b"x" * 50, b"data: " + b"x" * 50 + b"\n"])
+def test_a_line_feed_counts_after_the_end_of_a_line() -> None:
+    lines, found = EventLines(1000), []
+    for chunk in (b"data: a\r", b"\n", b"\n"):
+        found += lines.feed(chunk)
+    assert found == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "line", [b"data: " + b"x" * 50, b"data: " + b"x" * 50 + b"\n", b"data\n" * 9]
+)
 def test_events_that_never_end_are_bounded(line: bytes) -> None:
     lines = EventLines(1000)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -253,3 +254,145 @@ async def test_a_task_that_the_agent_forgot_is_given_up(
     front.agent.break_streams(task["id"])
     await front.until(lambda: not len(front.service.watcher))
     assert "the agent knows it no longer" in caplog.text
+
+
+async def test_a_stream_that_lingers_after_the_end_is_not_cut(front: Front) -> None:
+    front.agent.lingers = 0.5
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
+    async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
+        [task_id] = front.agent.tasks
+        front.agent.status(task_id, COMPLETED)
+        await front.until(lambda: not len(front.service.watcher))  # it is told
+        assert (await got.read()).count(b"data:") == 2
+
+
+async def test_a_stream_that_stays_open_while_a_task_waits_hides_no_other(front: Front) -> None:
+    front.agent.lingers = 60.0
+    task = await front.send()
+    front.agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
+    await front.told(task["id"], 2)
+    await front.send(task_id=task["id"])
+    front.agent.status(task["id"], COMPLETED)
+    told = states(await front.told(task["id"], 4))
+    assert told == ["SUBMITTED", "INPUT_REQUIRED", "WORKING", "COMPLETED"]
+
+
+async def test_what_a_message_brings_is_left_to_its_stream(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked for meanwhile may be newer than the beginning of the stream."""
+    task = await front.send()
+    front.agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
+    await front.told(task["id"], 2)
+    add = front.service.watcher.add
+
+    async def add_late(*args: Any, **kwargs: Any) -> bool:
+        front.agent.chunk(task["id"], "one")
+        before = len(front.agent.asked("GetTask"))
+        await front.until(lambda: len(front.agent.asked("GetTask")) > before + 2)
+        return await add(*args, **kwargs)
+
+    monkeypatch.setattr(front.service.watcher, "add", add_late)
+    await front.send(task_id=task["id"])
+    front.agent.status(task["id"], COMPLETED)
+    told = states(await front.told(task["id"], 5))
+    assert told == ["SUBMITTED", "INPUT_REQUIRED", "WORKING", "one", "COMPLETED"]
+
+
+@pytest.mark.parametrize("watched", [True, False])
+async def test_a_task_that_ends_as_its_config_is_set_is_told_once(
+    front: Front, monkeypatch: pytest.MonkeyPatch, *, watched: bool
+) -> None:
+    answer = await front.rpc("SendMessage", message(config=watched))
+    task_id = answer["result"]["task"]["id"]
+    subscribe = front.sender.subscribe
+
+    async def subscribe_late(*args: Any, **kwargs: Any) -> Any:
+        front.agent.status(task_id, COMPLETED)
+        await front.until(lambda: not len(front.service.watcher))
+        return await subscribe(*args, **kwargs)
+
+    monkeypatch.setattr(front.sender, "subscribe", subscribe_late)
+    await front.rpc("CreateTaskPushNotificationConfig", {"taskId": task_id, "url": HOOK, "id": "2"})
+    await front.told(task_id, 3 if watched else 1)
+    await front.until(lambda: not len(front.service.watcher))
+    ends = [each for each in await front.sender.deliveries(task_id) if b"COMPLETED" in each.body]
+    assert sorted(each.config_id for each in ends) == (["2", "c1"] if watched else ["2"])
+
+
+async def test_a_whole_task_of_0_3_holds_no_chunk_twice(front: Front) -> None:
+    task = await front.send()
+    config = {"taskId": task["id"], "pushNotificationConfig": {"url": HOOK, "id": "old"}}
+    await front.rpc("tasks/pushNotificationConfig/set", config)
+    front.agent.chunk(task["id"], "0 ")
+    front.agent.status(task["id"], "TASK_STATE_WORKING")
+    for number in range(1, 5):  # the agent is ahead of its stream
+        front.agent.chunk(task["id"], f"{number} ")
+    front.agent.status(task["id"], COMPLETED)
+    await front.until(lambda: not len(front.service.watcher))
+    for each in await front.sender.deliveries(task["id"]):
+        if each.config_id == "old":
+            for artifact in json.loads(each.body).get("artifacts", ()):
+                text = "".join(part["text"] for part in artifact["parts"])
+                assert "0 1 2 3 4 ".startswith(text)
+
+
+async def test_an_event_of_a_later_version_is_told_as_it_is(front: Front) -> None:
+    task = await front.send()
+    await front.told(task["id"], 1)
+    front.agent.babble(task["id"])
+    front.agent.chunk(task["id"], "one")
+    front.agent.status(task["id"], COMPLETED)
+    first, unknown, *others = await front.told(task["id"], 4)
+    assert states([first, *others]) == ["SUBMITTED", "one", "COMPLETED"]
+    assert list(unknown) == ["odd"]
+
+
+async def test_what_the_agent_answered_is_told_even_if_it_forgets(
+    agent: ScriptedAgent, location: str, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.streams = False
+    async with gateway(agent, location, ring) as front:
+        subscribe = front.sender.subscribe
+
+        async def subscribe_late(*args: Any, **kwargs: Any) -> Any:
+            agent.tasks.clear()
+            return await subscribe(*args, **kwargs)
+
+        monkeypatch.setattr(front.sender, "subscribe", subscribe_late)
+        task = await front.send()
+        assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
+
+
+async def test_a_client_that_waits_does_not_delay_a_stop(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    async with gateway(agent, location, ring) as front:
+        waiting = asyncio.create_task(front.rpc("SendMessage", message(early=False)))
+        await front.until(lambda: len(front.service.watcher) == 1)
+        stopping = asyncio.get_running_loop().time()
+    waiting.cancel()
+    assert asyncio.get_running_loop().time() - stopping < 30
+
+
+async def test_a_whole_task_of_0_3_is_not_followed_by_an_older_one(front: Front) -> None:
+    """What was asked for may be ahead of the stream that begins meanwhile."""
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    params = {"message": said, "configuration": config}
+    answer = await front.rpc("message/send", params)
+    task_id = answer["result"]["id"]
+    await front.told(task_id, 1)
+    front.agent.hold = asyncio.Event()
+    front.agent.status(task_id, "TASK_STATE_INPUT_REQUIRED")
+    await front.until(lambda: front.agent.held == 1)  # the whole task, for this update
+    await front.rpc("message/send", {**params, "message": {**said, "taskId": task_id}})
+    front.agent.chunk(task_id, "one")
+    front.agent.hold.set()
+    await front.until(lambda: front.agent.held > 1)
+    front.agent.status(task_id, COMPLETED)
+    await front.until(lambda: not len(front.service.watcher))
+    told = await front.told(task_id)
+    assert told[-1]["status"]["state"] == "completed"
+    whole = ["artifacts" in task for task in told]
+    assert whole == sorted(whole)  # what was there is not gone again
