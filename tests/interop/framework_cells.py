@@ -11,15 +11,14 @@ from http import HTTPStatus
 
 import aiohttp
 
-from pushkit.a2a import ArtifactUpdate, TaskSnapshot, TaskState, TextPart
-from receiver import Notification
-from tests.interop.agents import Agent, agent_to_receiver
+from pushkit.a2a import TaskState
+from tests.interop.agents import Agent, agent_to_receiver, artifacts_of
 from tests.interop.cell import INSIDE, ITS_CLIENT, Cell
 from tests.interop.environments import PEERS, python_of
 from tests.interop.processes import PATIENCE, MismatchError, running
 from tests.ports import free_port
 
-__all__ = ["fasta2a_agent", "framework_cells"]
+__all__ = ["FAKE_ANSWER", "fasta2a_agent", "framework_cells"]
 
 
 def framework_cells() -> list[Cell]:
@@ -34,7 +33,7 @@ def framework_cells() -> list[Cell]:
             "0.3",
             "strands",
             "strands-agents[a2a]==1.62.0",
-            method="message/stream",
+            stream=True,
         ),
         _cell(
             "agent-framework-a2a 1.0.0b261022",
@@ -65,25 +64,23 @@ async def fasta2a_agent() -> tuple[str, ...]:
 
 
 _CREWAI = ("crewai 1.15.30", "crewai[a2a]==1.15.30")
-_FAKE_ANSWER = " ".join(f"word{number}" for number in range(40))  # of peers/fake_models.py
+FAKE_ANSWER = " ".join(f"word{number}" for number in range(40))  # of peers/fake_models.py
 _PYDANTIC_AI = ("pydantic-ai==2.62.0", "fasta2a==2.1.1")
 
 
-def _cell(
-    peer: str, version: str, page: str, *requirements: str, method: str = "message/send"
-) -> Cell:
+def _cell(peer: str, version: str, page: str, *requirements: str, stream: bool = False) -> Cell:
     async def attempt() -> str:
         python = await asyncio.to_thread(python_of, _folder(peer), *requirements, "uvicorn")
         command = (str(python), str(PEERS / "page_agent.py"), page)
         called = await agent_to_receiver(
-            Agent(peer, command, version, sender="pushkit", method=method)
+            Agent(peer, command, version, sender="pushkit", stream=stream)
         )
         last = [each.state for each in called if each.state is not None][-1]
         if last is not TaskState.COMPLETED:
             raise MismatchError(f"expected a completed task, found {last}")
         await _asked_by_the_page(command)
-        expected = "success (no tool calls)" if page == "pydantic-ai" else _FAKE_ANSWER
-        if expected not in (texts := _artifacts_of(called)):
+        expected = "success (no tool calls)" if page == "pydantic-ai" else FAKE_ANSWER
+        if expected not in (texts := artifacts_of(called)):
             raise MismatchError(f"expected {expected!r:.60}, found {texts!r:.120}")
         kinds = Counter(each.update.kind.value for each in called)
         told = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
@@ -96,21 +93,6 @@ def _cell(
         scheme="JWT, token",
         attempt=attempt,
     )
-
-
-def _artifacts_of(called: list[Notification]) -> list[str]:
-    """Return the texts of a task's artifacts, as a client puts them together."""
-    texts: dict[str, str] = {}
-    for update in (each.update for each in called):
-        chunks = update.task.artifacts if isinstance(update, TaskSnapshot) else ()
-        append = isinstance(update, ArtifactUpdate) and update.append
-        if isinstance(update, ArtifactUpdate):
-            chunks = (update.artifact,)
-        for artifact in chunks:
-            before = texts.get(artifact.artifact_id, "") if append else ""
-            said = (part.text for part in artifact.parts if isinstance(part, TextPart))
-            texts[artifact.artifact_id] = before + "".join(said)
-    return [text.strip() for text in texts.values()]
 
 
 async def _crewai_waits() -> None:
