@@ -309,7 +309,8 @@ class WatchedTask:
 
         A stream that the gateway subscribed to may begin with the task as it is (A2A 1.0 §3.1.6):
         then what follows is new. Otherwise nobody knows which of its events the task held already,
-        so that each only says: look at the task.
+        so that each only says: look at the task. So does one of 0.3, whose webhooks get whole
+        tasks: an agent is ahead of its events, and a quick task's end would be told for each.
         """
         loop = asyncio.get_running_loop()
         is_live, is_first = not resumed, True
@@ -322,10 +323,12 @@ class WatchedTask:
             if isinstance(update, TaskSnapshot):
                 is_live = is_live or is_first
                 await self._compare(update.task)
-            elif is_live and update is not None:
+            elif is_live and update is not None and self._place.version is not WireVersion.V0_3:
                 await self._store(update)
             else:
-                await asyncio.sleep(self._looked_at + _PER_EVENT - loop.time())
+                if not is_live or isinstance(update, ArtifactUpdate):
+                    pause = self._looked_at + _PER_EVENT - loop.time()
+                    await asyncio.wait([stream.settled], timeout=max(pause, 0))
                 stream.skip()  # the task holds what came until now
                 await self._look()
             is_first = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import sqlite3
 import sys
 import tempfile
@@ -14,9 +15,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pushkit import KeyRing, save_key_ring
 from pushkit.a2a import StatusUpdate, TaskSnapshot, TaskState, TaskStatus, TextPart
+from pushkit.bounded_json import JsonObject
 from receiver import Notification
 from tests.eventually import eventually
 from tests.interop.agents import Agent, artifacts_of, python_agent, receiving, trusted
@@ -87,7 +90,8 @@ class _Front:
             yield process
 
     @property
-    def config(self) -> dict[str, str]:
+    def config(self) -> JsonObject:
+        """The push config that comes with a message."""
         return {"url": self.hook, "token": TOKEN}
 
     def hold(self) -> None:
@@ -106,8 +110,8 @@ class _Front:
 
     async def is_over(self, task_id: str) -> bool:
         """Ask the agent itself whether it has done a task."""
-        status = (await self.agent.task(task_id))["status"]
-        return status["state"] in ("completed", "TASK_STATE_COMPLETED")  # type: ignore[call-overload,index]
+        task: Any = await self.agent.task(task_id)
+        return task["status"]["state"] in ("completed", "TASK_STATE_COMPLETED")
 
     def of(self, task_id: str) -> list[Notification]:
         return [each for each in self.called if each.task_id == task_id]
@@ -115,12 +119,12 @@ class _Front:
     async def heard(self, what: str, task_id: str | None = None) -> str:
         """Wait for the first notification of a task that is new; return the id of the task."""
 
-        def first() -> str | None:
+        def new() -> list[str]:
             ids = {str(each.task_id) for each in self.called} - self.checked
-            return next((each for each in ids if task_id in (None, each)), None)
+            return [each for each in ids if task_id in (None, each)]
 
         try:
-            return await eventually(first)  # type: ignore[return-value]
+            return (await eventually(new))[0]
         except TimeoutError:
             raise MismatchError(f"{what}: no notification arrived") from None
 
@@ -162,7 +166,7 @@ def _check(called: list[Notification], version: str, answer: str) -> None:
     if not states[-1].terminal:
         raise MismatchError(f"expected nothing after the end, found {[str(s) for s in states]}")
     said = [_said(each) for each in called]
-    for before, after in zip(said, said[1:], strict=False):
+    for before, after in itertools.pairwise(said):
         if before is not None and before == after:
             raise MismatchError(f"the same was told twice: {before}")
     if answer not in (texts := artifacts_of(called)):

@@ -134,6 +134,20 @@ async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Fro
     assert [part["text"] for part in told[-1]["artifacts"][0]["parts"]] == ["one", " two"]
 
 
+async def test_the_end_of_a_quick_task_of_0_3_is_told_once(front: Front) -> None:
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    answer = await front.rpc("message/send", {"message": said, "configuration": config})
+    task_id = answer["result"]["id"]
+    front.agent.status(task_id, "TASK_STATE_WORKING")  # the task is ahead of its events
+    front.agent.chunk(task_id, "one")
+    front.agent.status(task_id, COMPLETED)
+    await front.until(lambda: not len(front.service.watcher))
+    told = [each["status"]["state"] for each in await front.told(task_id)]
+    assert told.count("completed") == 1
+    assert told[-1] == "completed"
+
+
 @pytest.mark.parametrize("subscribes", [True, False])
 async def test_another_gateway_goes_on_and_tells_nothing_twice(
     agent: ScriptedAgent, location: str, ring: KeyRing, *, subscribes: bool
