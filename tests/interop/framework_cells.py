@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections import Counter
 from http import HTTPStatus
+from pathlib import Path
 
 import aiohttp
 
@@ -18,7 +19,7 @@ from tests.interop.environments import PEERS, python_of
 from tests.interop.processes import PATIENCE, MismatchError, running
 from tests.ports import free_port
 
-__all__ = ["FAKE_ANSWER", "fasta2a_agent", "framework_cells"]
+__all__ = ["FAKE_ANSWER", "PYDANTIC_AI", "fasta2a_agent", "framework_cells", "framework_python"]
 
 
 def framework_cells() -> list[Cell]:
@@ -43,8 +44,8 @@ def framework_cells() -> list[Cell]:
             "a2a-sdk[http-server]",
         ),
         _cell(_CREWAI[0], "0.3", "crewai", _CREWAI[1]),
-        _cell("pydantic-ai 2.62.0", "1.0", "pydantic-ai", *_PYDANTIC_AI),
-        _cell("pydantic-ai 2.62.0 (0.3 client)", "0.3", "pydantic-ai", *_PYDANTIC_AI),
+        _cell("pydantic-ai 2.62.0", "1.0", "pydantic-ai", *PYDANTIC_AI),
+        _cell("pydantic-ai 2.62.0 (0.3 client)", "0.3", "pydantic-ai", *PYDANTIC_AI),
         Cell(
             peer=_CREWAI[0],
             direction=ITS_CLIENT,
@@ -55,22 +56,26 @@ def framework_cells() -> list[Cell]:
     ]
 
 
+def framework_python(peer: str, *requirements: str) -> Path:
+    """Return the interpreter of a framework's environment."""
+    name = peer.partition(" (")[0].replace(" ", "-")
+    return python_of(f"framework-{name}", *requirements, "uvicorn")
+
+
 async def fasta2a_agent() -> tuple[str, ...]:
     """Return the command of fasta2a's agent, installed where it is not yet."""
-    python = await asyncio.to_thread(
-        python_of, _folder("pydantic-ai 2.62.0"), *_PYDANTIC_AI, "uvicorn"
-    )
+    python = await asyncio.to_thread(framework_python, "pydantic-ai 2.62.0", *PYDANTIC_AI)
     return (str(python), str(PEERS / "page_agent.py"), "pydantic-ai")
 
 
 _CREWAI = ("crewai 1.15.30", "crewai[a2a]==1.15.30")
 FAKE_ANSWER = " ".join(f"word{number}" for number in range(40))  # of peers/fake_models.py
-_PYDANTIC_AI = ("pydantic-ai==2.62.0", "fasta2a==2.1.1")
+PYDANTIC_AI = ("pydantic-ai==2.62.0", "fasta2a==2.1.1")
 
 
 def _cell(peer: str, version: str, page: str, *requirements: str, stream: bool = False) -> Cell:
     async def attempt() -> str:
-        python = await asyncio.to_thread(python_of, _folder(peer), *requirements, "uvicorn")
+        python = await asyncio.to_thread(framework_python, peer, *requirements)
         command = (str(python), str(PEERS / "page_agent.py"), page)
         called = await agent_to_receiver(
             Agent(peer, command, version, sender="pushkit", stream=stream)
@@ -97,7 +102,7 @@ def _cell(peer: str, version: str, page: str, *requirements: str, stream: bool =
 
 async def _crewai_waits() -> None:
     """Let CrewAI delegate a task, and wait for the notification in its result store."""
-    python = await asyncio.to_thread(python_of, _folder(_CREWAI[0]), _CREWAI[1], "uvicorn")
+    python = await asyncio.to_thread(framework_python, *_CREWAI)
     port, agent_port = free_port(), free_port()
     agent = (sys.executable, str(PEERS / "answering_agent.py"), "--port", str(agent_port))
     url = f"http://127.0.0.1:{agent_port}"
@@ -120,10 +125,6 @@ async def _line(process: asyncio.subprocess.Process, start: bytes) -> bytes:
             if line.startswith(start):
                 return line
     raise MismatchError("the peer ended by itself")
-
-
-def _folder(peer: str) -> str:
-    return f"framework-{peer.partition(' (')[0].replace(' ', '-')}"
 
 
 async def _asked_by_the_page(agent: tuple[str, ...]) -> None:

@@ -25,6 +25,8 @@ from tests.eventually import eventually
 from tests.interop.agents import Agent, artifacts_of, python_agent, receiving, trusted
 from tests.interop.cell import BEHIND, Cause, Cell
 from tests.interop.client import Client
+from tests.interop.environments import PEERS
+from tests.interop.framework_cells import FAKE_ANSWER, PYDANTIC_AI, framework_python
 from tests.interop.processes import TOKEN, MismatchError, end, running
 from tests.ports import free_port
 
@@ -39,7 +41,20 @@ def gateway_cells() -> list[Cell]:
         _cell("a2a-sdk 1.3.0", "1.0", partial(python_agent, "1.3.0")),
         _cell("a2a-sdk 1.3.0 (0.3 client)", "0.3", partial(python_agent, "1.3.0", version="0.3")),
         _cell("a2a-sdk 0.3.26", "0.3", partial(python_agent, "0.3.26")),
+        _framework_cell("pydantic-ai 2.62.0", "1.0", "fasta2a", *PYDANTIC_AI),
+        _framework_cell("pydantic-ai 2.62.0 (0.3 client)", "0.3", "fasta2a", *PYDANTIC_AI),
+        _framework_cell("google-adk 2.13.0", "1.0", "adk", "google-adk[a2a]==2.13.0"),
+        _framework_cell("google-adk 2.13.0 (0.3 client)", "0.3", "adk", "google-adk[a2a]==2.13.0"),
+        _framework_cell("google-adk 1.39.1", "0.3", "adk", "google-adk[a2a]==1.39.1"),
     ]
+
+
+def _framework_cell(peer: str, version: str, framework: str, *requirements: str) -> Cell:
+    def make() -> Agent:
+        python = framework_python(peer, *requirements)
+        return Agent(peer, (str(python), str(PEERS / "plain_agent.py"), framework), version)
+
+    return _cell(peer, version, make, FAKE_ANSWER)
 
 
 def _cell(
@@ -105,8 +120,8 @@ class _Front:
         """Return which gateway watches a task."""
         with contextlib.closing(sqlite3.connect(self.folder / "outbox.db")) as database:
             query = "SELECT holder FROM pushkit_watches WHERE task_id = ?"
-            found = database.execute(query, (task_id,)).fetchone()
-        return found and found[0]
+            row = database.execute(query, (task_id,)).fetchone()
+        return None if row is None else str(row[0])
 
     async def is_over(self, task_id: str) -> bool:
         """Ask the agent itself whether it has done a task."""
