@@ -163,7 +163,7 @@ class Sending:
             return _at_once(json_response(200, first.data))
         if not self._call.answers_early:
             await stream.settled
-        elif isinstance(update, TaskSnapshot):
+        elif isinstance(update, TaskSnapshot) and update.origin is self._call.place.version:
             return _at_once(json_response(200, first.data))
         _, written = await self._upstream.task(
             self._call.place,

@@ -25,6 +25,7 @@ class ScriptedAgent:
         origin: Where it is served.
         streams: Whether its card, and it, know streams.
         subscribes: Whether a stream can be joined later.
+        mixes: Whether its streams are of 1.0 for clients of 0.3, too.
         users: The user of each bearer token; empty if everybody may see everything.
         received: Every request: its method of JSON-RPC (or path), its headers, its body.
     """
@@ -33,6 +34,7 @@ class ScriptedAgent:
         self.origin = ""
         self.streams = True
         self.subscribes = True
+        self.mixes = False
         self.users: dict[str, str] = {}
         self.received: list[tuple[str, Any, bytes]] = []
         self.tasks: dict[str, dict[str, Any]] = {}
@@ -175,7 +177,7 @@ class ScriptedAgent:
         update = json.loads(json.dumps(first))
         try:
             while True:
-                result = _old_update(update) if old else update
+                result = _old_update(update) if old and not self.mixes else update
                 said = {"jsonrpc": "2.0", "id": number, "result": result}
                 await response.write(f"data: {json.dumps(said)}\n\n".encode())
                 if task_id is None or _is_over(update):

@@ -134,6 +134,16 @@ async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Fro
     assert [part["text"] for part in told[-1]["artifacts"][0]["parts"]] == ["one", " two"]
 
 
+async def test_a_client_of_0_3_gets_a_task_of_0_3_from_a_stream_of_1_0(front: Front) -> None:
+    front.agent.mixes = True
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    answer = await front.rpc("message/send", {"message": said, "configuration": config})
+    task_id = answer["result"]["id"]
+    front.agent.status(task_id, COMPLETED)
+    assert [each["status"]["state"] for each in await front.told(task_id, 2)][-1] == "completed"
+
+
 async def test_the_end_of_a_quick_task_of_0_3_is_told_once(front: Front) -> None:
     said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
     config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
