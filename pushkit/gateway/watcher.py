@@ -314,16 +314,23 @@ class WatchedTask:
         """
         loop = asyncio.get_running_loop()
         is_live, is_first = not resumed, True
+        in_wholes = self._place.version is WireVersion.V0_3
+        await asyncio.wait([stream.first], timeout=_PER_EVENT)
+        if not stream.first.done():  # it does not begin with the task
+            await self._look()
+        if self.is_over:
+            await stream.close()
+            return
         async for event in stream.events():
             update = event.update
             if update is not None and update.task_id not in (None, self._row.task_id):
                 continue
             if stream.lost:
                 stream.lost, is_live = False, False
-            if isinstance(update, TaskSnapshot):
+            if isinstance(update, TaskSnapshot) and (is_first or not in_wholes):
                 is_live = is_live or is_first
                 await self._compare(update.task)
-            elif is_live and update is not None and self._place.version is not WireVersion.V0_3:
+            elif is_live and update is not None and not in_wholes:
                 await self._store(update)
             else:
                 if not is_live or isinstance(update, ArtifactUpdate):

@@ -25,6 +25,7 @@ class ScriptedAgent:
         origin: Where it is served.
         streams: Whether its card, and it, know streams.
         subscribes: Whether a stream can be joined later.
+        replays: Whether a stream that is joined begins with the task.
         mixes: Whether its streams are of 1.0 for clients of 0.3, too.
         users: The user of each bearer token; empty if everybody may see everything.
         received: Every request: its method of JSON-RPC (or path), its headers, its body.
@@ -34,6 +35,7 @@ class ScriptedAgent:
         self.origin = ""
         self.streams = True
         self.subscribes = True
+        self.replays = True
         self.mixes = False
         self.users: dict[str, str] = {}
         self.received: list[tuple[str, Any, bytes]] = []
@@ -135,7 +137,8 @@ class ScriptedAgent:
         if method in ("tasks/resubscribe", "SubscribeToTask"):
             if not self.subscribes:
                 return self._error(number, {"code": -32004, "message": "cannot"})
-            return await self._stream(request, number, task_id, old=old)
+            is_told = self.replays
+            return await self._stream(request, number, task_id, old=old, is_told=is_told)
         result = self.tasks[task_id]
         return self._answer(number, result, old=old, is_task=True)
 
@@ -164,7 +167,13 @@ class ScriptedAgent:
             queue.put_nowait(update)
 
     async def _stream(
-        self, request: web.Request, number: Any, task_id: str | None, *, old: bool
+        self,
+        request: web.Request,
+        number: Any,
+        task_id: str | None,
+        *,
+        old: bool,
+        is_told: bool = True,
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -174,7 +183,7 @@ class ScriptedAgent:
             first = {"task": self.tasks[task_id]}
             self._streams[task_id].append(queue)
         await response.prepare(request)
-        update = json.loads(json.dumps(first))
+        update = json.loads(json.dumps(first)) if is_told else await queue.get()
         try:
             while True:
                 result = _old_update(update) if old and not self.mixes else update

@@ -134,6 +134,16 @@ async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Fro
     assert [part["text"] for part in told[-1]["artifacts"][0]["parts"]] == ["one", " two"]
 
 
+async def test_a_joined_stream_that_says_nothing_does_not_hide_the_task(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    agent.streams = agent.replays = False
+    async with gateway(agent, location, ring) as front:
+        task = await front.send()
+        await front.until(lambda: agent.watchers(task["id"]) == 1)
+        assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
+
+
 async def test_a_client_of_0_3_gets_a_task_of_0_3_from_a_stream_of_1_0(front: Front) -> None:
     front.agent.mixes = True
     said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
