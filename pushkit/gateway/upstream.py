@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import aiohttp
 from yarl import URL
 
-from pushkit.a2a import Task
+from pushkit.a2a import Task, WireVersion
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import (
     CardUnavailableError,
@@ -274,7 +274,8 @@ class Upstream:
     ) -> aiohttp.ClientResponse:
         accept = EVENT_STREAM if streams else "application/json"
         own = [("Accept", accept), ("Accept-Encoding", "identity"), ("User-Agent", USER_AGENT)]
-        own += [("A2A-Version", place.version.value)]
+        if place.version is not WireVersion.V0_3:  # which has no such field: missing, it means 0.3
+            own += [("A2A-Version", place.version.value)]
         if request.body:
             own += [("Content-Type", "application/json")]
         return await self.ask(

@@ -25,7 +25,15 @@ from pushkit.a2a import StatusUpdate, TaskSnapshot, TaskState, TaskStatus, TextP
 from pushkit.bounded_json import JsonObject
 from receiver import Notification
 from tests.eventually import eventually
-from tests.interop.agents import Agent, artifacts_of, python_agent, receiving, trusted
+from tests.interop.agents import (
+    Agent,
+    artifacts_of,
+    go_agent,
+    node_agent,
+    python_agent,
+    receiving,
+    trusted,
+)
 from tests.interop.cell import BEHIND, Cause, Cell
 from tests.interop.client import Client
 from tests.interop.environments import PEERS
@@ -49,6 +57,10 @@ def gateway_cells() -> list[Cell]:
         _framework_cell("google-adk 2.13.0", "1.0", "adk", "google-adk[a2a]==2.13.0"),
         _framework_cell("google-adk 2.13.0 (0.3 client)", "0.3", "adk", "google-adk[a2a]==2.13.0"),
         _framework_cell("google-adk 1.39.1", "0.3", "adk", "google-adk[a2a]==1.39.1"),
+        _cell("@a2a-js/sdk 1.3.0", "1.0", partial(node_agent, "1.3.0")),
+        _cell("@a2a-js/sdk 0.3.14", "0.3", partial(node_agent, "0.3.14")),
+        _cell("a2a-go 2.4.0", "1.0", partial(go_agent, "", "1.0", "a2a_go_2")),
+        _cell("a2a-go 2.4.0 (0.3 client)", "0.3", partial(go_agent, "", "0.3", "a2a_go_2")),
     ]
 
 

@@ -168,6 +168,20 @@ async def test_the_end_of_a_quick_task_of_0_3_is_told_once(front: Front) -> None
     assert told[-1] == "completed"
 
 
+async def test_an_agent_of_0_3_is_asked_as_clients_of_0_3_ask(front: Front) -> None:
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}}
+    asking = asyncio.create_task(
+        front.rpc("message/send", {"message": said, "configuration": config})
+    )
+    await front.until(lambda: bool(front.agent.tasks))
+    front.agent.status(next(iter(front.agent.tasks)), COMPLETED)
+    await asking
+    heads = [head for method, head, _ in front.agent.received if method == "tasks/get"]
+    assert heads
+    assert not any("A2A-Version" in head for head in heads)  # which 0.3 does not know
+
+
 @pytest.mark.parametrize("subscribes", [True, False])
 async def test_another_gateway_goes_on_and_tells_nothing_twice(
     agent: ScriptedAgent, location: str, ring: KeyRing, *, subscribes: bool
