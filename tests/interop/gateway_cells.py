@@ -9,8 +9,9 @@ import json
 import sqlite3
 import sys
 import tempfile
+import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from typing import Any
 import aiohttp
 
 from pushkit import KeyRing, save_key_ring
-from pushkit.a2a import StatusUpdate, TaskSnapshot, TaskState, TaskStatus, TextPart
+from pushkit.a2a import Part, Role, StatusUpdate, TaskSnapshot, TaskState, TaskStatus, TextPart
 from pushkit.bounded_json import JsonObject
 from receiver import Notification
 from tests.eventually import eventually
@@ -44,6 +45,8 @@ from tests.ports import free_port
 __all__ = ["gateway_cells"]
 
 _SDK_ANSWER = "héllo <b>&"
+# LangGraph names the assistant of a graph so.
+_LANGGRAPH_ASSISTANT = uuid.uuid5(uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8"), "agent")
 
 
 def gateway_cells() -> list[Cell]:
@@ -57,6 +60,15 @@ def gateway_cells() -> list[Cell]:
         _framework_cell("google-adk 2.13.0", "1.0", "adk", "google-adk[a2a]==2.13.0"),
         _framework_cell("google-adk 2.13.0 (0.3 client)", "0.3", "adk", "google-adk[a2a]==2.13.0"),
         _framework_cell("google-adk 1.39.1", "0.3", "adk", "google-adk[a2a]==1.39.1"),
+        _framework_cell(
+            "langgraph-api 0.16.7",
+            "1.0",
+            "langgraph",
+            "langgraph-api==0.16.7",
+            "langgraph-cli[inmem]",
+            path=f"a2a/{_LANGGRAPH_ASSISTANT}/",
+        ),
+        _framework_cell("a2akit 0.0.32", "0.3", "a2akit", "a2akit==0.0.32"),
         _cell("@a2a-js/sdk 1.3.0", "1.0", partial(node_agent, "1.3.0")),
         _cell("@a2a-js/sdk 0.3.14", "0.3", partial(node_agent, "0.3.14")),
         _cell("a2a-go 2.4.0", "1.0", partial(go_agent, "", "1.0", "a2a_go_2")),
@@ -64,23 +76,27 @@ def gateway_cells() -> list[Cell]:
     ]
 
 
-def _framework_cell(peer: str, version: str, framework: str, *requirements: str) -> Cell:
+def _framework_cell(
+    peer: str, version: str, framework: str, *requirements: str, path: str = ""
+) -> Cell:
     def make() -> Agent:
         python = framework_python(peer, *requirements)
         return Agent(peer, (str(python), str(PEERS / "plain_agent.py"), framework), version)
 
-    return _cell(peer, version, make, FAKE_ANSWER)
+    return _cell(peer, version, make, answer=FAKE_ANSWER, path=path)
 
 
 def _cell(
     peer: str,
     version: str,
     make: Callable[[], Agent],
+    *,
     answer: str = _SDK_ANSWER,
+    path: str = "",
     cause: Cause | None = None,
 ) -> Cell:
     async def attempt() -> str:
-        return await _tried(await asyncio.to_thread(make), answer)
+        return await _tried(await asyncio.to_thread(make), answer, path)
 
     return Cell(
         peer=peer,
@@ -210,8 +226,16 @@ def _check(called: list[Notification], version: str, answer: str) -> None:
     for before, after in itertools.pairwise(said):
         if before is not None and before == after:
             raise MismatchError(f"the same was told twice: {before}")
-    if answer not in (texts := artifacts_of(called)):
+    if answer not in (texts := [*artifacts_of(called), *_history_of(called[-1])]):
         raise MismatchError(f"expected the answer {answer!r}, found {texts}")
+
+
+def _history_of(notification: Notification) -> list[str]:
+    """Return what the agent said in a task's history: LangGraph has its answer only there."""
+    update = notification.update
+    history = update.task.history if isinstance(update, TaskSnapshot) else ()
+    said = [each for each in history if each.role is Role.AGENT]
+    return ["".join(_texts(each.parts)).strip() for each in said]
 
 
 def _said(notification: Notification) -> tuple[str, ...] | None:
@@ -223,11 +247,14 @@ def _said(notification: Notification) -> tuple[str, ...] | None:
 
 
 def _words(status: TaskStatus) -> tuple[str, ...]:
-    parts = status.message.parts if status.message else ()
-    return (status.state.value, *(part.text for part in parts if isinstance(part, TextPart)))
+    return (status.state.value, *_texts(status.message.parts if status.message else ()))
 
 
-async def _tried(agent: Agent, answer: str) -> str:
+def _texts(parts: Sequence[Part]) -> list[str]:
+    return [part.text for part in parts if isinstance(part, TextPart)]
+
+
+async def _tried(agent: Agent, answer: str, path: str) -> str:
     """Let an agent do tasks behind a gateway, which is killed in the middle of two of them."""
     port, agent_port, gateway_port = free_port(), free_port(), free_port()
     with tempfile.TemporaryDirectory() as name:
@@ -241,7 +268,7 @@ async def _tried(agent: Agent, answer: str) -> str:
         ):
             front = _Front(
                 folder=folder,
-                agent=Client(url=f"http://127.0.0.1:{agent_port}/", version=agent.version),
+                agent=Client(url=f"http://127.0.0.1:{agent_port}/{path}", version=agent.version),
                 client=Client(url=f"http://127.0.0.1:{gateway_port}/", version=agent.version),
                 hook=f"http://127.0.0.1:{port}/a2a/push",
                 called=called,
