@@ -30,6 +30,7 @@ from tests.interop.agents import (
     Agent,
     artifacts_of,
     go_agent,
+    java_agent,
     node_agent,
     python_agent,
     receiving,
@@ -47,6 +48,11 @@ __all__ = ["gateway_cells"]
 _SDK_ANSWER = "héllo <b>&"
 # LangGraph names the assistant of a graph so.
 _LANGGRAPH_ASSISTANT = uuid.uuid5(uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8"), "agent")
+_AGNO = Cause(
+    "agno 3.1 answers message/stream alone at its card's URL, and its tasks:get is none of A2A's"
+    " bindings: nobody who follows its card can send a message otherwise, or ask for a task",
+    "Input should be 'message/stream'",
+)
 
 
 def gateway_cells() -> list[Cell]:
@@ -69,21 +75,31 @@ def gateway_cells() -> list[Cell]:
             path=f"a2a/{_LANGGRAPH_ASSISTANT}/",
         ),
         _framework_cell("a2akit 0.0.32", "0.3", "a2akit", "a2akit==0.0.32"),
+        _framework_cell(
+            "agno 3.1.10",
+            "0.3",
+            "agno",
+            *("agno==3.1.10", "a2a-sdk[http-server]<1", "fastapi", "python-multipart"),
+            path="a2a/agents/helper/",
+            rpc="v1/message:stream",
+            cause=_AGNO,
+        ),
         _cell("@a2a-js/sdk 1.3.0", "1.0", partial(node_agent, "1.3.0")),
         _cell("@a2a-js/sdk 0.3.14", "0.3", partial(node_agent, "0.3.14")),
         _cell("a2a-go 2.4.0", "1.0", partial(go_agent, "", "1.0", "a2a_go_2")),
         _cell("a2a-go 2.4.0 (0.3 client)", "0.3", partial(go_agent, "", "0.3", "a2a_go_2")),
+        _cell("a2a-java 0.3.3.Final", "0.3", partial(java_agent, "", "0.3", "a2a_java_0_3")),
     ]
 
 
 def _framework_cell(
-    peer: str, version: str, framework: str, *requirements: str, path: str = ""
+    peer: str, version: str, framework: str, *requirements: str, **details: Any
 ) -> Cell:
     def make() -> Agent:
         python = framework_python(peer, *requirements)
         return Agent(peer, (str(python), str(PEERS / "plain_agent.py"), framework), version)
 
-    return _cell(peer, version, make, answer=FAKE_ANSWER, path=path)
+    return _cell(peer, version, make, answer=FAKE_ANSWER, **details)
 
 
 def _cell(
@@ -93,10 +109,11 @@ def _cell(
     *,
     answer: str = _SDK_ANSWER,
     path: str = "",
+    rpc: str = "",
     cause: Cause | None = None,
 ) -> Cell:
     async def attempt() -> str:
-        return await _tried(await asyncio.to_thread(make), answer, path)
+        return await _tried(await asyncio.to_thread(make), answer, path, rpc)
 
     return Cell(
         peer=peer,
@@ -113,6 +130,8 @@ class _Front:
     """A gateway in front of an agent, and the webhook that hears of its tasks."""
 
     folder: Path
+    upstream: str
+    port: int
     agent: Client
     client: Client
     hook: str
@@ -123,16 +142,15 @@ class _Front:
     @asynccontextmanager
     async def gateway(self) -> AsyncIterator[asyncio.subprocess.Process]:
         """Run the gateway; a killed one ends with the block, too."""
-        url = self.client.url.rstrip("/")
-        port = url.rpartition(":")[2]
+        issuer = f"http://127.0.0.1:{self.port}"
         command = (
             *(sys.executable, "-m", "pushkit.cli.main", "gateway"),
-            *("--upstream", self.agent.url.rstrip("/"), "--listen", f"127.0.0.1:{port}"),
-            *("--issuer", url, "--keys", str(self.folder / "keys.json")),
+            *("--upstream", self.upstream, "--listen", f"127.0.0.1:{self.port}"),
+            *("--issuer", issuer, "--keys", str(self.folder / "keys.json")),
             *("--database", str(self.folder / "outbox.db"), "--shared-configs"),
             *("--allow", "127.0.0.1:*"),
         )
-        async with running(*command, port=int(port)) as process:
+        async with running(*command, port=self.port) as process:
             yield process
 
     @property
@@ -156,12 +174,12 @@ class _Front:
 
     async def streams(self) -> bool:
         """Return whether the gateway's card, which must be right otherwise, says so."""
-        url = f"{self.client.url}.well-known/agent-card.json"
+        url = f"http://127.0.0.1:{self.port}/.well-known/agent-card.json"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             card = await answer.json()
         if card["capabilities"].get("pushNotifications") is not True:
             raise MismatchError("expected pushNotifications in the card")
-        if self.agent.url.rstrip("/") in json.dumps(card):
+        if self.upstream in json.dumps(card):
             raise MismatchError("the card names the agent")
         return card["capabilities"].get("streaming") is True
 
@@ -254,7 +272,7 @@ def _texts(parts: Sequence[Part]) -> list[str]:
     return [part.text for part in parts if isinstance(part, TextPart)]
 
 
-async def _tried(agent: Agent, answer: str, path: str) -> str:
+async def _tried(agent: Agent, answer: str, path: str, rpc: str) -> str:
     """Let an agent do tasks behind a gateway, which is killed in the middle of two of them."""
     port, agent_port, gateway_port = free_port(), free_port(), free_port()
     with tempfile.TemporaryDirectory() as name:
@@ -268,8 +286,12 @@ async def _tried(agent: Agent, answer: str, path: str) -> str:
         ):
             front = _Front(
                 folder=folder,
-                agent=Client(url=f"http://127.0.0.1:{agent_port}/{path}", version=agent.version),
-                client=Client(url=f"http://127.0.0.1:{gateway_port}/", version=agent.version),
+                upstream=f"http://127.0.0.1:{agent_port}/{path}".rstrip("/"),
+                port=gateway_port,
+                agent=Client(
+                    url=f"http://127.0.0.1:{agent_port}/{path}{rpc}", version=agent.version
+                ),
+                client=Client(url=f"http://127.0.0.1:{gateway_port}/{rpc}", version=agent.version),
                 hook=f"http://127.0.0.1:{port}/a2a/push",
                 called=called,
                 answer=answer,
