@@ -171,7 +171,8 @@ class Sending:
         if first is None:
             raise UpstreamError("the agent's stream ended before its first event")
         early = self._call.answers_early
-        if not task_id or (early and isinstance(update, TaskSnapshot)):
+        as_is = isinstance(update, TaskSnapshot) and update.origin is self._call.place.version
+        if not task_id or (early and as_is):
             return _at_once(json_response(200, first.data))  # also of a message, or an error
         return functools.partial(self._task_answered, stream, task_id, early=early)
 

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import aiohttp
 from yarl import URL
 
-from pushkit.a2a import Task
+from pushkit.a2a import Task, WireVersion
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import (
     CardUnavailableError,
@@ -314,7 +314,8 @@ class Upstream:
 
 def _own_fields(place: Place, request: OwnRequest, accept: str) -> list[tuple[str, str]]:
     own = [("Accept", accept), ("Accept-Encoding", "identity"), ("User-Agent", USER_AGENT)]
-    own += [("A2A-Version", place.version.value)]
+    if place.version is not WireVersion.V0_3:  # which has no such field: missing, it means 0.3
+        own += [("A2A-Version", place.version.value)]
     return [*own, ("Content-Type", "application/json")] if request.body else own
 
 

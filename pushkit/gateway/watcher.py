@@ -381,10 +381,18 @@ class WatchedTask:
 
         A stream that the gateway subscribed to may begin with the task as it is (A2A 1.0 §3.1.6):
         then what follows is new. Otherwise nobody knows which of its events the task held already,
-        so that each only says: look at the task.
+        so that each only says: look at the task. So does one of 0.3, whose webhooks get whole
+        tasks: an agent is ahead of its events, and a quick task's end would be told for each.
         """
         loop = asyncio.get_running_loop()
         is_live, is_first = not resumed, True
+        in_wholes = self._place.version is WireVersion.V0_3
+        await asyncio.wait([stream.first], timeout=_PER_EVENT)
+        if not stream.first.done():  # it does not begin with the task
+            await self._look()
+        if self.is_over:
+            await stream.close()
+            return
         async for event in stream.events():
             update = event.update
             if update is not None and update.task_id not in (None, self._row.task_id):
@@ -393,14 +401,16 @@ class WatchedTask:
                 stream.lost, is_live = False, False
             if isinstance(update, TaskSnapshot) and self._is_ahead:
                 is_live, is_first = False, False  # clients of 0.3 may know more than it says
-            if isinstance(update, TaskSnapshot) and (is_live or is_first):
+            if isinstance(update, TaskSnapshot) and (is_first or (is_live and not in_wholes)):
                 is_live = True
                 await self._compare(update.task)
-            elif is_live:
+            elif is_live and not in_wholes:
                 if update is not None:  # and not an error, or what nobody can read
                     await self._store(update)
             else:
-                await asyncio.sleep(self._looked_at + _PER_EVENT - loop.time())
+                if not is_live or isinstance(update, ArtifactUpdate):
+                    pause = self._looked_at + _PER_EVENT - loop.time()
+                    await asyncio.wait([stream.settled], timeout=max(pause, 0))
                 stream.skip()  # the task holds what came until now
                 await self._look()
             is_first = False

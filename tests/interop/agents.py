@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pushkit.a2a import ArtifactUpdate, TaskSnapshot, TextPart
 from pushkit.bounded_json import JsonObject
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from tests.interop.client import Client
@@ -29,6 +30,7 @@ from tests.served import served
 __all__ = [
     "Agent",
     "agent_to_receiver",
+    "artifacts_of",
     "go_agent",
     "java_agent",
     "maker_of",
@@ -53,7 +55,7 @@ class Agent:
     sender: str = "sdk"
     credentials: bool = False
     profile: SenderProfile = SenderProfile.UNSIGNED_SECRET_ONLY
-    method: str = "message/send"
+    stream: bool = False
 
 
 def _python(release: str) -> str:
@@ -184,7 +186,7 @@ async def agent_to_receiver(agent: Agent) -> list[Notification]:
         ):
             client = Client(url=f"http://127.0.0.1:{agent_port}/", version=agent.version)
             config = _config(agent, f"http://127.0.0.1:{port}/a2a/push")
-            await client.send("hi", method=agent.method, config=config)
+            await client.send("hi", stream=agent.stream, config=config)
             await completed(called)
             await end(process)
     versions = {n.update.origin.value for n in called if n.update.origin}
@@ -200,6 +202,21 @@ async def agent_to_receiver(agent: Agent) -> list[Notification]:
         raise MismatchError(f"expected the task's end once, found {ends}")
     _compare(called)
     return called
+
+
+def artifacts_of(called: list[Notification]) -> list[str]:
+    """Return the texts of a task's artifacts, as a client puts them together."""
+    texts: dict[str, str] = {}
+    for update in (each.update for each in called):
+        chunks = update.task.artifacts if isinstance(update, TaskSnapshot) else ()
+        append = isinstance(update, ArtifactUpdate) and update.append
+        if isinstance(update, ArtifactUpdate):
+            chunks = (update.artifact,)
+        for artifact in chunks:
+            before = texts.get(artifact.artifact_id, "") if append else ""
+            said = (part.text for part in artifact.parts if isinstance(part, TextPart))
+            texts[artifact.artifact_id] = before + "".join(said)
+    return [text.strip() for text in texts.values()]
 
 
 async def registered_at_agent(agent: Agent, binding: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "AT_ITS_AGENT",
+    "BEHIND",
     "COLUMNS",
     "INSIDE",
     "ITS_CARDS",
@@ -22,6 +23,7 @@ __all__ = [
 
 ITS_SENDER = "its sender → receiver"
 INSIDE = "its agent, pushkit inside → receiver"
+BEHIND = "its agent, `pushkit gateway` in front → receiver"
 ITS_WEBHOOK = "pushkit → its webhook"
 ITS_VERIFIER = "pushkit → its verifier"
 VECTORS = "[vectors](vectors/README.md) → its program in `examples/verify`"
@@ -34,6 +36,7 @@ ITS_CLIENT = "its client's configs → pushkit, which then sends"
 COLUMNS = {
     ITS_SENDER: "it sends",
     INSIDE: "pushkit inside",
+    BEHIND: "gateway in front",
     ITS_WEBHOOK: "pushkit sends",
     ITS_VERIFIER: "pushkit sends",
     VECTORS: "pushkit sends",

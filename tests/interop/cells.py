@@ -36,6 +36,7 @@ from tests.interop.environments import (
     UnavailableError,
 )
 from tests.interop.framework_cells import framework_cells
+from tests.interop.gateway_cells import gateway_cells
 from tests.interop.processes import MismatchError
 from tests.interop.verifiers import LIBRARIES
 from tests.interop.verify_programs import PROGRAMS, vectors_before
@@ -90,6 +91,7 @@ def cells() -> list[Cell]:
         *_compiled_cells(),
         *_inside_cells(),
         *framework_cells(),
+        *gateway_cells(),
         *config_cells(),
         Cell(
             peer="jose (Node)",
@@ -190,7 +192,7 @@ def _compiled_cells() -> list[Cell]:
             "a2a-java 0.3.3.Final (message/stream)",
             "0.3",
             "a2a_java_0_3",
-            method="message/stream",
+            stream=True,
         ),
         _unavailable_cell("trpc-a2a-go 2.0.0", ITS_SENDER, _REFUSED),
         _unavailable_cell("trpc-a2a-go 2.0.0", ITS_VERIFIER, _REFUSED),

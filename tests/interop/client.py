@@ -40,29 +40,40 @@ class Client:
         *,
         task: JsonObject | None = None,
         config: JsonObject | None = None,
-        method: str = "message/send",
+        stream: bool = False,
+        early: bool = False,
     ) -> JsonObject:
-        """Send a message by JSON-RPC; return the task.
+        """Send a message by JSON-RPC; return the task, or the last event of the stream.
 
         Args:
             text: What it says.
             task: The task that it is about; None: it begins one.
             config: The push config that comes with it.
-            method: How 0.3 sends it.
+            stream: Whether it is sent for a stream, which is read to its end.
+            early: Whether the answer is wanted before the task ends.
         """
         message = self._message(text)
         if task is not None:
             message |= {"taskId": task["id"], "contextId": task["contextId"]}
         configuration: JsonObject = {}
+        params: JsonObject = {"message": message, "configuration": configuration}
         if self.version == "1.0":
             if config is not None:
                 configuration["taskPushNotificationConfig"] = config
-            params: JsonObject = {"message": message, "configuration": configuration}
+            if early:
+                configuration["returnImmediately"] = True
+            if stream:
+                return await self._call("SendStreamingMessage", params)
             return (await self._call("SendMessage", params))["task"]  # type: ignore[return-value]
-        configuration |= {"acceptedOutputModes": ["text/plain"], "blocking": True}
+        configuration |= {"acceptedOutputModes": ["text/plain"], "blocking": not early}
         if config is not None:
             configuration["pushNotificationConfig"] = config
-        return await self._call(method, {"message": message, "configuration": configuration})
+        return await self._call("message/stream" if stream else "message/send", params)
+
+    async def task(self, task_id: str) -> JsonObject:
+        """Return a task, by JSON-RPC."""
+        method = "GetTask" if self.version == "1.0" else "tasks/get"
+        return await self._call(method, {"id": task_id})
 
     def _message(self, text: str) -> JsonObject:
         message_id = uuid.uuid4().hex

@@ -70,13 +70,13 @@ async def _heard(agent: Agent, text: str = "hi", **config: Any) -> list[Mapping[
     ):
         client = Client(url=f"http://127.0.0.1:{port}/", version=agent.version)
         registered: JsonObject = {"url": f"{base}/hook", "token": TOKEN, **config}
-        await client.send(text, method=agent.method, config=registered)
+        await client.send(text, stream=agent.stream, config=registered)
         await asyncio.sleep(_GRACE)
     return heads
 
 
 async def _stream_without_task() -> None:
-    agent = await asyncio.to_thread(java_agent, "", "0.3", "a2a_java_0_3", method="message/stream")
+    agent = await asyncio.to_thread(java_agent, "", "0.3", "a2a_java_0_3", stream=True)
     _so(await _heard(agent, "a status first") == [], "the webhook heard something")
     _so(await _heard(agent) != [], "the webhook hears nothing in any case")
 

@@ -8,18 +8,18 @@ import sys
 import tempfile
 from collections import Counter
 from http import HTTPStatus
+from pathlib import Path
 
 import aiohttp
 
-from pushkit.a2a import ArtifactUpdate, TaskSnapshot, TaskState, TextPart
-from receiver import Notification
-from tests.interop.agents import Agent, agent_to_receiver
+from pushkit.a2a import TaskState
+from tests.interop.agents import Agent, agent_to_receiver, artifacts_of
 from tests.interop.cell import INSIDE, ITS_CLIENT, Cell
 from tests.interop.environments import PEERS, python_of
 from tests.interop.processes import PATIENCE, MismatchError, running
 from tests.ports import free_port
 
-__all__ = ["fasta2a_agent", "framework_cells"]
+__all__ = ["FAKE_ANSWER", "PYDANTIC_AI", "fasta2a_agent", "framework_cells", "framework_python"]
 
 
 def framework_cells() -> list[Cell]:
@@ -34,7 +34,7 @@ def framework_cells() -> list[Cell]:
             "0.3",
             "strands",
             "strands-agents[a2a]==1.62.0",
-            method="message/stream",
+            stream=True,
         ),
         _cell(
             "agent-framework-a2a 1.0.0b261022",
@@ -44,8 +44,8 @@ def framework_cells() -> list[Cell]:
             "a2a-sdk[http-server]",
         ),
         _cell(_CREWAI[0], "0.3", "crewai", _CREWAI[1]),
-        _cell("pydantic-ai 2.62.0", "1.0", "pydantic-ai", *_PYDANTIC_AI),
-        _cell("pydantic-ai 2.62.0 (0.3 client)", "0.3", "pydantic-ai", *_PYDANTIC_AI),
+        _cell("pydantic-ai 2.62.0", "1.0", "pydantic-ai", *PYDANTIC_AI),
+        _cell("pydantic-ai 2.62.0 (0.3 client)", "0.3", "pydantic-ai", *PYDANTIC_AI),
         Cell(
             peer=_CREWAI[0],
             direction=ITS_CLIENT,
@@ -56,34 +56,36 @@ def framework_cells() -> list[Cell]:
     ]
 
 
+def framework_python(peer: str, *requirements: str) -> Path:
+    """Return the interpreter of a framework's environment."""
+    name = peer.partition(" (")[0].replace(" ", "-")
+    return python_of(f"framework-{name}", *requirements, "uvicorn")
+
+
 async def fasta2a_agent() -> tuple[str, ...]:
     """Return the command of fasta2a's agent, installed where it is not yet."""
-    python = await asyncio.to_thread(
-        python_of, _folder("pydantic-ai 2.62.0"), *_PYDANTIC_AI, "uvicorn"
-    )
+    python = await asyncio.to_thread(framework_python, "pydantic-ai 2.62.0", *PYDANTIC_AI)
     return (str(python), str(PEERS / "page_agent.py"), "pydantic-ai")
 
 
 _CREWAI = ("crewai 1.15.30", "crewai[a2a]==1.15.30")
-_FAKE_ANSWER = " ".join(f"word{number}" for number in range(40))  # of peers/fake_models.py
-_PYDANTIC_AI = ("pydantic-ai==2.62.0", "fasta2a==2.1.1")
+FAKE_ANSWER = " ".join(f"word{number}" for number in range(40))  # of peers/fake_models.py
+PYDANTIC_AI = ("pydantic-ai==2.62.0", "fasta2a==2.1.1")
 
 
-def _cell(
-    peer: str, version: str, page: str, *requirements: str, method: str = "message/send"
-) -> Cell:
+def _cell(peer: str, version: str, page: str, *requirements: str, stream: bool = False) -> Cell:
     async def attempt() -> str:
-        python = await asyncio.to_thread(python_of, _folder(peer), *requirements, "uvicorn")
+        python = await asyncio.to_thread(framework_python, peer, *requirements)
         command = (str(python), str(PEERS / "page_agent.py"), page)
         called = await agent_to_receiver(
-            Agent(peer, command, version, sender="pushkit", method=method)
+            Agent(peer, command, version, sender="pushkit", stream=stream)
         )
         last = [each.state for each in called if each.state is not None][-1]
         if last is not TaskState.COMPLETED:
             raise MismatchError(f"expected a completed task, found {last}")
         await _asked_by_the_page(command)
-        expected = "success (no tool calls)" if page == "pydantic-ai" else _FAKE_ANSWER
-        if expected not in (texts := _artifacts_of(called)):
+        expected = "success (no tool calls)" if page == "pydantic-ai" else FAKE_ANSWER
+        if expected not in (texts := artifacts_of(called)):
             raise MismatchError(f"expected {expected!r:.60}, found {texts!r:.120}")
         kinds = Counter(each.update.kind.value for each in called)
         told = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
@@ -98,24 +100,9 @@ def _cell(
     )
 
 
-def _artifacts_of(called: list[Notification]) -> list[str]:
-    """Return the texts of a task's artifacts, as a client puts them together."""
-    texts: dict[str, str] = {}
-    for update in (each.update for each in called):
-        chunks = update.task.artifacts if isinstance(update, TaskSnapshot) else ()
-        append = isinstance(update, ArtifactUpdate) and update.append
-        if isinstance(update, ArtifactUpdate):
-            chunks = (update.artifact,)
-        for artifact in chunks:
-            before = texts.get(artifact.artifact_id, "") if append else ""
-            said = (part.text for part in artifact.parts if isinstance(part, TextPart))
-            texts[artifact.artifact_id] = before + "".join(said)
-    return [text.strip() for text in texts.values()]
-
-
 async def _crewai_waits() -> None:
     """Let CrewAI delegate a task, and wait for the notification in its result store."""
-    python = await asyncio.to_thread(python_of, _folder(_CREWAI[0]), _CREWAI[1], "uvicorn")
+    python = await asyncio.to_thread(framework_python, *_CREWAI)
     port, agent_port = free_port(), free_port()
     agent = (sys.executable, str(PEERS / "answering_agent.py"), "--port", str(agent_port))
     url = f"http://127.0.0.1:{agent_port}"
@@ -138,10 +125,6 @@ async def _line(process: asyncio.subprocess.Process, start: bytes) -> bytes:
             if line.startswith(start):
                 return line
     raise MismatchError("the peer ended by itself")
-
-
-def _folder(peer: str) -> str:
-    return f"framework-{peer.partition(' (')[0].replace(' ', '-')}"
 
 
 async def _asked_by_the_page(agent: tuple[str, ...]) -> None:

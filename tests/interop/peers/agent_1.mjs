@@ -1,5 +1,7 @@
 // An agent on @a2a-js/sdk 1.x: node agent_1.mjs --port 9000 --modules DIR
+import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 
 const argument = (name) => process.argv[process.argv.indexOf(`--${name}`) + 1];
@@ -7,20 +9,26 @@ const require = createRequire(`${argument('modules')}/package.json`);
 const load = (name) => import(pathToFileURL(require.resolve(name)).href);
 const { default: express } = await load('express');
 const server = await load('@a2a-js/sdk/server');
-const { jsonRpcHandler, restHandler, UserBuilder } =
+const { agentCardHandler, jsonRpcHandler, restHandler, UserBuilder } =
   await load('@a2a-js/sdk/server/express');
 const { AgentCard, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent } =
   await load('@a2a-js/sdk');
 const port = Number(argument('port'));
+const pushes = argument('sender') !== 'none'; // otherwise, with a gateway in front
 
 const card = AgentCard.fromJSON({
   name: 'Working agent', description: 'Works.', version: '1.0.0',
   supportedInterfaces: ['JSONRPC', 'HTTP+JSON'].map((protocolBinding) => (
     { url: `http://127.0.0.1:${port}/`, protocolBinding, protocolVersion: '1.0' }
   )),
-  capabilities: { pushNotifications: true, streaming: true },
+  capabilities: { pushNotifications: pushes, streaming: true },
   defaultInputModes: ['text/plain'], defaultOutputModes: ['text/plain'], skills: [],
 });
+
+// Work takes as long as a test wants: while there is a file `hold` in the agent's folder.
+const released = async () => {
+  while (existsSync(`${argument('folder')}/hold`)) await sleep(20);
+};
 
 const { AgentEvent } = server;
 const executor = {
@@ -41,6 +49,7 @@ const executor = {
       }
     }
     status('TASK_STATE_WORKING');
+    await released();
     bus.publish(AgentEvent.artifactUpdate(TaskArtifactUpdateEvent.fromJSON({
       taskId, contextId, lastChunk: true,
       artifact: { artifactId: 'result-1', name: 'result', parts: [{ text: 'héllo <b>&' }] },
@@ -53,11 +62,12 @@ const executor = {
 
 const store = new server.InMemoryPushNotificationStore();
 const handler = new server.DefaultRequestHandler(
-  card, new server.InMemoryTaskStore(), executor, undefined, store,
-  new server.DefaultPushNotificationSender(store),
+  card, new server.InMemoryTaskStore(), executor, undefined,
+  ...(pushes ? [store, new server.DefaultPushNotificationSender(store)] : []),
 );
 const app = express();
 const options = { requestHandler: handler, userBuilder: UserBuilder.noAuthentication };
 const [rpc, rest] = [jsonRpcHandler(options), restHandler(options)];
+app.use('/.well-known/agent-card.json', agentCardHandler({ agentCardProvider: handler }));
 app.use('/', (request, ...more) => (request.path === '/' ? rpc : rest)(request, ...more));
 app.listen(port, '127.0.0.1');

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
+
+from holding import released
 
 WORDS = [f"word{number} " for number in range(40)]
 
@@ -13,6 +16,7 @@ def for_adk() -> None:
     from google.genai import types
 
     async def answer(_self: Any, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        await released(Path())
         parts = [types.Part(text="".join(WORDS))]
         yield LlmResponse(content=types.Content(role="model", parts=parts))
 

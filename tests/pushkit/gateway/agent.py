@@ -30,6 +30,8 @@ class ScriptedAgent:
         lingers: For how long a stream stays open after its last event, in seconds.
         hold: What answers to requests for a task wait for; None to answer at once.
         held: How many waited.
+        replays: Whether a stream that is joined begins with the task.
+        mixes: Whether its streams are of 1.0 for clients of 0.3, too.
         users: The user of each bearer token; empty if everybody may see everything.
         received: Every request: its method of JSON-RPC (or path), its headers, its body.
     """
@@ -38,6 +40,8 @@ class ScriptedAgent:
         self.origin = ""
         self.streams = True
         self.subscribes = True
+        self.replays = True
+        self.mixes = False
         self.users: dict[str, str] = {}
         self.received: list[tuple[str, Any, bytes]] = []
         self.paths: list[str] = []  # of the requests, with their queries
@@ -153,7 +157,8 @@ class ScriptedAgent:
         if method in ("tasks/resubscribe", "SubscribeToTask"):
             if not self._may_subscribe(task_id):
                 return self._error(number, {"code": -32004, "message": "cannot"})
-            return await self._stream(request, number, task_id, old=old)
+            is_told = self.replays
+            return await self._stream(request, number, task_id, old=old, is_told=is_told)
         if self.hold is not None:
             self.held += 1
             await self.hold.wait()
@@ -211,7 +216,13 @@ class ScriptedAgent:
             queue.put_nowait(update)
 
     async def _stream(
-        self, request: web.Request, number: Any, task_id: str | None, *, old: bool = False
+        self,
+        request: web.Request,
+        number: Any,
+        task_id: str | None,
+        *,
+        old: bool = False,
+        is_told: bool = True,
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -221,8 +232,10 @@ class ScriptedAgent:
             self._streams[task_id].append(queue)
         try:
             await response.prepare(request)
+            if not is_told:
+                update = await queue.get()
             while True:
-                result = _old_update(update) if old else update
+                result = _old_update(update) if old and not self.mixes else update
                 said = {"jsonrpc": "2.0", "id": number, "result": result}
                 if number is None:  # HTTP+JSON
                     said = result

@@ -135,6 +135,54 @@ async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Fro
     assert [part["text"] for part in told[-1]["artifacts"][0]["parts"]] == ["one", " two"]
 
 
+async def test_a_joined_stream_that_says_nothing_does_not_hide_the_task(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    agent.streams = agent.replays = False
+    async with gateway(agent, location, ring) as front:
+        task = await front.send()
+        await front.until(lambda: agent.watchers(task["id"]) == 1)
+        assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
+
+
+async def test_a_client_of_0_3_gets_a_task_of_0_3_from_a_stream_of_1_0(front: Front) -> None:
+    front.agent.mixes = True
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    answer = await front.rpc("message/send", {"message": said, "configuration": config})
+    task_id = answer["result"]["id"]
+    front.agent.status(task_id, COMPLETED)
+    assert [each["status"]["state"] for each in await front.told(task_id, 2)][-1] == "completed"
+
+
+async def test_the_end_of_a_quick_task_of_0_3_is_told_once(front: Front) -> None:
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    answer = await front.rpc("message/send", {"message": said, "configuration": config})
+    task_id = answer["result"]["id"]
+    front.agent.status(task_id, "TASK_STATE_WORKING")  # the task is ahead of its events
+    front.agent.chunk(task_id, "one")
+    front.agent.status(task_id, COMPLETED)
+    await front.until(lambda: not len(front.service.watcher))
+    told = [each["status"]["state"] for each in await front.told(task_id)]
+    assert told.count("completed") == 1
+    assert told[-1] == "completed"
+
+
+async def test_an_agent_of_0_3_is_asked_as_clients_of_0_3_ask(front: Front) -> None:
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}}
+    asking = asyncio.create_task(
+        front.rpc("message/send", {"message": said, "configuration": config})
+    )
+    await front.until(lambda: bool(front.agent.tasks))
+    front.agent.status(next(iter(front.agent.tasks)), COMPLETED)
+    await asking
+    heads = [head for method, head, _ in front.agent.received if method == "tasks/get"]
+    assert heads
+    assert not any("A2A-Version" in head for head in heads)  # which 0.3 does not know
+
+
 @pytest.mark.parametrize("subscribes", [True, False])
 async def test_another_gateway_goes_on_and_tells_nothing_twice(
     agent: ScriptedAgent, location: str, ring: KeyRing, *, subscribes: bool
