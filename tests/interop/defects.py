@@ -24,6 +24,7 @@ from tests.interop.cards import peers as card_peers
 from tests.interop.client import Client
 from tests.interop.environments import FOLDER, ROOT, cargo_program
 from tests.interop.framework_cells import fasta2a_agent
+from tests.interop.gateway_cells import LANGGRAPH_PATH, langgraph_agent
 from tests.interop.processes import TOKEN, MismatchError, running
 from tests.interop.verify_programs import VECTORS, verdicts_of
 from tests.ports import free_port
@@ -170,6 +171,17 @@ async def _configuration_refused() -> None:
             _so(answer.status == HTTPStatus.INTERNAL_SERVER_ERROR, answer.status)
 
 
+async def _artifacts_left_out() -> None:
+    agent, port = await asyncio.to_thread(langgraph_agent), free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        command = (*agent.command, "--port", str(port), "--folder", folder)
+        async with running(*command, port=port):
+            client = Client(url=f"http://127.0.0.1:{port}/{LANGGRAPH_PATH}", version="1.0")
+            task = await client.send("hi")
+            later = await client.task(str(task["id"]))
+    _so(bool(task.get("artifacts")) and not later.get("artifacts"), sorted(later))
+
+
 DEFECTS = (
     Defect(
         "a2a-java 0.3.3.Final",
@@ -191,6 +203,7 @@ DEFECTS = (
         )
     ),
     Defect("fasta2a 2.1.1", "a configuration needs acceptedOutputModes", _configuration_refused),
+    Defect("langgraph-api 0.16.7", "GetTask has no artifacts", _artifacts_left_out),
     Defect("jsonwebtoken 11.1.0", "crit is passed over", _crit_passed_over),
     Defect(
         "@a2a-js/sdk 1.3.0", "securitySchemes can be changed under a signature", _schemes_not_signed

@@ -43,11 +43,12 @@ from tests.interop.framework_cells import FAKE_ANSWER, PYDANTIC_AI, framework_py
 from tests.interop.processes import TOKEN, MismatchError, end, running
 from tests.ports import free_port
 
-__all__ = ["gateway_cells"]
+__all__ = ["LANGGRAPH_PATH", "gateway_cells", "langgraph_agent"]
 
 _SDK_ANSWER = "héllo <b>&"
 # LangGraph names the assistant of a graph so.
-_LANGGRAPH_ASSISTANT = uuid.uuid5(uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8"), "agent")
+_ASSISTANT = uuid.uuid5(uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8"), "agent")
+LANGGRAPH_PATH = f"a2a/{_ASSISTANT}/"
 _AGNO = Cause(
     "agno 3.1 answers message/stream alone at its card's URL, and its tasks:get is none of A2A's"
     " bindings: nobody who follows its card can send a message otherwise, or ask for a task",
@@ -66,13 +67,8 @@ def gateway_cells() -> list[Cell]:
         _framework_cell("google-adk 2.13.0", "1.0", "adk", "google-adk[a2a]==2.13.0"),
         _framework_cell("google-adk 2.13.0 (0.3 client)", "0.3", "adk", "google-adk[a2a]==2.13.0"),
         _framework_cell("google-adk 1.39.1", "0.3", "adk", "google-adk[a2a]==1.39.1"),
-        _framework_cell(
-            "langgraph-api 0.16.7",
-            "1.0",
-            "langgraph",
-            "langgraph-api==0.16.7",
-            "langgraph-cli[inmem]",
-            path=f"a2a/{_LANGGRAPH_ASSISTANT}/",
+        _cell(
+            "langgraph-api 0.16.7", "1.0", langgraph_agent, answer=FAKE_ANSWER, path=LANGGRAPH_PATH
         ),
         _framework_cell("a2akit 0.0.32", "0.3", "a2akit", "a2akit==0.0.32"),
         _framework_cell(
@@ -92,13 +88,21 @@ def gateway_cells() -> list[Cell]:
     ]
 
 
+def langgraph_agent() -> Agent:
+    """Return LangGraph's agent, installed where it is not yet."""
+    requirements = ("langgraph-api==0.16.7", "langgraph-cli[inmem]")
+    return _framework_agent("langgraph-api 0.16.7", "1.0", "langgraph", *requirements)
+
+
+def _framework_agent(peer: str, version: str, framework: str, *requirements: str) -> Agent:
+    python = framework_python(peer, *requirements)
+    return Agent(peer, (str(python), str(PEERS / "plain_agent.py"), framework), version)
+
+
 def _framework_cell(
     peer: str, version: str, framework: str, *requirements: str, **details: Any
 ) -> Cell:
-    def make() -> Agent:
-        python = framework_python(peer, *requirements)
-        return Agent(peer, (str(python), str(PEERS / "plain_agent.py"), framework), version)
-
+    make = partial(_framework_agent, peer, version, framework, *requirements)
     return _cell(peer, version, make, answer=FAKE_ANSWER, **details)
 
 
