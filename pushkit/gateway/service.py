@@ -25,6 +25,7 @@ from pushkit.gateway.upstream import Upstream, UpstreamError
 from pushkit.gateway.watcher import Watcher
 from pushkit.integrations.push_config_api.extensions import declarations
 from pushkit.keys.ring import KeyRing
+from pushkit.logs import RepeatedLog
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 
@@ -120,13 +121,14 @@ class Service:
 
     async def _learn(self) -> None:
         """Read the agent's card, as soon as the agent answers; say whom it lets see a task."""
+        waiting = RepeatedLog(_log)
         while True:
             try:
                 facts = await self.gateway.learn()
                 break
             except UpstreamError as exc:
-                self.fault = str(exc)
-                _log.warning("waiting for the agent at %s: %s", self.upstream.url, exc)
+                self.fault, why = str(exc), exc.__cause__ or exc
+                waiting.log("agent", logging.WARNING, "waiting for %s: %s", self.upstream.url, why)
             await asyncio.sleep(_ASKED_EVERY)
         self.fault = ""
         rpc = [(Binding.JSON_RPC, path or "/") for path in facts.rpc_paths]
