@@ -218,6 +218,8 @@ class Promises:
                 joined.id,
             )
             task = joined.key.task_id
+            if (task, joined.key.owner) in self.instructions.cancelling:
+                continue  # it was disabled or removed for a while, or for good
             if not rows or rows[0]["seq"] != 1 or b'"stored"' not in bytes(rows[0]["body"]):
                 self._world.violated(f"does not begin with its snapshot: {joined.id} {task}")
                 continue

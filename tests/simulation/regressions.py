@@ -489,4 +489,14 @@ REGRESSIONS = {
         ),
         ends=150.0,
     ),
+    # Right: whoever removes a subscription that began with a snapshot wants no later update.
+    "a subscription with a snapshot that is removed": Scenario(
+        seed=1,
+        steps=(
+            Step(1.0, "join", (0, "late0", "owner0", "hook0")),
+            Step(5.0, "unsubscribe", (0, "late0", "owner0")),
+            Step(10.0, "notify", (0, "late0", 0)),
+        ),
+        ends=30.0,
+    ),
 }
