@@ -201,6 +201,8 @@ class Gateway:
     def _check(self, request: web.BaseRequest) -> None:
         if not request.raw_path.startswith("/") or request.raw_path.startswith("//"):
             raise web.HTTPBadRequest(text="expected a path that begins with one slash\n")
+        if "#" in request.raw_path:  # no part of a request (RFC 9112 §3.2): some servers drop it
+            raise web.HTTPBadRequest(text="expected a path without a fragment\n")
         path = unquote(request.raw_path.partition("?")[0]).replace("\\", "/")
         if self._upstream.base_path and ".." in path.split("/"):
             raise web.HTTPBadRequest(text="expected a path below the agent's\n")

@@ -153,6 +153,7 @@ async def test_fields_of_the_connection_stay_on_it(front: Front) -> None:
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
         b"GET http://evil.example/ HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET //evil.example/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /tasks/t/pushNotificationConfigs#x HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nX\x00: a\r\n\r\n",
         b"GET /\x01 HTTP/1.1\r\nHost: x\r\n\r\n",
