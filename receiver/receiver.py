@@ -29,6 +29,7 @@ from pushkit.errors import ConfigError, StorageError
 from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
 from pushkit.options import Count, Duration, Wait, checked
+from pushkit.peers import ForwardedHeader, Peers
 from pushkit.scheduling.locks import LoopLock
 from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.database import promptly
@@ -50,7 +51,6 @@ from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
 from receiver.mailbox.service import Mailboxes, MailboxOptions
-from receiver.peers import ForwardedHeader, Peers
 from receiver.registrations import RegistrationStore
 from receiver.request import Answer, Request
 from receiver.request_handler import RequestHandler

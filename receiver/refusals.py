@@ -15,7 +15,7 @@ from pushkit.errors import InboundError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, one_word, printable
-from receiver.peers import rate_key
+from pushkit.peers import rate_key
 from receiver.steps import CheckResult, Result, Step, Trail, results_of
 
 _log = logging.getLogger("receiver")

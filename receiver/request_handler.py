@@ -17,6 +17,7 @@ from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import GenerationGap, NotificationAccepted, NotificationRepeated
 from pushkit.logs import RepeatedLog, printable
+from pushkit.peers import Peers
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from pushkit.webhook import Headers
 from receiver.accepting import Acceptance
@@ -24,7 +25,6 @@ from receiver.answers import PROBES, Probes, echo, problem
 from receiver.limits import Limits
 from receiver.mailbox.service import Mailboxes
 from receiver.notification import Accepted, Verified
-from receiver.peers import Peers
 from receiver.refusals import Refusals, RefusalVerdict
 from receiver.request import Answer, Request
 from receiver.selection import ReceiverPath

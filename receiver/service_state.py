@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pushkit.errors import InboundError
+from pushkit.peers import rate_key
 from pushkit.webhook import Headers
 from receiver.limits import Limits, RateLimit
 from receiver.notification import Accepted, Remembered
-from receiver.peers import rate_key
 from receiver.request import HeadersTooLargeError, Request
 from receiver.senders import TrustedSender
 from receiver.signatures import SignedClaims

@@ -13,10 +13,10 @@ from pushkit.events.model import EventKind
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.oauth import ClientAuthentication
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
+from pushkit.peers import ForwardedHeader
 from pushkit.signing.scheme import Scheme
 from pushkit.subscriptions.model import DisabledBy, Profile, SubscriptionState
 from receiver import InboxStatus, SenderProfile, TaskPolicy
-from receiver.peers import ForwardedHeader
 
 WORDS: dict[type[StrEnum], str] = {
     Algorithm: "ES256 ES384 EdDSA RS256 PS256",

@@ -11,15 +11,14 @@ from typing import Any
 
 import click
 
-from pushkit.cli.worker import sender_of, serving_operators, worker_settings
+from pushkit.cli.worker import log_options, sender_of, serving_operators, worker_settings
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service, checked_public_url
 from pushkit.net.tls import ClientCertificate
 from pushkit.terminal.listening import accepting, listen
-from pushkit.terminal.log_output import LogFormat, log_to_stderr
+from pushkit.terminal.log_output import log_to_stderr
 from pushkit.terminal.options import (
     FILE,
-    choice_option,
     gathered,
     option_of,
 )
@@ -118,15 +117,7 @@ _gateway_options = gathered(
 )
 @_gateway_options
 @worker_settings
-@click.option("--verbose", is_flag=True, help="Log every attempt.")
-@choice_option(
-    "--log-format",
-    of=LogFormat,
-    default=LogFormat.TEXT.value,
-    envvar="PUSHKIT_LOG_FORMAT",
-    show_envvar=True,
-    help="Log lines for people, or JSON objects.",
-)
+@log_options
 @click.option(
     "--http",
     metavar="HOST:PORT",
@@ -138,8 +129,7 @@ def gateway(
     address: str,
     options: GatewayOptions,
     settings: Mapping[str, Any],
-    verbose: bool,
-    log_format: LogFormat,
+    logs: Mapping[str, Any],
     http: str | None,
 ) -> None:
     """Give an agent durable, signed push notifications.
@@ -155,7 +145,7 @@ def gateway(
         for listener in (*serving, *operators):
             listeners.enter_context(listener)
         settings["key_file"].ring()
-        log_to_stderr(verbose=verbose, log_format=log_format)
+        log_to_stderr(**logs)
         run_service_loop(_serve(upstream, options, settings, serving, operators))
 
 

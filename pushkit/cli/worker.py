@@ -176,6 +176,22 @@ worker_settings = gathered(
 )
 
 
+# The arguments of `log_to_stderr`.
+log_options = gathered(
+    "logs",
+    dict,
+    verbose=click.option("--verbose", is_flag=True, help="Log every attempt."),
+    log_format=choice_option(
+        "--log-format",
+        of=LogFormat,
+        default=LogFormat.TEXT.value,
+        envvar="PUSHKIT_LOG_FORMAT",
+        show_envvar=True,
+        help="Log lines for people, or JSON objects.",
+    ),
+)
+
+
 @click.command(
     epilog=example(
         "pushkit worker --database postgresql://pushkit@db/agent --keys keys.json \\",
@@ -183,15 +199,7 @@ worker_settings = gathered(
     )
 )
 @worker_settings
-@click.option("--verbose", is_flag=True, help="Log every attempt.")
-@choice_option(
-    "--log-format",
-    of=LogFormat,
-    default=LogFormat.TEXT.value,
-    envvar="PUSHKIT_LOG_FORMAT",
-    show_envvar=True,
-    help="Log lines for people, or JSON objects.",
-)
+@log_options
 @click.option(
     "--processes", type=click.IntRange(1, 64), default=1, help="How many processes to run."
 )
@@ -203,8 +211,7 @@ worker_settings = gathered(
 def worker(
     *,
     settings: Mapping[str, Any],
-    verbose: bool,
-    log_format: LogFormat,
+    logs: Mapping[str, Any],
     processes: int,
     http: str | None,
 ) -> None:
@@ -218,11 +225,11 @@ def worker(
     settings["key_file"].ring()
     sender_of(**settings)
     if processes == 1:
-        _serve(settings, verbose, log_format, sockets)
+        _serve(settings, logs, sockets)
     else:
         workers = Supervisor(
             target=_serve,
-            arguments=[settings, verbose, log_format, sockets],
+            arguments=[settings, logs, sockets],
             count=processes,
             name="pushkit-worker",
             deadline=settings["drain"] + _MARGIN,
@@ -237,11 +244,10 @@ def worker(
 
 def _serve(
     settings: Mapping[str, Any],
-    verbose: bool,
-    log_format: LogFormat,
+    logs: Mapping[str, Any],
     sockets: Sequence[socket.socket],
 ) -> None:
-    log_to_stderr(verbose=verbose, log_format=log_format)
+    log_to_stderr(**logs)
     run_service_loop(_deliver(settings, sockets))
 
 

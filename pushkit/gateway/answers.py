@@ -17,6 +17,7 @@ from pushkit.integrations.push_config_api.errors import (
     http_error,
     json_rpc_error,
 )
+from pushkit.webhook import Headers
 
 _OF_THIS_REQUEST: Final = frozenset(
     {
@@ -35,6 +36,7 @@ class Asked(NamedTuple):
     """A request of a client, read."""
 
     request: web.BaseRequest
+    headers: Headers  # as they were received
     body: bytes
     fields: list[tuple[str, str]]  # as they go to the agent
 

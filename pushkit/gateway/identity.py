@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import ipaddress
-from collections.abc import Sequence
 from typing import Final
 
 import jwt
@@ -13,6 +12,8 @@ from pushkit.errors import ConfigError
 from pushkit.gateway.options import GatewayOptions
 from pushkit.net.jwks_client import JwksClient, fetch_jwks
 from pushkit.net.transport import Transport
+from pushkit.peers import Peers
+from pushkit.webhook import Headers
 
 _MOST_CHARS: Final = 512
 # What proxies say about a request's client: nobody else's word is passed on.
@@ -48,30 +49,24 @@ class Identity:
             )
         self._options = options
         self._header = (options.identity_header or "").lower()
-        self._proxies = [_network(each) for each in options.trusted_proxies]
+        self.peers: Final = Peers(options.trusted_proxies)
         self._keys: JwksClient | None = None
         if options.identity_jwks is not None:
             transport.policy.check(options.identity_jwks)
             fetch = functools.partial(fetch_jwks, transport)
             self._keys = JwksClient(options.identity_jwks, fetch=fetch)
 
-    def is_proxy(self, address: str | None) -> bool:
-        """Return whether an address is that of a trusted proxy."""
-        try:
-            found = ipaddress.ip_address((address or "").partition("%")[0])
-        except ValueError:
-            return False
-        return any(found in network for network in self._proxies)
-
     def may_pass(self, name: str, *, from_proxy: bool) -> bool:
         """Return whether a header field may go to the agent."""
         lower = name.lower().replace("_", "-")  # agents of CGI and WSGI see no difference
         named_by_proxies = (
-            lower == self._header or lower in _OF_PROXIES or lower.startswith("x-forwarded-")
+            lower == self._header.replace("_", "-")
+            or lower in _OF_PROXIES
+            or lower.startswith("x-forwarded-")
         )
         return from_proxy or not named_by_proxies
 
-    async def owner_of(self, fields: Sequence[tuple[str, str]], address: str | None) -> str | None:
+    async def owner_of(self, headers: Headers, address: str) -> str | None:
         """Return the owner; None if the caller is not known, or says twice who it is.
 
         Raises:
@@ -80,9 +75,9 @@ class Identity:
         if self._options.shared_configs:
             return ""
         if self._keys is None:
-            found = _only(fields, self._header) if self.is_proxy(address) else ""
+            found = _only(headers, self._header) if self.peers.is_proxy(address) else ""
             return found if _is_name(found) else None
-        scheme, _, token = _only(fields, "authorization").partition(" ")
+        scheme, _, token = _only(headers, "authorization").partition(" ")
         if scheme.lower() != "bearer":
             return None
         return await self._proven(token.strip(), self._keys)
@@ -90,8 +85,10 @@ class Identity:
     async def _proven(self, token: str, keys: JwksClient) -> str | None:
         try:
             kid = jwt.get_unverified_header(token).get("kid")
-            known = await keys.find(kid) if isinstance(kid, str) else ()
-            for key in known:
+        except jwt.PyJWTError:
+            return None
+        for key in await keys.find(kid) if isinstance(kid, str) else ():
+            with contextlib.suppress(jwt.PyJWTError):  # another key may have the same kid
                 claims = jwt.decode(
                     token,
                     key.public_key,
@@ -106,8 +103,6 @@ class Identity:
                 )
                 owner = claims[self._options.identity_claim]
                 return owner if _is_name(owner) else None
-        except jwt.PyJWTError:
-            pass
         return None
 
     async def close(self) -> None:
@@ -116,20 +111,11 @@ class Identity:
             await self._keys.close()
 
 
-def _only(fields: Sequence[tuple[str, str]], name: str) -> str:
+def _only(headers: Headers, name: str) -> str:
     """Return the value of a field; empty if it is missing, or there twice."""
-    values = [value for field, value in fields if field.lower() == name]
+    values = headers.all(name)
     return values[0] if len(values) == 1 else ""
 
 
 def _is_name(found: object) -> bool:
     return isinstance(found, str) and 0 < len(found) <= _MOST_CHARS and found.isprintable()
-
-
-def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    try:
-        return ipaddress.ip_network(entry, strict=False)
-    except ValueError as exc:
-        raise ConfigError(
-            f"trusted_proxies: {entry!r}: expected an address or a network, like 10.0.0.0/8"
-        ) from exc

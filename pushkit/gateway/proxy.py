@@ -29,7 +29,6 @@ from pushkit.errors import (
     CardUnavailableError,
     KeysUnavailableError,
     MalformedJsonError,
-    PushkitError,
     StorageError,
 )
 from pushkit.gateway.answers import (
@@ -67,17 +66,23 @@ from pushkit.gateway.upstream import (
 from pushkit.gateway.watcher import Watcher
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api import Caller, PushConfigApi
-from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, json_rpc_error
+from pushkit.integrations.push_config_api.errors import (
+    ApiError,
+    ErrorKind,
+    api_error,
+    json_rpc_error,
+)
 from pushkit.integrations.push_config_api.http import ApiRequest, query_members
+from pushkit.keys.jwks import JWKS_PATH
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.filters import GATHERED_EVERY, filter_chooser
 from pushkit.subscriptions.model import EVERYTHING
+from pushkit.webhook import Headers
 
 _log: Final = logging.getLogger("pushkit.gateway")
 
 _MOST_HELD: Final = 256 * 2**20  # bytes of all bodies at once
 _FINISHED_WITHIN: Final = 5.0  # seconds
-_JWKS_PATH: Final = "/.well-known/jwks.json"
 
 
 @dataclass(slots=True)
@@ -150,10 +155,10 @@ class Gateway:
         """Answer a request."""
         try:
             self._check(request)
-            from_proxy = self._identity.is_proxy(request.remote)
-            with self._counted(request, from_proxy=from_proxy):
+            headers = Headers(decoded(request.raw_headers))
+            with self._counted(request, headers):
                 async with self._body(request) as body:
-                    asked = Asked(request, body, self._fields(request, from_proxy=from_proxy))
+                    asked = Asked(request, headers, body, self._fields(request, headers))
                     return await self._answer(asked)
         except MalformedCallError as exc:
             error = ApiError(ErrorKind.PARSE, str(exc))
@@ -170,7 +175,7 @@ class Gateway:
     async def _answer(self, asked: Asked) -> web.StreamResponse:
         request = asked.request
         if request.method in ("GET", "HEAD"):
-            if asked.path == _JWKS_PATH:
+            if asked.path == JWKS_PATH:
                 return self._jwks(request)
             if asked.path in (CARD_PATH, LEGACY_CARD_PATH):
                 return await self._card(asked)
@@ -233,11 +238,12 @@ class Gateway:
         finally:
             self._held -= len(body)
 
-    def _fields(self, request: web.BaseRequest, *, from_proxy: bool) -> list[tuple[str, str]]:
+    def _fields(self, request: web.BaseRequest, headers: Headers) -> list[tuple[str, str]]:
         """Return the fields that go to the agent: end to end, and nobody's forged word."""
+        from_proxy = self._identity.peers.is_proxy(request.remote or "")
         fields = [
             (name, value)
-            for name, value in end_to_end(decoded(request.raw_headers))
+            for name, value in end_to_end(headers)
             if name.lower() not in ("host", "content-length", "expect")
             and self._identity.may_pass(name, from_proxy=from_proxy)
         ]
@@ -250,12 +256,9 @@ class Gateway:
         return fields
 
     @contextmanager
-    def _counted(self, request: web.BaseRequest, *, from_proxy: bool) -> Iterator[None]:
+    def _counted(self, request: web.BaseRequest, headers: Headers) -> Iterator[None]:
         """Count a request for its caller. Raises HTTPException: there are too many."""
-        caller = request.remote or ""
-        if from_proxy:  # the proxy says who asks; the last address is its own word
-            *_, last = request.headers.getall("X-Forwarded-For", [caller])
-            caller = last.rpartition(",")[2].strip()
+        caller = self._identity.peers.of(request.remote or "", headers)
         # A stream is read on after its client has left.
         if max(self._requests.total(), self._upstream.streams) >= self._options.max_requests:
             raise web.HTTPServiceUnavailable(text="too many requests at once\n")
@@ -385,9 +388,8 @@ class Gateway:
         return web.Response(status=answer.status, headers=dict(answer.headers), body=answer.body)
 
     async def _owner(self, asked: Asked) -> str | None:
-        received = decoded(asked.request.raw_headers)
         try:
-            return await self._identity.owner_of(received, asked.request.remote)
+            return await self._identity.owner_of(asked.headers, asked.request.remote or "")
         except KeysUnavailableError as exc:
             self._faults.log("identity", logging.ERROR, "callers' tokens: %s", exc)
             raise UpstreamError("callers cannot be identified at the moment", 503) from exc
@@ -480,7 +482,7 @@ class Gateway:
 
     @contextmanager
     def _config_errors(self, owner: str) -> Iterator[None]:
-        with config_errors(self._sender, owner, self._faults, _api_error):
+        with config_errors(self._sender, owner, self._faults, api_error):
             yield
 
     async def _subscribe(
@@ -503,7 +505,3 @@ class Gateway:
             _, late = await asyncio.wait(self._sending, timeout=_FINISHED_WITHIN)
             for each in late:
                 each.cancel()
-
-
-def _api_error(error: PushkitError | None) -> ApiError:
-    return ApiError(ErrorKind.PARAMS, str(error)) if error else ApiError(ErrorKind.INTERNAL)

@@ -35,6 +35,7 @@ from pushkit.gateway.calls import (
 from pushkit.gateway.events import EventStream
 from pushkit.gateway.options import GatewayOptions
 from pushkit.logs import RepeatedLog
+from pushkit.net.connection import unexpected_status
 from pushkit.net.tls import tls_context
 from pushkit.url import Url
 from pushkit.version import USER_AGENT
@@ -326,7 +327,7 @@ def is_event_stream(answer: aiohttp.ClientResponse) -> bool:
 
 def card_error(status: int) -> CardUnavailableError:
     """Return the error of a card that cannot be had."""
-    return CardUnavailableError(f"the agent's card: expected HTTP status 200, found {status}")
+    return CardUnavailableError(f"the agent's card: {unexpected_status(status)}")
 
 
 def credentials_of(fields: Fields, names: Iterable[str]) -> list[tuple[str, str]]:

@@ -14,8 +14,7 @@ from pushkit.integrations.asgi import (
     jwks_of,
     metrics_of,
 )
-
-JWKS_PATH = "/.well-known/jwks.json"
+from pushkit.keys.jwks import JWKS_PATH
 
 
 def jwks_route(sender: PushSender, path: str = JWKS_PATH) -> web.RouteDef:

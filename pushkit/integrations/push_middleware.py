@@ -22,7 +22,7 @@ from pushkit.a2a import PushConfig, WireVersion, parse_inline_config
 from pushkit.bounded_json import JsonObject, read_json
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import MalformedJsonError, PushkitError
+from pushkit.errors import MalformedJsonError
 from pushkit.integrations.asgi import JwksApp, answer
 from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api import (
@@ -32,8 +32,14 @@ from pushkit.integrations.push_config_api import (
     TaskOf,
 )
 from pushkit.integrations.push_config_api.asgi import OwnerOfScope
-from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, json_rpc_error
+from pushkit.integrations.push_config_api.errors import (
+    ApiError,
+    ErrorKind,
+    api_error,
+    json_rpc_error,
+)
 from pushkit.integrations.wiring import wiring_of
+from pushkit.keys.jwks import JWKS_PATH
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_chooser
 from pushkit.subscriptions.model import EVERYTHING, Filter
@@ -41,7 +47,6 @@ from pushkit.webui.asgi import Message, Receive, Send, path_within, read_body
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
-_JWKS_PATH: Final = "/.well-known/jwks.json"
 _SENDING: Final = {
     "message/send": WireVersion.V0_3,
     "message/stream": WireVersion.V0_3,
@@ -82,7 +87,7 @@ async def register_inline_config(task_id: str) -> None:
         return
     config, owner = inline.config, inline.owner
     try:
-        with config_errors(inline.push, owner, inline.faults, _api_error):
+        with config_errors(inline.push, owner, inline.faults, api_error):
             await wiring_of(inline.push).check(inline.push, owner=owner, task_id=task_id)
             await inline.push.subscribe(
                 task_id,
@@ -144,7 +149,7 @@ class PushMiddleware:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
         path = path_within(scope) if scope["type"] == "http" else None
-        if path == _JWKS_PATH:
+        if path == JWKS_PATH:
             await self._keys(scope, receive, send)
         elif path in (CARD_PATH, LEGACY_CARD_PATH) and scope["method"] == "GET":
             await self._app(scope, receive, _with_push(send, self._extensions))
@@ -204,7 +209,7 @@ class PushMiddleware:
     ) -> _Inline | None:
         """Take the config out of a message, if there is one. Raises ApiError: it is refused."""
         owner = await self._caller(scope)
-        with config_errors(self._push, owner or "", self._faults, _api_error):
+        with config_errors(self._push, owner or "", self._faults, api_error):
             config = parse_inline_config(params, version)
         if config is None:
             return None
@@ -296,7 +301,3 @@ async def _refuse(send: Send, request: JsonObject, error: ApiError) -> None:
     document = json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "error": told})
     status = error.status if error.kind in (ErrorKind.CALLER, ErrorKind.REQUEST) else 200
     await answer(send, status, {"Content-Type": "application/json"}, document.encode())
-
-
-def _api_error(error: PushkitError | None) -> ApiError:
-    return ApiError(ErrorKind.PARAMS, str(error)) if error else ApiError(ErrorKind.INTERNAL)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pushkit.caching import DocumentResponse
     from pushkit.keys.ring import KeyRing
 
+JWKS_PATH: Final = "/.well-known/jwks.json"
+"""Where a sender publishes its keys, unless it says otherwise."""
 MAX_JWKS_BYTES: Final = 64 * 1024
 
 _MEDIA_TYPE: Final = "application/jwk-set+json"  # RFC 7517 §8.5.2

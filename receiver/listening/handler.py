@@ -12,11 +12,11 @@ from datetime import datetime
 from pushkit.a2a import TaskUpdate, decode_update
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError
+from pushkit.peers import rate_key
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import A2A_VERSION, WebhookRequest
 from receiver.diagnosis.words import Unproven, in_words, unproven_by, unstated
 from receiver.listening.trusting import AcceptedSignatures, Trusting
-from receiver.peers import rate_key
 from receiver.receiver import Receiver
 from receiver.refusals import REFUSALS
 from receiver.request import Answer, BrokenBodyError, ReadBody, Request

@@ -20,9 +20,9 @@ from typing import Final, cast
 from urllib.parse import unquote
 
 from pushkit.errors import InboundError
+from pushkit.peers import rate_key
 from receiver.decoding import LARGE_BODY
 from receiver.limits import ConnectionLimits
-from receiver.peers import rate_key
 from receiver.request import Answer, BrokenBodyError, Handle, ReadBody, Request
 from receiver.serving.http1 import RequestHead, RequestParser
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine
 from typing import cast
 
 from pushkit.logs import RepeatedLog
+from pushkit.peers import rate_key
 from pushkit.scheduling.ending import cancelled
 from receiver.limits import ConnectionLimits
-from receiver.peers import rate_key
 from receiver.request import Answer, Handle
 from receiver.serving.connection import Connections, HttpConnection, ServerState
 

@@ -25,8 +25,9 @@ from pushkit import (
     load_key_ring,
     save_key_ring,
 )
-from pushkit.integrations.aiohttp import JWKS_PATH, jwks_route
+from pushkit.integrations.aiohttp import jwks_route
 from pushkit.keys.files import update_key_ring
+from pushkit.keys.jwks import JWKS_PATH
 from pushkit.keys.ring import KeyState
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.testing import SigningAgent

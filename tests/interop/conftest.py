@@ -13,7 +13,8 @@ from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import Algorithm, KeyRing, PushSender, RetryPolicy, SenderOptions, wait_schedule
-from pushkit.integrations.aiohttp import JWKS_PATH, jwks_route
+from pushkit.integrations.aiohttp import jwks_route
+from pushkit.keys.jwks import JWKS_PATH
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from tests.eventually import DEADLINE, eventually
 

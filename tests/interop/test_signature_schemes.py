@@ -32,9 +32,9 @@ from pushkit import (
     TaskState,
     TaskStatus,
 )
-from pushkit.integrations.aiohttp import JWKS_PATH, jwks_route
+from pushkit.integrations.aiohttp import jwks_route
 from pushkit.keys.jwk import VerificationKey, generate_key
-from pushkit.keys.jwks import parse_jwks
+from pushkit.keys.jwks import JWKS_PATH, parse_jwks
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver import Receiver, TaskPolicy, TrustedSender
 from tests.eventually import DEADLINE

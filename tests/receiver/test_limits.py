@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import ConfigError
+from pushkit.peers import Peers
 from pushkit.webhook import Headers
 from receiver import Limits, RateLimit, SenderProfile
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
-from receiver.peers import Peers
 from receiver.runtime import DRAIN
 from receiver.service_state import RateLimitedError, RateLimiter
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import ConfigError
+from pushkit.peers import ForwardedHeader, Peers, rate_key
 from pushkit.webhook import Headers
 from receiver import Limits, RateLimit
-from receiver.peers import ForwardedHeader, Peers, rate_key
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import WorldFactory

@@ -152,7 +152,7 @@ ROOMS: Mapping[str, Room] = {
     "receiver": Room(
         modules=(
             *("receiver/registrations.py", "receiver/expectation.py", "receiver/limits.py"),
-            *("receiver/peers.py", "receiver/senders.py", "receiver/trust.py"),
+            *("pushkit/peers.py", "receiver/senders.py", "receiver/trust.py"),
             *("receiver/app.py", "receiver/asgi.py", "receiver/reload.py"),
         ),
         tests=("tests/receiver",),

@@ -12,6 +12,7 @@ from pushkit.integrations.a2a_sdk.installed import adapter
 from pushkit.integrations.asgi import HealthApp, JwksApp, MetricsApp
 from pushkit.integrations.enqueue_buffer import EnqueueBuffer
 from pushkit.integrations.wiring import wiring_of
+from pushkit.keys.jwks import JWKS_PATH
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice
 from pushkit.subscriptions.model import EVERYTHING
 
@@ -87,7 +88,7 @@ class A2AIntegration:
         """The Starlette routes that everybody may reach: the public keys."""
         from starlette.routing import Route
 
-        return [Route("/.well-known/jwks.json", JwksApp(self.push))]
+        return [Route(JWKS_PATH, JwksApp(self.push))]
 
     @property
     def operator_routes(self) -> list[BaseRoute]:

@@ -20,9 +20,9 @@ from pushkit.a2a.kinds import format_timestamp, read_timestamp
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.delivery.error_codes import told_to_client
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import InvalidPushConfigError, PushkitError, UnsupportedVersionError
+from pushkit.errors import InvalidPushConfigError, UnsupportedVersionError
 from pushkit.integrations.config_errors import config_errors
-from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
+from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, api_error
 from pushkit.integrations.push_config_api.extensions import SNAPSHOT_EXTENSION
 from pushkit.logs import RepeatedLog
 from pushkit.outbox.clients import DeliveryProgress, WantedDeliveries
@@ -117,7 +117,7 @@ class Configs:
             return None if task_of is None else await task_of(caller, task_id)
 
         has_snapshot = asked and task_of is not None
-        with config_errors(sender, caller.owner, self._faults, _api_error):
+        with config_errors(sender, caller.owner, self._faults, api_error):
             stored = await sender.subscribe(
                 task_id,
                 config,
@@ -149,7 +149,7 @@ class Configs:
         task_id, config_id = (text(call.params, name) for name in _NAMES[call.version])
         caller, sender = call.caller, await self._sender_for(call.caller, task_id)
         _check_id("id", config_id)
-        with config_errors(sender, caller.owner, self._faults, _api_error):
+        with config_errors(sender, caller.owner, self._faults, api_error):
             await sender.unsubscribe(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
         return None
 
@@ -176,7 +176,7 @@ class Configs:
     async def progress(self, call: _Call) -> JsonObject:
         """Return how far the deliveries of a config are (`STATE_EXTENSION`)."""
         sender, key = await self._key_of(call)
-        with config_errors(sender, key.owner, self._faults, _api_error):
+        with config_errors(sender, key.owner, self._faults, api_error):
             found = await sender.progress(key)
         if found is None:
             raise ApiError(ErrorKind.TASK, _NO_CONFIG)
@@ -185,7 +185,7 @@ class Configs:
     async def enable(self, call: _Call) -> JsonValue:
         """Enable a config that failures or a 410 disabled; return how far its deliveries are."""
         sender, key = await self._key_of(call)
-        with config_errors(sender, key.owner, self._faults, _api_error):
+        with config_errors(sender, key.owner, self._faults, api_error):
             await sender.enable(
                 key.task_id,
                 key.config_id,
@@ -205,7 +205,7 @@ class Configs:
         wanted = WantedDeliveries(
             *seqs, _moment(call.params, "since"), _moment(call.params, "until")
         )
-        with config_errors(sender, key.owner, self._faults, _api_error):
+        with config_errors(sender, key.owner, self._faults, api_error):
             found = await sender.recover(key, wanted)
         if found is None:
             raise ApiError(ErrorKind.TASK, _NO_CONFIG)
@@ -237,7 +237,7 @@ class Configs:
         self, caller: Caller, task_id: str, config_id: str | None = None
     ) -> list[Subscription]:
         sender = await self._sender_for(caller, task_id)
-        with config_errors(sender, caller.owner, self._faults, _api_error):
+        with config_errors(sender, caller.owner, self._faults, api_error):
             return await sender.subscriptions(
                 task_id, config_id, owner=caller.owner, tenant=caller.tenant
             )
@@ -277,10 +277,6 @@ METHODS: Final[
 _NO_CONFIG: Final = "the task has no such push config of yours"
 # The members that name the task and the config.
 _NAMES: Final = {V0_3: ("id", "pushNotificationConfigId"), V1_0: ("taskId", "id")}
-
-
-def _api_error(error: PushkitError | None) -> ApiError:
-    return ApiError(ErrorKind.PARAMS, str(error)) if error else ApiError(ErrorKind.INTERNAL)
 
 
 def _check_id(name: str, value: str) -> None:

@@ -69,6 +69,11 @@ class ApiError(PushkitError):
         super().__init__(f"{kind.value.title}: {detail}" if detail else kind.value.title)
 
 
+def api_error(error: PushkitError | None) -> ApiError:
+    """Return the answer to a client's own error, or to a fault that is not the client's (None)."""
+    return ApiError(ErrorKind.PARAMS, str(error)) if error else ApiError(ErrorKind.INTERNAL)
+
+
 def json_rpc_error(error: ApiError, version: WireVersion) -> JsonObject:
     """Return the `error` member of a JSON-RPC answer; in 1.0, with `ErrorInfo` as data (§9.5)."""
     members: JsonObject = {"code": error.kind.value.code, "message": str(error)}

@@ -11,7 +11,7 @@ from typing import Any
 import jwt
 import pytest
 from aiohttp import web
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from multidict import CIMultiDict
 
 from pushkit.errors import ConfigError
@@ -33,14 +33,15 @@ class Login:
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.url = ""
+        self.others: list[dict[str, Any]] = []  # further keys, before its own
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[Login]:
         public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(self._key.public_key()))
-        jwks = {"keys": [{**public, "kid": "k1", "alg": "ES256", "use": "sig"}]}
+        own = {**public, "kid": "k1", "alg": "ES256", "use": "sig"}
 
         async def answer(_: web.Request) -> web.Response:
-            return web.json_response(jwks)
+            return web.json_response({"keys": [*self.others, own]})
 
         async with served(answering(answer)) as origin:
             self.url = f"{origin}/jwks.json"
@@ -145,6 +146,20 @@ async def test_a_token_that_another_algorithm_signed_is_refused(
     async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
         refused = await front.rpc("SendMessage", message(), Authorization=f"Bearer {forged}")
         assert refused["error"]["message"].startswith("Not authenticated")
+
+
+async def test_a_token_by_the_second_key_of_a_kid_is_proven(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, login: Login
+) -> None:
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
+    public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(other))
+    login.others = [{**public, "kid": "k1", "alg": "RS256", "use": "sig"}]
+    options = GatewayOptions(identity_jwks=login.url)
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        token = login.token("alice", aud=None)
+        answer = await front.rpc("SendMessage", message(), Authorization=f"Bearer {token}")
+        [subscription] = await front.sender.subscribers(answer["result"]["task"]["id"])
+        assert subscription.key.owner == "alice"
 
 
 async def test_an_identity_header_counts_only_from_a_trusted_proxy(
@@ -381,12 +396,15 @@ async def test_what_answers_beside_the_agents_interfaces_proves_nothing(
     assert len(await front.sender.subscribers(task["id"])) == 1
 
 
+@pytest.mark.parametrize("named", ["X-User", "X_User"])
 async def test_an_identity_header_has_no_second_spelling(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, named: str
 ) -> None:
-    elsewhere = GatewayOptions(identity_header="X-User", trusted_proxies=("10.0.0.0/8",))
+    elsewhere = GatewayOptions(identity_header=named, trusted_proxies=("10.0.0.0/8",))
     async with gateway(agent, tmp_path / "outbox.db", ring, elsewhere) as front:
-        await front.rpc("GetTask", {"id": "x"}, X_User="alice", X_Forwarded_For="1.2.3.4")
+        forged = {"X_User": "alice", "X-User": "alice", "X_Forwarded_For": "1.2.3.4"}
+        await front.rpc("GetTask", {"id": "x"}, **forged)
         _, headers, _ = agent.received[-1]
         assert "X_User" not in headers
+        assert "X-User" not in headers
         assert "X_Forwarded_For" not in headers
