@@ -9,24 +9,20 @@ import asyncio
 import logging
 import os
 import random
-import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from tenacity import stop_after_attempt
-
-from pushkit import RetryPolicy, StatusUpdate, wait_schedule
+from pushkit import StatusUpdate
 from pushkit.terminal.listening import accepting
-from receiver import Limits, Mailbox, MailboxOptions, RateLimit, Receiver, TaskPolicy, TrustedSender
+from receiver import Mailbox, MailboxOptions
 from receiver.limits import ConnectionLimits
 from receiver.serving.server import HttpServer
-from tests.soak.webhook_process import ISSUER, TOKEN, start_process
+from tests.soak.webhook_process import make_receiver, shared_port, start_process
 
 __all__ = ["Settings", "start_client", "start_service"]
 
-_OFTEN = RateLimit(per_second=1e6, burst=10**6)
 _MAILBOX_TOKEN = "the-token-of-the-mailbox"
 _LEASE = timedelta(seconds=5)
 
@@ -55,22 +51,7 @@ def start_client(settings: Settings) -> ForkServerProcess:
 
 async def _serve(settings: Settings) -> None:
     logging.basicConfig(filename=settings.log, level=logging.WARNING)
-    retry = RetryPolicy(wait=wait_schedule((0.1, 0.2, 0.5)), stop=stop_after_attempt(10**6))
-    receiver = Receiver(
-        url=f"http://127.0.0.1:{settings.port}",
-        senders=[
-            TrustedSender(
-                name="agent",
-                issuer=ISSUER,
-                jwks_file=settings.jwks,
-                tokens=[TOKEN],
-                tasks=TaskPolicy.ANY,
-            )
-        ],
-        database=settings.database,
-        limits=Limits(peer_rate=_OFTEN, sender_rate=_OFTEN),
-        retry=retry,
-    )
+    receiver = make_receiver(settings.port, settings.database, settings.jwks)
     receiver.mailbox(MailboxOptions(name="soak", tokens=[_MAILBOX_TOKEN], lease=_LEASE))
     server = HttpServer(
         receiver.handler.handle,
@@ -79,9 +60,7 @@ async def _serve(settings: Settings) -> None:
         max_head_bytes=receiver.handler.limits.max_header_bytes,
         refuse=receiver.handler.refuse,
     )
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listening.bind(("127.0.0.1", settings.port))
+    with shared_port(settings.port) as listening:
         async with receiver:
             listening.listen(1024)
             async with accepting(server.protocol_for, [listening]):

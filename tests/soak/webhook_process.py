@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import uvicorn
 from aiohttp import web
@@ -110,33 +110,44 @@ def _run(run: Callable[[S], Coroutine[None, None, None]], settings: S) -> None:
     asyncio.run(run(settings))
 
 
-async def _serve(settings: Settings) -> None:
-    logging.basicConfig(filename=settings.log, level=logging.WARNING)
-    vars(dispatcher).update(_LEASE=settings.lease, _SURE_FOR=settings.lease / 2)
-    receiver = Receiver(
-        url=f"http://127.0.0.1:{settings.port}",
+def make_receiver(port: int, database: str, jwks: Path, **more: Any) -> Receiver:
+    """Make a receiver that trusts the agent, has no rate, and gives nothing up."""
+    return Receiver(
+        url=f"http://127.0.0.1:{port}",
         senders=[
             TrustedSender(
                 name="agent",
                 issuer=ISSUER,
-                jwks_file=settings.jwks,
+                jwks_file=jwks,
                 tokens=[TOKEN],
                 tasks=TaskPolicy.ANY,
             )
         ],
-        database=settings.database,
+        database=database,
         limits=Limits(peer_rate=_OFTEN, sender_rate=_OFTEN),
         # A notification held at several kills is delayed by seconds, and never becomes dead.
         retry=RetryPolicy(wait=wait_schedule((0.1, 0.2, 0.5)), stop=stop_after_attempt(10**6)),
-        concurrency=8,
+        **more,
     )
+
+
+def shared_port(port: int) -> socket.socket:
+    """Return a socket bound to a port on 127.0.0.1 that other processes may share."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listening.bind(("127.0.0.1", port))
+    return listening
+
+
+async def _serve(settings: Settings) -> None:
+    logging.basicConfig(filename=settings.log, level=logging.WARNING)
+    vars(dispatcher).update(_LEASE=settings.lease, _SURE_FOR=settings.lease / 2)
+    receiver = make_receiver(settings.port, settings.database, settings.jwks, concurrency=8)
     callbacks = _Callbacks(settings)
     receiver.on_update(name="first")(callbacks.first)
     receiver.on_update(name="second")(callbacks.second)
     callbacks.write("START", receiver.dispatcher.name)
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listening.bind(("127.0.0.1", settings.port))
+    with shared_port(settings.port) as listening:
         await (_serve_asgi if settings.edge == "asgi" else _serve_aiohttp)(receiver, listening)
 
 

@@ -21,11 +21,18 @@ from pushkit import (
 )
 from pushkit.bounded_json import JsonValue
 from pushkit.outbox.model import Delivery
-from tests.pushkit.delivery.conftest import Webhook, deliver_due
+from tests.pushkit.delivery.conftest import Senders, Webhook, deliver_due
 
 HOOK = {"url": "https://client.example.com/hook"}
 SECOND = timedelta(seconds=1)
 GATHERED = Filter(min_interval=SECOND)
+
+
+async def gathering_sender(senders: Senders, webhook: Webhook, version: str) -> PushSender:
+    """Return a sender whose webhook gets its task gathered, in a version of A2A."""
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version=version, filter=GATHERED)
+    return sender
 
 
 def chunk(

@@ -23,6 +23,7 @@ from tests.pushkit.delivery.gathered import (
     GATHERED,
     HOOK,
     chunk,
+    gathering_sender,
     posted,
     put_off,
     stored,
@@ -40,9 +41,7 @@ def outbox(location: str) -> str:
 
 @pytest.fixture
 async def sender(senders: Senders, webhook: Webhook) -> PushSender:
-    sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", filter=GATHERED)
-    return sender
+    return await gathering_sender(senders, webhook, "1.0")
 
 
 # --- chunks ------------------------------------------------------------------------------------
@@ -201,9 +200,7 @@ async def test_a_chunk_that_is_sent_again_is_not_gathered(sender: PushSender) ->
 
 @pytest.fixture
 async def older(senders: Senders, webhook: Webhook) -> PushSender:
-    sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3", filter=GATHERED)
-    return sender
+    return await gathering_sender(senders, webhook, "0.3")
 
 
 async def test_a_whole_task_replaces_a_waiting_one_of_the_same_status(older: PushSender) -> None:

@@ -14,6 +14,7 @@ from tests.pushkit.delivery.conftest import Senders, Webhook, claim, deliver_due
 from tests.pushkit.delivery.gathered import (
     GATHERED,
     chunk,
+    gathering_sender,
     posted,
     put_off,
     stored,
@@ -25,16 +26,12 @@ from tests.pushkit.delivery.gathered import (
 
 @pytest.fixture
 async def sender(senders: Senders, webhook: Webhook) -> PushSender:
-    sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", filter=GATHERED)
-    return sender
+    return await gathering_sender(senders, webhook, "1.0")
 
 
 @pytest.fixture
 async def older(senders: Senders, webhook: Webhook) -> PushSender:
-    sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3", filter=GATHERED)
-    return sender
+    return await gathering_sender(senders, webhook, "0.3")
 
 
 async def test_a_first_chunk_goes_at_once_and_the_next_ones_together_after_the_interval(
