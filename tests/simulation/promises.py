@@ -223,6 +223,8 @@ class Promises:
             if not rows or rows[0]["seq"] != 1 or b'"stored"' not in bytes(rows[0]["body"]):
                 self._world.violated(f"does not begin with its snapshot: {joined.id} {task}")
                 continue
+            if self._was_gone(joined.id):
+                continue  # the webhook disabled it, and later updates were not for it
             [body] = (bytes(row["body"]) for row in rows if row["seq"] == joined.last_seq)
             ids = {row["id"] for row in rows}
             for notice in self.notices:

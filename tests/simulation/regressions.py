@@ -499,4 +499,14 @@ REGRESSIONS = {
         ),
         ends=30.0,
     ),
+    # Right: an answer of 410 disables a subscription, so later updates are not stored for it.
+    "a subscription with a snapshot whose webhook is gone": Scenario(
+        seed=1,
+        steps=(
+            Step(1.0, "next_answer", ("hook0", "410")),
+            Step(2.0, "join", (0, "late0", "owner0", "hook0")),
+            Step(5.0, "notify", (0, "late0", 0)),
+        ),
+        ends=30.0,
+    ),
 }
