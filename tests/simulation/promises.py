@@ -339,6 +339,7 @@ class Promises:
         begun = before.at - 2 * self._timeout
         if (
             arrival.delivery_id in self.instructions.brought_back
+            or before.after_babble  # its sender may have taken another's answer for its own
             or self._world.had_trouble("death", before.at, known_until, whom=process)
             or self._world.had_trouble("clock", begun, known_until)
             or self._world.had_trouble("freeze", begun, known_until, whom=process)
