@@ -158,6 +158,7 @@ class Pacing:
                 and last.at > process.thawed_at  # a frozen process does not know of time-outs
                 and last.answered_at is None
                 and last.is_open()
+                and not last.after_babble
                 and not self._world.had_trouble("clock", last.at - 60, arrival.at)
                 and not self._goes_out_beside(last)
             ):
