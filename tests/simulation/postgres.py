@@ -1288,8 +1288,7 @@ class _Pool:
         self._init: Callable[[_Connection], Awaitable[None]] = settings["init"]
         self._idle: list[_Connection] = []
         self._closed = False
-        self._generation = 0  # how often all connections were expired
-        self._made_in: dict[_Connection, int] = {}
+        self._current: set[_Connection] = set()  # those that were not expired
 
     def acquire(self) -> _Acquiring:
         return _Acquiring(self)
@@ -1306,20 +1305,22 @@ class _Pool:
         except BaseException:
             self._places.release()
             raise
-        self._made_in[made] = self._generation
+        self._current.add(made)
         return made
 
     async def release(self, connection: _Connection, **_: float) -> None:
         if connection._transaction is not None:
             self._server.give_up(connection.process, connection._transaction)
             connection._transaction = None
-        if not connection.is_broken and self._made_in[connection] == self._generation:
+        if connection.is_broken:
+            self._current.discard(connection)
+        elif connection in self._current:
             self._idle.append(connection)
         self._places.release()
 
     async def expire_connections(self) -> None:
         """Use no connection again that is open now."""
-        self._generation += 1
+        self._current.clear()
         self._idle.clear()
 
     async def close(self) -> None:

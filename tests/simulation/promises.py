@@ -223,12 +223,13 @@ class Promises:
             if not rows or rows[0]["seq"] != 1 or b'"stored"' not in bytes(rows[0]["body"]):
                 self._world.violated(f"does not begin with its snapshot: {joined.id} {task}")
                 continue
-            if self._was_gone(joined.id):
-                continue  # the webhook disabled it, and later updates were not for it
+            gone_at = self._gone_at(joined.id)  # it was disabled: later updates are not for it
             [body] = (bytes(row["body"]) for row in rows if row["seq"] == joined.last_seq)
             ids = {row["id"] for row in rows}
             for notice in self.notices:
                 if notice.task != task or notice.acknowledged_at is None:
+                    continue
+                if notice.acknowledged_at > gone_at:
                     continue
                 is_there = f'"{notice.marker}"'.encode() in body or ids.intersection(notice.ids)
                 if not is_there and notice.shape not in _MAY_BE_REFUSED:
@@ -653,7 +654,10 @@ class Promises:
             return row["id"] in instructions.may_be_cancelled
         if row["cancelled_by"] == "superseded":
             return self._is_superseded(row)
-        if row["cancelled_by"] == "disabled" and self._was_gone(row["subscription_id"]):
+        is_purged = instructions.is_purged  # with what a webhook was asked
+        if row["cancelled_by"] == "disabled" and (
+            is_purged or self._gone_at(row["subscription_id"]) < inf
+        ):
             return True
         is_wanted = whom in instructions.cancelling or row["task_id"] in instructions.erased
         return row["cancelled_by"] in ("disabled", "removed") and is_wanted
@@ -682,12 +686,14 @@ class Promises:
         older, newer = (bytes(each["body"]) for each in found)
         return says_all(newer, older, {each.marker: each.shape for each in self.notices})
 
-    def _was_gone(self, subscription: str) -> bool:
+    def _gone_at(self, subscription: str) -> float:
+        """Return when a webhook first answered 410 to a subscription; infinity if it never did."""
         of_it = self._outbox.select(
             "SELECT id FROM pushkit_deliveries WHERE subscription_id = ?", subscription
         )
         answers = (each for row in of_it for each in self.arrivals[row["id"]])
-        return self.instructions.is_purged or any(each.status == 410 for each in answers)
+        gone = (each.answered_at or 0.0 for each in answers if each.status == 410)
+        return min(gone, default=inf)
 
     def _may_be_dead(self, host: str, row: sqlite3.Row, statuses: set[int | None]) -> bool:
         error = row["last_error"] or ""

@@ -15,7 +15,6 @@ After each kill, the deliveries that were in flight are read from the database.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -45,7 +44,7 @@ from pushkit.storage.script import Script, Statement, count
 from pushkit.terminal.progress import showing_progress
 from tests.eventually import eventually
 from tests.forked import forked
-from tests.soak.reporting import write_report
+from tests.soak.reporting import kill_options, write_report
 
 TASKS = 8  # of each process
 _PATIENCE = 60  # seconds in which something must arrive, in the end
@@ -215,11 +214,11 @@ class Killer:
         agent = Agent((), self._clock)
         reading = await self._start(agent, ())
         arrived, deadline = 0, time.monotonic() + _PATIENCE
-        while await database.read(_count_unfinished()) and time.monotonic() < deadline:
+        while await database.read(count_unfinished()) and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
             if sum(self.webhook.ids.values()) > arrived:
                 arrived, deadline = sum(self.webhook.ids.values()), time.monotonic() + _PATIENCE
-        self.report.unfinished = await database.read(_count_unfinished())
+        self.report.unfinished = await database.read(count_unfinished())
         await self._kill(agent, reading)
 
     async def _start(self, agent: Agent, tasks: Iterable[str]) -> asyncio.Task[None]:
@@ -272,17 +271,15 @@ def _held_by(worker: str) -> Script[list[str]]:
     return [row["id"] for row in rows]
 
 
-def _count_unfinished() -> Script[int]:
+def count_unfinished() -> Script[int]:
+    """Return how many deliveries wait."""
     return (yield from count("pushkit_deliveries WHERE state = 'pending'"))
 
 
 async def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = kill_options(__doc__)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--database", help="A SQLite file or a PostgreSQL DSN; must be empty.")
     parser.add_argument("--timeout", type=float, default=1, help="Of an attempt, in seconds.")
     parser.add_argument("--margin", type=float, default=1, help="Of its lease, in seconds.")
     arguments = parser.parse_args()

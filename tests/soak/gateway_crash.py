@@ -15,7 +15,6 @@ Judged by the rows of the outbox, and by what arrived at the webhook.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -40,13 +39,12 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.progress import advance
 from pushkit.storage.database import open_location
 from pushkit.storage.migrations import Migration
-from pushkit.storage.script import Script
-from pushkit.storage.script import count as count_rows
 from pushkit.terminal.progress import showing_progress
 from tests.eventually import eventually
 from tests.forked import forked
 from tests.served import answering, served
-from tests.soak.reporting import write_report
+from tests.soak.crash import count_unfinished
+from tests.soak.reporting import kill_options, write_report
 from tests.soak.webhook_process import reserved_port
 
 CLIENTS = 8  # at once
@@ -332,7 +330,7 @@ class Killer:
     async def _is_quiet(self, sender: PushSender) -> bool:
         if await sender.watches().count():
             return False
-        return not await self._database.read(_count_unfinished())
+        return not await self._database.read(count_unfinished())
 
     async def _judge(self, sender: PushSender, task_id: str, truth: dict[str, Any]) -> None:
         by_subscription = defaultdict[str, list[Told]](list)
@@ -438,17 +436,10 @@ def _status(status: dict[str, Any]) -> tuple[str, int]:
     return state, int(parts[0]["text"]) if parts else 0
 
 
-def _count_unfinished() -> Script[int]:
-    return (yield from count_rows("pushkit_deliveries WHERE state = 'pending'"))
-
-
 async def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = kill_options(__doc__)
     parser.add_argument("--gateways", type=int, default=1)
-    parser.add_argument("--database", help="A SQLite file or a PostgreSQL DSN; must be empty.")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pushkit-gateway-crash-") as folder:
         location = arguments.database or f"{folder}/outbox.db"

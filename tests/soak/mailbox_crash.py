@@ -12,7 +12,6 @@ Whenever the kills come:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -32,7 +31,7 @@ from tests.eventually import eventually
 from tests.soak.call_log import CallLog
 from tests.soak.mailbox_process import Settings, start_client, start_service
 from tests.soak.receiver_crash import Killer, Place, pid_of, stands_still
-from tests.soak.reporting import write_report
+from tests.soak.reporting import kill_options, write_report
 
 _PATIENCE = 3.0  # seconds for a call, after a start
 
@@ -113,12 +112,9 @@ class MailboxKiller(Killer):
 
 async def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = kill_options(__doc__)
     parser.add_argument("--services", type=int, default=1)
     parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--database", help="A SQLite file or a PostgreSQL DSN; must be empty.")
     arguments = parser.parse_args()
     logging.getLogger("pushkit").setLevel(logging.CRITICAL)  # every kill fails many attempts
     with tempfile.TemporaryDirectory(prefix="pushkit-crash-") as folder:

@@ -18,7 +18,6 @@ callbacks had begun, from the file to which callbacks append.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -61,7 +60,7 @@ from receiver import InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
 from tests.eventually import eventually
 from tests.soak.call_log import CallLog
-from tests.soak.reporting import write_report
+from tests.soak.reporting import kill_options, write_report
 from tests.soak.webhook_process import ISSUER, TOKEN, Settings, reserved_port, start
 
 AHEAD = 20  # a task's updates that are accepted and not yet called back
@@ -348,11 +347,8 @@ def _held_by(dispatcher: str) -> Script[dict[str, set[str]]]:
 
 async def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = kill_options(__doc__)
     parser.add_argument("--receivers", type=int, default=1)
-    parser.add_argument("--database", help="A SQLite file or a PostgreSQL DSN; must be empty.")
     parser.add_argument("--lease", type=float, default=4, help="In seconds.")
     arguments = parser.parse_args()
     logging.getLogger("pushkit").setLevel(logging.CRITICAL)  # every kill fails many attempts

@@ -1,10 +1,20 @@
-"""Prints the report of a soak."""
+"""The options of the kill scripts, and the report of a soak."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 
-__all__ = ["write_report"]
+__all__ = ["kill_options", "write_report"]
+
+
+def kill_options(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options that every kill script has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--database", help="A SQLite file or a PostgreSQL DSN; must be empty.")
+    return parser
 
 
 def write_report(counts: Mapping[str, float], *, holds: bool, seed: int) -> int:
