@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,10 +67,10 @@ class Front:
                     return [json.loads(each.body) for each in stored]
                 await asyncio.sleep(0.02)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():  # noqa: ASYNC110  # what no event tells
-                await asyncio.sleep(0.02)
+    async def answers(self, status: int, method: str, path: str = "", **how: Any) -> bool:
+        """Whether a request is answered with a status."""
+        async with self.client.request(method, f"{self.origin}{path}", **how) as answer:
+            return answer.status == status
 
 
 def message(

@@ -19,6 +19,7 @@ from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service
 from pushkit.keys.ring import KeyRing
 from pushkit.secrets.sealing import SecretKeys
+from tests.eventually import eventually
 from tests.pushkit.gateway.agent import ScriptedAgent
 from tests.pushkit.gateway.conftest import HOOK, Front, gateway, message
 from tests.served import answering, served
@@ -273,7 +274,7 @@ async def test_the_operators_credentials_are_asked_with_by_the_watcher_alone(
     options = GatewayOptions(shared_configs=True, upstream_authorization="Bearer op")
     async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
         await front.rpc("SendMessage", message(), Authorization="Bearer t")
-        await front.until(lambda: len(agent.asked("GetTask")) > 1)  # the first one was without
+        await eventually(lambda: len(agent.asked("GetTask")) > 1)  # the first one was without
         [sent] = [headers for name, headers, _ in agent.received if name == "SendMessage"]
         [*_, asked] = [headers for name, headers, _ in agent.received if name == "GetTask"]
         assert sent["Authorization"] == "Bearer t"
@@ -286,7 +287,7 @@ async def test_the_callers_credentials_are_sealed_or_not_stored(
     agent.users = {"a-callers-token": "alice"}
     async with gateway(agent, tmp_path / "plain.db", ring) as front:
         await front.rpc("SendMessage", message(), Authorization="Bearer a-callers-token")
-        await front.until(lambda: len(front.service.watcher) == 1)
+        await eventually(lambda: len(front.service.watcher) == 1)
         assert "set PUSHKIT_SECRET_KEYS" in caplog.text
     assert all(b"a-callers" not in each.read_bytes() for each in tmp_path.glob("plain.db*"))
 
@@ -349,9 +350,9 @@ async def test_http_json_is_understood_with_and_without_a_tenant(front: Front, t
     assert [each["id"] for each in stored["configs"]] == ["c1"]
     assert len(await front.sender.subscribers(task_id, tenant=tenant.strip("/"))) == 1
     front.agent.break_streams(task_id)
-    await front.until(lambda: front.agent.watchers(task_id) == 1)  # at the tenant's path, too
+    await eventually(lambda: front.agent.watchers(task_id) == 1)  # at the tenant's path, too
     front.agent.status(task_id, "TASK_STATE_COMPLETED")
-    await front.until(lambda: not len(front.service.watcher))
+    await eventually(lambda: not len(front.service.watcher))
 
 
 @pytest.mark.parametrize("where", ["query", "body", "path"])

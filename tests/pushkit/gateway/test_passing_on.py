@@ -20,6 +20,7 @@ from pushkit.gateway import proxy
 from pushkit.gateway.events import EventLines
 from pushkit.gateway.options import GatewayOptions
 from pushkit.keys.ring import KeyRing
+from tests.eventually import eventually
 from tests.pushkit.gateway.agent import ScriptedAgent
 from tests.pushkit.gateway.conftest import Front, gateway, message
 
@@ -239,9 +240,7 @@ async def test_one_caller_cannot_take_all_requests(
             front.client.get(f"{front.origin}/x") as third,
         ):
             assert third.status == 429
-        async with asyncio.timeout(20):
-            while (await front.client.get(f"{front.origin}/x")).status != 200:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await eventually(lambda: front.answers(200, "GET", "/x"))
 
 
 async def test_the_last_proxys_word_is_whom_a_request_is_counted_for(
@@ -271,9 +270,7 @@ async def test_bodies_that_come_slowly_count(
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
         try:
-            async with asyncio.timeout(20):
-                while (await front.client.get(f"{front.origin}/x")).status != 429:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: front.answers(429, "GET", "/x"))
         finally:
             writer.close()
 
@@ -288,14 +285,10 @@ async def test_all_bodies_together_are_bounded(
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"x" * 899)
         try:
-            async with asyncio.timeout(20):
-                while (await front.client.post(front.origin, data=b"x" * 200)).status != 503:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: front.answers(503, "POST", data=b"x" * 200))
         finally:
             writer.close()
-        async with asyncio.timeout(20):
-            while (await front.client.post(front.origin, data=b"x" * 200)).status != 200:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await eventually(lambda: front.answers(200, "POST", data=b"x" * 200))
 
 
 async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(front: Front) -> None:
@@ -396,13 +389,13 @@ async def test_a_redirect_of_the_agent_is_the_clients_to_follow(
 async def test_a_client_that_reads_slowly_delays_nobody(front: Front) -> None:
     body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
     async with front.client.post(front.origin, json=body) as slow:
-        await front.until(lambda: bool(front.agent.tasks))
+        await eventually(lambda: bool(front.agent.tasks))
         [task_id] = front.agent.tasks
-        await front.until(lambda: front.agent.watchers(task_id) == 1)
+        await eventually(lambda: front.agent.watchers(task_id) == 1)
         for number in range(200):
             front.agent.chunk(task_id, f"{number} " * 20_000)
         front.agent.status(task_id, "TASK_STATE_COMPLETED")
-        await front.until(lambda: not len(front.service.watcher))
+        await eventually(lambda: not len(front.service.watcher))
         stored = await front.sender.deliveries(task_id)
         assert b"TASK_STATE_COMPLETED" in stored[-1].body
         with pytest.raises(aiohttp.ClientError):  # and it sees that it has not got all

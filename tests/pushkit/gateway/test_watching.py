@@ -11,6 +11,7 @@ import pytest
 
 from pushkit.gateway import watcher
 from pushkit.keys.ring import KeyRing
+from tests.eventually import eventually
 from tests.pushkit.gateway.agent import ScriptedAgent
 from tests.pushkit.gateway.conftest import HOOK, Front, gateway, message
 
@@ -43,7 +44,7 @@ async def test_each_event_of_a_message_is_told_in_order(front: Front) -> None:
     front.agent.status(task["id"], "TASK_STATE_WORKING")
     front.agent.status(task["id"], COMPLETED, "done")
     assert states(await front.told(task["id"], 3)) == ["SUBMITTED", "WORKING", "COMPLETED"]
-    await front.until(lambda: not len(front.service.watcher))
+    await eventually(lambda: not len(front.service.watcher))
     assert await front.service.watcher.store.count() == 0
 
 
@@ -56,9 +57,9 @@ async def test_the_agent_never_sees_the_config(front: Front) -> None:
 
 async def test_a_client_that_waits_gets_the_whole_task_at_its_end(front: Front) -> None:
     waiting = asyncio.create_task(front.rpc("SendMessage", message(early=False)))
-    await front.until(lambda: bool(front.agent.tasks))
+    await eventually(lambda: bool(front.agent.tasks))
     [task_id] = front.agent.tasks
-    await front.until(lambda: front.agent.watchers(task_id) == 1)
+    await eventually(lambda: front.agent.watchers(task_id) == 1)
     front.agent.chunk(task_id, "one ")
     front.agent.chunk(task_id, "two")
     assert not waiting.done()
@@ -72,9 +73,9 @@ async def test_a_client_that_waits_gets_the_whole_task_at_its_end(front: Front) 
 async def test_a_client_that_streams_gets_the_agents_bytes(front: Front) -> None:
     body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
     async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
-        await front.until(lambda: bool(front.agent.tasks))
+        await eventually(lambda: bool(front.agent.tasks))
         [task_id] = front.agent.tasks
-        await front.until(lambda: front.agent.watchers(task_id) == 1)
+        await eventually(lambda: front.agent.watchers(task_id) == 1)
         front.agent.status(task_id, COMPLETED)
         lines = [line async for line in got.content if line.strip()]
     assert len(lines) == 2
@@ -111,7 +112,7 @@ async def test_a_stream_that_breaks_is_joined_again(front: Front) -> None:
     await front.told(task["id"], 1)
     front.agent.break_streams(task["id"])
     front.agent.status(task["id"], "TASK_STATE_WORKING")  # which no stream tells
-    await front.until(lambda: front.agent.watchers(task["id"]) == 1)
+    await eventually(lambda: front.agent.watchers(task["id"]) == 1)
     front.agent.chunk(task["id"], "one")
     front.agent.status(task["id"], COMPLETED)
     told = states(await front.told(task["id"], 4))
@@ -127,11 +128,15 @@ async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Fro
     front.agent.break_streams(task_id)
     front.agent.chunk(task_id, "one")
     front.agent.chunk(task_id, " two")
-    await front.until(lambda: front.agent.watchers(task_id) == 1)
+    await eventually(lambda: front.agent.watchers(task_id) == 1)
     front.agent.status(task_id, COMPLETED)
-    async with asyncio.timeout(20):
-        while (told := await front.told(task_id, 1))[-1]["status"]["state"] != "completed":  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+
+    async def is_completed() -> bool:
+        [*_, last] = await front.told(task_id, 1)
+        return bool(last["status"]["state"] == "completed")
+
+    await eventually(is_completed)
+    told = await front.told(task_id, 1)
     assert [part["text"] for part in told[-1]["artifacts"][0]["parts"]] == ["one", " two"]
 
 
@@ -141,7 +146,7 @@ async def test_a_joined_stream_that_says_nothing_does_not_hide_the_task(
     agent.streams = agent.replays = False
     async with gateway(agent, location, ring) as front:
         task = await front.send()
-        await front.until(lambda: agent.watchers(task["id"]) == 1)
+        await eventually(lambda: agent.watchers(task["id"]) == 1)
         assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
 
 
@@ -163,7 +168,7 @@ async def test_the_end_of_a_quick_task_of_0_3_is_told_once(front: Front) -> None
     front.agent.status(task_id, "TASK_STATE_WORKING")  # the task is ahead of its events
     front.agent.chunk(task_id, "one")
     front.agent.status(task_id, COMPLETED)
-    await front.until(lambda: not len(front.service.watcher))
+    await eventually(lambda: not len(front.service.watcher))
     told = [each["status"]["state"] for each in await front.told(task_id)]
     assert told.count("completed") == 1
     assert told[-1] == "completed"
@@ -175,7 +180,7 @@ async def test_an_agent_of_0_3_is_asked_as_clients_of_0_3_ask(front: Front) -> N
     asking = asyncio.create_task(
         front.rpc("message/send", {"message": said, "configuration": config})
     )
-    await front.until(lambda: bool(front.agent.tasks))
+    await eventually(lambda: bool(front.agent.tasks))
     front.agent.status(next(iter(front.agent.tasks)), COMPLETED)
     await asking
     heads = [head for method, head, _ in front.agent.received if method == "tasks/get"]
@@ -196,11 +201,11 @@ async def test_another_gateway_goes_on_and_tells_nothing_twice(
         async with gateway(agent, location, ring) as second:
             assert not len(second.service.watcher)  # the first one watches
             await first.service.watcher.stop()
-            await second.until(lambda: len(second.service.watcher) == 1)
+            await eventually(lambda: len(second.service.watcher) == 1)
             agent.status(task["id"], COMPLETED, "done")
             told = states(await second.told(task["id"], 4))
             assert told == ["SUBMITTED", "WORKING", "one ", "COMPLETED"]
-            await second.until(lambda: not len(second.service.watcher))
+            await eventually(lambda: not len(second.service.watcher))
 
 
 async def test_what_happened_between_two_gateways_is_told(
@@ -231,9 +236,9 @@ async def test_an_update_that_was_stored_before_a_death_is_not_stored_again(
         monkeypatch.setattr(first.service.watcher.store, "set_told", dies)
         agent.status(task["id"], "TASK_STATE_WORKING", "half")
         await first.told(task["id"], 2)
-        await first.until(lambda: not len(first.service.watcher))
+        await eventually(lambda: not len(first.service.watcher))
     async with gateway(agent, location, ring) as second:
-        await second.until(lambda: agent.watchers(task["id"]) == 1)
+        await eventually(lambda: agent.watchers(task["id"]) == 1)
         agent.status(task["id"], COMPLETED)
         told = states(await second.told(task["id"], 3))
         assert told == ["SUBMITTED", "WORKING", "COMPLETED"]
@@ -247,7 +252,7 @@ async def test_a_config_for_a_task_under_way_is_told_from_then_on(front: Front) 
     config = {"taskId": task_id, "url": HOOK, "id": "c1"}
     stored = await front.rpc("CreateTaskPushNotificationConfig", config)
     assert stored["result"]["url"] == HOOK
-    await front.until(lambda: front.agent.watchers(task_id) == 2)
+    await eventually(lambda: front.agent.watchers(task_id) == 2)
     front.agent.status(task_id, COMPLETED)
     assert states(await front.told(task_id, 1)) == ["COMPLETED"]
 
@@ -260,7 +265,7 @@ async def test_a_task_that_waited_for_its_client_goes_on(
     front.agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
     await front.told(task["id"], 2)
     more = asyncio.create_task(front.send(task_id=task["id"]))
-    await front.until(lambda: front.agent.watchers(task["id"]) >= 1)
+    await eventually(lambda: front.agent.watchers(task["id"]) >= 1)
     front.agent.status(task["id"], COMPLETED)
     await more
     told = states(await front.told(task["id"], 4))
@@ -274,15 +279,16 @@ async def test_clients_of_0_3_get_whole_tasks(front: Front) -> None:
     front.agent.chunk(task["id"], "one ")
     front.agent.chunk(task["id"], "two")
     front.agent.status(task["id"], COMPLETED)
-    async with asyncio.timeout(20):
-        while True:
-            stored = await front.sender.deliveries(task["id"])
-            of_old = [each for each in stored if each.config_id == "old"]
-            if of_old and b"completed" in of_old[-1].body:
-                break
-            await asyncio.sleep(0.02)
-    assert b"one " in of_old[-1].body
-    assert b"two" in of_old[-1].body
+
+    async def last_of_old() -> bytes | None:
+        stored = await front.sender.deliveries(task["id"])
+        of_old = [each.body for each in stored if each.config_id == "old"]
+        return of_old[-1] if of_old and b"completed" in of_old[-1] else None
+
+    last = await eventually(last_of_old)
+    assert last is not None
+    assert b"one " in last
+    assert b"two" in last
 
 
 async def test_a_message_of_the_agent_is_the_answer(front: Front) -> None:
@@ -300,7 +306,7 @@ async def test_a_task_that_the_agent_forgot_is_given_up(
     task = await front.send()
     del front.agent.tasks[task["id"]]
     front.agent.break_streams(task["id"])
-    await front.until(lambda: not len(front.service.watcher))
+    await eventually(lambda: not len(front.service.watcher))
     assert "the agent knows it no longer" in caplog.text
 
 
@@ -310,7 +316,7 @@ async def test_a_stream_that_lingers_after_the_end_is_not_cut(front: Front) -> N
     async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
         [task_id] = front.agent.tasks
         front.agent.status(task_id, COMPLETED)
-        await front.until(lambda: not len(front.service.watcher))  # it is told
+        await eventually(lambda: not len(front.service.watcher))  # it is told
         assert (await got.read()).count(b"data:") == 2
 
 
@@ -337,7 +343,7 @@ async def test_what_a_message_brings_is_left_to_its_stream(
     async def add_late(*args: Any, **kwargs: Any) -> bool:
         front.agent.chunk(task["id"], "one")
         before = len(front.agent.asked("GetTask"))
-        await front.until(lambda: len(front.agent.asked("GetTask")) > before + 2)
+        await eventually(lambda: len(front.agent.asked("GetTask")) > before + 2)
         return await add(*args, **kwargs)
 
     monkeypatch.setattr(front.service.watcher, "add", add_late)
@@ -357,13 +363,13 @@ async def test_a_task_that_ends_as_its_config_is_set_is_told_once(
 
     async def subscribe_late(*args: Any, **kwargs: Any) -> Any:
         front.agent.status(task_id, COMPLETED)
-        await front.until(lambda: not len(front.service.watcher))
+        await eventually(lambda: not len(front.service.watcher))
         return await subscribe(*args, **kwargs)
 
     monkeypatch.setattr(front.sender, "subscribe", subscribe_late)
     await front.rpc("CreateTaskPushNotificationConfig", {"taskId": task_id, "url": HOOK, "id": "2"})
     await front.told(task_id, 3 if watched else 1)
-    await front.until(lambda: not len(front.service.watcher))
+    await eventually(lambda: not len(front.service.watcher))
     ends = [each for each in await front.sender.deliveries(task_id) if b"COMPLETED" in each.body]
     assert sorted(each.config_id for each in ends) == (["2", "c1"] if watched else ["2"])
 
@@ -377,7 +383,7 @@ async def test_a_whole_task_of_0_3_holds_no_chunk_twice(front: Front) -> None:
     for number in range(1, 5):  # the agent is ahead of its stream
         front.agent.chunk(task["id"], f"{number} ")
     front.agent.status(task["id"], COMPLETED)
-    await front.until(lambda: not len(front.service.watcher))
+    await eventually(lambda: not len(front.service.watcher))
     for each in await front.sender.deliveries(task["id"]):
         if each.config_id == "old":
             for artifact in json.loads(each.body).get("artifacts", ()):
@@ -417,7 +423,7 @@ async def test_a_client_that_waits_does_not_delay_a_stop(
 ) -> None:
     async with gateway(agent, location, ring) as front:
         waiting = asyncio.create_task(front.rpc("SendMessage", message(early=False)))
-        await front.until(lambda: len(front.service.watcher) == 1)
+        await eventually(lambda: len(front.service.watcher) == 1)
         stopping = asyncio.get_running_loop().time()
     waiting.cancel()
     assert asyncio.get_running_loop().time() - stopping < 30
@@ -433,13 +439,13 @@ async def test_a_whole_task_of_0_3_is_not_followed_by_an_older_one(front: Front)
     await front.told(task_id, 1)
     front.agent.hold = asyncio.Event()
     front.agent.status(task_id, "TASK_STATE_INPUT_REQUIRED")
-    await front.until(lambda: front.agent.held == 1)  # the whole task, for this update
+    await eventually(lambda: front.agent.held == 1)  # the whole task, for this update
     await front.rpc("message/send", {**params, "message": {**said, "taskId": task_id}})
     front.agent.chunk(task_id, "one")
     front.agent.hold.set()
-    await front.until(lambda: front.agent.held > 1)
+    await eventually(lambda: front.agent.held > 1)
     front.agent.status(task_id, COMPLETED)
-    await front.until(lambda: not len(front.service.watcher))
+    await eventually(lambda: not len(front.service.watcher))
     told = await front.told(task_id)
     assert told[-1]["status"]["state"] == "completed"
     whole = ["artifacts" in task for task in told]
