@@ -158,12 +158,13 @@ class Attacker:
             return
         with contextlib.suppress(NoSigningKeyError):
             draft = replace(self._draft(host), delivery_id=known[number % len(known)])
-            # A receiver does not find a key that was not announced, or that a clock made active
-            # early, until it may fetch again and the agent answers.
+            # A receiver does not find a key that was not announced until it may fetch again and the
+            # agent answers. An agent whose clock is wrong publishes what it takes for the current
+            # keys, until all is healed.
             now = self._world.loop.time()
-            is_new = any(
+            is_new = self._world.had_trouble("clock", 0, now) or any(
                 self._world.had_trouble(kind, now - _REFETCH, now)
-                for kind in ("hasty key", "clock", "freeze", "network")
+                for kind in ("hasty key", "freeze", "network")
             )
             allowed = {409, 401} if is_new else {409}
             self._send(host, f"another {draft.delivery_id}", _raw(draft), allowed)

@@ -440,7 +440,7 @@ class DiskDatabase(SqliteDatabase):
         if group_commit is not None:
             await group_commit.drain()
 
-    async def empty_log(self) -> bool:
+    async def empty_log(self, *, vacuum: bool = False) -> bool:  # noqa: ARG002
         return True  # there is no log
 
     async def read(self, script: Script[T]) -> T:

@@ -191,8 +191,8 @@ class Pacing:
         ended = -inf
         for each in sorted(earlier, key=lambda each: each.answered_at or inf):
             if each.answered_at is None:
-                if not each.is_under_way:
-                    return  # it ended without an answer, and nobody knows when
+                if each.after_babble or not each.is_under_way:
+                    return  # it ended, for the sender, and nobody knows when
             elif each.drips:
                 return  # it counts once its body has timed out
             elif self._may_be_lost(each, each.answered_at):
@@ -235,16 +235,17 @@ class Pacing:
 
     # --- receivers ------------------------------------------------------------------------------
 
-    def calls_back(self, receiver: str, delivery_id: str) -> None:
+    def calls_back(self, receiver: str, notification_id: int) -> None:
         """Check that the notifications of a task are called back one at a time, in order."""
         older = self._inboxes[receiver].select(
-            "SELECT b.delivery_id FROM pushkit_inbox a JOIN pushkit_inbox b ON b.sender = a.sender"
-            " AND b.task_id = a.task_id AND b.id < a.id WHERE a.delivery_id = ?"
-            f" AND {shown_state('a', 'pushkit_inbox')} = 'in_progress' AND b.state = 'pending'",
-            delivery_id,
+            "SELECT a.delivery_id AS called, b.delivery_id FROM pushkit_inbox a"
+            " JOIN pushkit_inbox b ON b.sender = a.sender AND b.task_id = a.task_id AND b.id < a.id"
+            f" WHERE a.id = ? AND {shown_state('a', 'pushkit_inbox')} = 'in_progress'"
+            " AND b.state = 'pending'",
+            notification_id,
         )
         for row in older:
-            self._world.violated(f"called back {delivery_id} before {row['delivery_id']}")
+            self._world.violated(f"called back {row['called']} before {row['delivery_id']}")
 
     # --- at the end -----------------------------------------------------------------------------
 

@@ -450,7 +450,7 @@ class _Play:
         """Run as the client's callback, and behave as `_behave` says."""
         process = PROCESS.get()
         assert process is not None
-        self.pacing.calls_back(host, notification.delivery_id)
+        self.pacing.calls_back(host, notification.id)
         call = self.promises.begin_call(host, callback, notification, process)
         self.triggers.moment("callback", process, f"{host} {callback} {notification.delivery_id}")
         self.world.note(f"called back {callback} {notification.delivery_id}")

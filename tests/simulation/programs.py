@@ -246,8 +246,13 @@ class ReceivingUnit(Unit):
         """Change whom it trusts, now and at its next starts."""
         self.trust = trust
         receiver = self._receiver
-        if receiver is not None:
-            self.do(lambda: receiver.reload_senders(trusted(self.hows, trust)))
+
+        async def reload() -> None:
+            # As a service reads its file, when it runs: a frozen process reloads several times.
+            if receiver is not None:
+                await receiver.reload_senders(trusted(self.hows, self.trust))
+
+        self.do(reload)
 
     async def shut(self) -> None:
         runner, self._runner = self._runner, None

@@ -245,7 +245,7 @@ class Promises:
         earlier = self.arrivals[arrival.delivery_id]
         for before in earlier:
             self._check_repetition(before, arrival)
-        self._check_order(rows[0])
+        self._check_order(rows[0], arrival.host)
         self._check_first(rows[0], is_first=not earlier)
         self._check_lease(rows[0], arrival)
         if rows[0]["shown"] == "in_flight":
@@ -372,7 +372,7 @@ class Promises:
                 until = max(until, min(each.end, each.begin + _IDLE_TIMEOUT) + _SETTLING)
         return until
 
-    def _check_order(self, row: sqlite3.Row) -> None:
+    def _check_order(self, row: sqlite3.Row, host: str) -> None:
         """A delivery is attempted only after the one before it in its queue has arrived."""
         if row["shown"] != "in_flight":
             return  # its worker has lost it meanwhile
@@ -384,15 +384,17 @@ class Promises:
         overtaken = [
             each["id"]
             for each in before
-            if each["id"] not in self.instructions.brought_back and not self._is_settled_soon(each)
+            if each["id"] not in self.instructions.brought_back
+            and not self._is_settled_soon(each, host)
         ]
         if overtaken and row["id"] not in self.instructions.brought_back:
             self._world.violated(f"{row['id']} (seq {row['seq']}) overtook {overtaken}")
 
-    def _is_settled_soon(self, before: sqlite3.Row) -> bool:
+    def _is_settled_soon(self, before: sqlite3.Row, host: str) -> bool:
         """Return whether an earlier delivery arrived, and its worker has yet to settle it."""
         return before["shown"] == "in_flight" and (
             any(each.is_taken or each.after_babble for each in self.arrivals[before["id"]])
+            or self._is_shifted(host.partition(".")[0], before["id"])
             # At a receiver, whose answers are not seen, before its subscription was changed.
             or any(inbox.select(_ACCEPTED, before["id"]) for inbox in self.inboxes.values())
         )

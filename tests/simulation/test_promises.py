@@ -174,7 +174,7 @@ class Case:
             id=found[0]["id"], delivery_id=name, body=body, sender=sender, task_id="task"
         )
         self.pass_time(100)  # since the process was last thawed
-        self.pacing.calls_back("recv0", name)
+        self.pacing.calls_back("recv0", notification.id)
         return self.promises.begin_call("recv0", "client", notification, self.process)
 
     def end(self) -> None:
