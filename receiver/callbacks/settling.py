@@ -54,22 +54,23 @@ class Settler:
         now = yield from self.database.now()
         settled = {id(ask): Settled() for ask in asks if ask.id not in deferred}
         ours: list[tuple[Queue, Ask]] = []
-        late: list[Ask] = []
         for ask in asks:
             queue = queues.get(ask.id)
             if queue is not None and queue.epoch == ask.epoch:
                 ours.append((queue, ask))
-            elif id(ask) in settled:
-                late.append(ask)
-        yield from record_calls(_calls_of(ask for _, ask in ours), now=now)
-        yield from record_late_calls(_calls_of(late), now=now)
-        yield from self._store(ours, settled, now)
+        stored = yield from self._store(ours, settled, now)
+        calls = _calls_of(ask for ask in asks if id(ask) in settled)
+        yield from record_calls([call for call in calls if call.notification_id in stored], now=now)
+        # Also of one that is settled already, because the outcome of the first commit was unknown.
+        late = [call for call in calls if call.notification_id not in stored]
+        yield from record_late_calls(late, now=now)
         yield from _advance(ours, settled, to_micros(now))
         return [settled.get(id(ask), DEFERRED) for ask in asks]
 
     def _store(
         self, ours: list[tuple[Queue, Ask]], settled: dict[int, Settled], now: datetime
-    ) -> Script[None]:
+    ) -> Script[set[int]]:
+        """Store results; return the ids of the notifications that they changed."""
         changes = {
             id(job): self._change(job, now)
             for _, ask in ours
@@ -83,6 +84,7 @@ class Settler:
             settled[id(ask)].dead += [job for job in ended if changes[id(job)].state == "dead"]
             if ended and queue.abandoned:
                 ours[number] = (queue._replace(abandoned=0), ask)
+        return stored
 
     def _change(self, job: NotificationJob, now: datetime) -> Change:
         """Return what a result changes in the row of its notification."""

@@ -197,7 +197,7 @@ def record_calls(calls: Sequence[Call], *, now: datetime) -> Script[None]:
 
 
 def record_late_calls(calls: Sequence[Call], *, now: datetime) -> Script[None]:
-    """Record calls under a lease that is over, of notifications that were not deleted meanwhile."""
+    """Record calls of notifications that may be settled already, unless they are deleted."""
     rows = yield from run_for_ids(
         "SELECT id FROM pushkit_inbox WHERE id IN ($ids) FOR UPDATE",
         [call.notification_id for call in calls],

@@ -18,6 +18,7 @@ import asyncpg
 import pytest
 
 from pushkit.errors import StorageError
+from pushkit.queue.held import Ask
 from pushkit.queue.rules import Handed, Room
 from pushkit.queue.runner import seconds
 from pushkit.scheduling import stop_after_attempt
@@ -27,9 +28,10 @@ from pushkit.storage.script import Script
 from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
+from receiver.callbacks.settling import Settled, Settler
 from receiver.inbox import inspection
 from receiver.inbox.inspection import InboxFilter
-from receiver.inbox.model import Call
+from receiver.inbox.model import Attempted, Call, CallbackOutcome
 from receiver.inbox.queues import INBOX, queue_id_of
 from receiver.inbox.store import record_calls
 from tests.eventually import DEADLINE, PATIENT, eventually
@@ -490,6 +492,39 @@ async def test_a_worker_that_lost_its_lease_settles_nothing(house: House) -> Non
         await house.claim("other")
 
     assert await house.counts() == {"in_progress": 1}
+
+
+async def test_a_call_that_is_settled_again_is_not_recorded_for_a_deleted_notification(
+    house: House,
+) -> None:
+    """The first commit succeeded, but was said to have failed, and the inbox was purged since."""
+    for number in (1, 2):
+        await house.store(number)
+    [job] = await house.claim("one")
+    job.result = Attempted(CallbackOutcome.DONE, call=Call(job.notification.id, "record", None))
+    ask = Ask(
+        id=job.queue_id,
+        epoch=job.epoch,
+        version=0,
+        results=[job],
+        has=(2,),
+        tail=2,
+        looks=False,
+        releases=False,
+        gives_way=False,
+        more=8,
+    )
+    settler, inbox = Settler(house.database, RETRY), InboxAdmin(house.database)
+
+    [settled] = await house.database.write(settler.script([ask]))
+    assert isinstance(settled, Settled)
+    assert settled.reply.kept
+    house.now += timedelta(seconds=1)
+    assert await inbox.purge(older_than=timedelta(0)) == 1
+    await house.database.write(settler.script([ask]))
+
+    assert execute(house.location, "SELECT * FROM pushkit_callbacks") == []
+    assert execute(house.location, "SELECT place FROM pushkit_inbox") == [(2,)]
 
 
 async def test_a_clock_that_leaps_does_not_call_back_what_is_held(house: House) -> None:
@@ -975,9 +1010,9 @@ async def test_the_notifications_of_a_worker_that_died_in_an_outage_are_taken_ov
     assert house.called == ["record:task-1#1"]
 
 
-def execute(location: str, sql: str) -> None:
+def execute(location: str, sql: str) -> list[Any]:
     with contextlib.closing(sqlite3.connect(location)) as connection, connection:
-        connection.execute(sql)
+        return connection.execute(sql).fetchall()
 
 
 async def test_the_message_of_an_exception_is_not_stored(house: House) -> None:
