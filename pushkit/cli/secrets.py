@@ -81,7 +81,13 @@ def generate(file: Path | None, *, standby: bool) -> None:
 @secrets.command(epilog=example("pushkit secrets rotate --database outbox.db --bodies"))
 @_outbox
 @click.option("--bodies", is_flag=True, help="Also encrypt plain bodies.")
-def rotate(*, outbox: Outbox[SecretsAdmin], bodies: bool) -> None:
+@click.option(
+    "--vacuum",
+    is_flag=True,
+    help="Also write the SQLite file anew, so that no unused part of it holds a previous value."
+    " Senders and workers wait meanwhile.",
+)
+def rotate(*, outbox: Outbox[SecretsAdmin], bodies: bool, vacuum: bool) -> None:
     """Encrypt what is stored with the first key.
 
     This includes what is plain, except bodies without --bodies, and what is encrypted with another
@@ -91,7 +97,7 @@ def rotate(*, outbox: Outbox[SecretsAdmin], bodies: bool) -> None:
     keys = SecretKeys.from_environment()
     if keys is None:
         raise ConfigError("no secret keys: set PUSHKIT_SECRET_KEYS or PUSHKIT_SECRET_KEYS_FILE")
-    rotated = outbox.change(lambda admin: admin.rotate(keys, bodies=bodies))
+    rotated = outbox.change(lambda admin: admin.rotate(keys, bodies=bodies, vacuum=vacuum))
     click.echo(
         f"encrypted {rotated.secrets} tokens and credentials, {rotated.bodies} bodies and"
         f" {rotated.answers} answers with key {keys.ids[0]}"
@@ -103,8 +109,8 @@ def rotate(*, outbox: Outbox[SecretsAdmin], bodies: bool) -> None:
         )
     if rotated.traces:
         click.echo(
-            "warning: the write-ahead log was in use, and still contains the previous data: run"
-            " this again",
+            "warning: the database was in use, and still contains previous data, at least in its"
+            " write-ahead log: run this again",
             err=True,
         )
     if rotated.held:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from pushkit.errors import SealedSecretError
+from pushkit.errors import ConfigError, SealedSecretError
 from pushkit.progress import advance
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SecretKeys
@@ -45,7 +45,7 @@ class Rotated:
     # Why values could not be opened; they are unchanged.
     unopened: list[str] = field(default_factory=list)
     held: int = 0  # how many rows others held all the time; the next rotation tries them again
-    # Whether a SQLite file's log still holds the old values, because it was being read.
+    # Whether a SQLite file or its log still holds old values, because others were using it.
     traces: bool = False
 
 
@@ -65,13 +65,25 @@ class SecretsAdmin:
             secrets=tokens + credentials + watchers, bodies=bodies, answers=answers
         )
 
-    async def rotate(self, keys: SecretKeys, *, bodies: bool = False) -> Rotated:
+    async def rotate(
+        self, keys: SecretKeys, *, bodies: bool = False, vacuum: bool = False
+    ) -> Rotated:
         """Seal secrets with the first key that are plain, or sealed with another one.
 
         Args:
             keys: The first one seals; all of them open.
             bodies: Whether to seal plain bodies, too; sealed ones are resealed in any case.
+            vacuum: Whether to write a SQLite file anew afterwards, so that no old value is left in
+                an unused part of it; who writes waits meanwhile.
+
+        Raises:
+            ConfigError: `vacuum` on PostgreSQL.
         """
+        if vacuum and not isinstance(self._database, SqliteDatabase):
+            raise ConfigError(
+                "vacuum: found PostgreSQL, expected a SQLite file; run VACUUM FULL on the server"
+                " when its lock disturbs nobody"
+            )
         rotated = Rotated()
         for _ in range(_PASSES):
             rotated.unopened.clear()
@@ -83,7 +95,7 @@ class SecretsAdmin:
             if not rotated.held:
                 break
         if isinstance(self._database, SqliteDatabase):
-            rotated.traces = not await self._database.empty_log()
+            rotated.traces = not await self._database.empty_log(vacuum=vacuum)
         return rotated
 
     async def _rotate(

@@ -352,16 +352,29 @@ class SqliteDatabase:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reader, self._read, script)
 
-    async def empty_log(self) -> bool:
+    async def empty_log(self, *, vacuum: bool = False) -> bool:
         """Move the write-ahead log into the file: the log holds former contents of rows.
 
-        Returns:
-            False if another process read from it all the time.
-        """
-        return await asyncio.get_running_loop().run_in_executor(None, self._empty_log)
+        Args:
+            vacuum: Whether to write the file anew before, while writers wait: rows that SQLite
+                moved to another page may have left bytes in the unused part of the former one.
 
-    def _empty_log(self) -> bool:
+        Returns:
+            False if other processes used it all the time.
+        """
+        empty = functools.partial(self._empty_log, vacuum=vacuum)
+        return await asyncio.get_running_loop().run_in_executor(None, empty)
+
+    def _empty_log(self, *, vacuum: bool) -> bool:
         with contextlib.closing(self._connect(Access.WRITE)) as connection:
+            if vacuum:
+                connection.execute("PRAGMA temp_store = FILE")  # it is the size of the database
+                try:
+                    connection.execute("VACUUM")
+                except sqlite3.OperationalError as exc:
+                    if not _is_busy(exc):
+                        raise StorageError(f"database: {self.path}: {_reason(exc)}") from exc
+                    return False
             return _move_log(connection, "TRUNCATE", self._busy_timeout.total_seconds())
 
     def _open_group_commit(self) -> GroupCommit:
@@ -485,7 +498,8 @@ class SqliteDatabase:
         connection.execute("PRAGMA cache_size = -16384")
         # Savepoints store a few pages to undo: in memory, not in a file of their own.
         connection.execute("PRAGMA temp_store = MEMORY")
-        # Deleted and replaced values are overwritten in the file. Some builds do so by default.
+        # Deleted and replaced values are overwritten in the file, except where a page was arranged
+        # anew (see `empty_log`). Some builds do so by default.
         connection.execute("PRAGMA secure_delete = ON")
 
 

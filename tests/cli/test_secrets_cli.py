@@ -99,6 +99,13 @@ def test_rotate_encrypts_what_was_plain(pushkit_command: Run, key: str) -> None:
 
 
 @pytest.mark.usefixtures("outbox")
+def test_rotate_writes_the_file_anew_on_request(pushkit_command: Run, key: str) -> None:
+    ran = pushkit_command("secrets", "rotate", "--bodies", "--vacuum")
+    assert (ran.status, ran.err) == (0, "")
+    assert status(pushkit_command) == [row(key, "encrypts", 1, 1)]
+
+
+@pytest.mark.usefixtures("outbox")
 def test_rotate_takes_everything_to_a_new_first_key(
     pushkit_command: Run, own_folder: Path, key: str
 ) -> None:

@@ -306,11 +306,13 @@ async def test_a_sender_reads_its_secret_keys_from_the_environment(
 # --- rotation ----------------------------------------------------------------------------------
 
 
-async def rotated(senders: Senders, keys: SecretKeys, *, bodies: bool = False) -> tuple[int, int]:
+async def rotated(
+    senders: Senders, keys: SecretKeys, *, bodies: bool = False, vacuum: bool = False
+) -> tuple[int, int]:
     database = open_outbox(senders.database)
     await database.open()
     try:
-        found = await SecretsAdmin(database).rotate(keys, bodies=bodies)
+        found = await SecretsAdmin(database).rotate(keys, bodies=bodies, vacuum=vacuum)
     finally:
         await database.close()
     assert (found.unopened, found.held) == ([], 0)
@@ -410,6 +412,12 @@ async def test_rotation_never_waits_for_a_locked_row(
     assert await rotated(on_postgres, KEYS) == (2, 0)
 
 
+async def test_postgresql_is_not_vacuumed(on_postgres: Senders) -> None:
+    await on_postgres.open()
+    with pytest.raises(ConfigError, match="expected a SQLite file"):
+        await rotated(on_postgres, KEYS, vacuum=True)
+
+
 async def test_after_a_rotation_the_file_contains_no_plain_text(
     tmp_path: Path, clock: Clock, webhook: Webhook
 ) -> None:
@@ -420,7 +428,7 @@ async def test_after_a_rotation_the_file_contains_no_plain_text(
         await plain.notify(status(task_id=f"task-{number}"))
     assert b"canary-" in everything_in(tmp_path)
     assert b"TASK_STATE" in everything_in(tmp_path)
-    await rotated(senders, KEYS, bodies=True)
+    await rotated(senders, KEYS, bodies=True, vacuum=True)
     assert b"task-49" in everything_in(tmp_path)
     assert b"canary-" not in everything_in(tmp_path)
     assert b"TASK_STATE" not in everything_in(tmp_path)

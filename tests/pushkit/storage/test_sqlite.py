@@ -5,6 +5,7 @@ import contextlib
 import functools
 import itertools
 import os
+import random
 import resource
 import shutil
 import sqlite3
@@ -337,6 +338,50 @@ async def test_the_log_is_emptied_after_another_process_has_moved_it(
 
     assert (emptied, path.with_name("things.db-wal").stat().st_size) == (True, 0)
     await database.close()
+
+
+def is_in(value: str, path: Path) -> bool:
+    return value.encode() in path.read_bytes()
+
+
+def replace_values_until_one_leaves_a_trace(path: Path, value: str) -> None:
+    """Replace values of many lengths: SQLite then arranges pages anew, and may leave old bytes."""
+    chance = random.Random(3)  # noqa: S311
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA secure_delete = ON")
+        for _ in range(100):
+            other.execute("DELETE FROM things")
+            for n in range(200):
+                name = f"{n} {value} {'-' * chance.randrange(600)}"
+                other.execute("INSERT INTO things (name, size) VALUES (?, ?)", (name, n))
+            for n in range(200):
+                name = f"{n} {'+' * chance.randrange(900)}"
+                other.execute("UPDATE things SET name = ? WHERE size = ?", (name, n))
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if is_in(value, path):
+                return
+    raise AssertionError("nothing was left in the unused part of any page")
+
+
+async def test_a_vacuum_leaves_no_trace_of_former_values(
+    database: SqliteDatabase, path: Path
+) -> None:
+    replace_values_until_one_leaves_a_trace(path, "canary")
+    assert await database.empty_log()
+    assert is_in("canary", path)
+    assert await database.empty_log(vacuum=True)
+    assert not is_in("canary", path)
+    assert path.with_name("things.db-wal").stat().st_size == 0
+    assert len(await database.read(names())) == 200
+
+
+async def test_a_vacuum_beside_a_writer_that_does_not_end_is_not_claimed(
+    database: SqliteDatabase, path: Path
+) -> None:
+    await database.write(insert("a"))
+    with locked(path):
+        assert not await database.empty_log(vacuum=True)
+    assert await database.empty_log(vacuum=True)
 
 
 def open_files() -> str:
