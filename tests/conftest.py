@@ -67,8 +67,9 @@ def pytest_collection_finish() -> None:
 
 
 # What `make test-fast` leaves out, besides what is marked `slow`: whole programs at work and pages,
-SLOW_ROOMS = {"docs", "examples", "faults", "integration", "interop", "security"} | {
-    *("simulation", "soak", "pushkit/dashboard", "receiver/dashboard")
+SLOW_ROOMS = {"contract/docs", "unit/pushkit/dashboard", "unit/receiver/dashboard"} | {
+    *("system/examples", "system/faults", "system/integration", "system/security"),
+    *("verification/interop", "verification/simulation", "verification/soak"),
 }
 # what needs a server, or certificates and names,
 SLOW_PARAMETERS = {"postgresql"}
@@ -110,7 +111,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def _is_slow_room(path: Path) -> bool:
     """Say whether this is a room of slow tests, or stands in one."""
     parts = path.relative_to(Path(__file__).parent).parts
-    return bool({"/".join(parts[:1]), "/".join(parts[:2])} & SLOW_ROOMS)
+    return not SLOW_ROOMS.isdisjoint({"/".join(parts[:2]), "/".join(parts[:3])})
 
 
 def _family(item: pytest.Item) -> str:

@@ -29,9 +29,9 @@ HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 RUN = (
     "pushkit.cli.main",
     "receiver.cli",
-    "tests.docs.world",
-    "tests.soak.agent_process",
-    "tests.soak.gateway_process",
+    "tests.contract.docs.world",
+    "tests.verification.soak.agent_process",
+    "tests.verification.soak.gateway_process",
 )
 
 

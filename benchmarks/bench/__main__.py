@@ -32,7 +32,7 @@ from benchmarks.bench.proxying import BARE, COMPARED, GATEWAY, Passing, Proxies
 from benchmarks.bench.receiving import COMPARISONS, Arrivals, Comparison
 from benchmarks.bench.sides import Load
 from tests.databases import PostgresServer, fresh
-from tests.interop.environments import NODE, UnavailableError, node_modules
+from tests.verification.interop.environments import NODE, UnavailableError, node_modules
 
 HERE = Path(__file__).resolve().parent.parent.parent
 SCRIPT = Path(__file__).resolve().parent / "a2a_js.mjs"

@@ -1,6 +1,6 @@
 """How the site's search weighs pages: what a reader looks for comes before what explains it.
 
-MkDocs calls this; `tests/release/site_search.mjs` asks the built site questions.
+MkDocs calls this; `tests/system/release/site_search.mjs` asks the built site questions.
 """
 
 from typing import Any

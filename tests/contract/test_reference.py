@@ -1,0 +1,58 @@
+"""The reference names every option, setting, command, metric, event and code there is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.test_public_api import PUBLIC
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GENERATE = ROOT / "docs" / "reference" / "generate.py"
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    checked = subprocess.run(  # noqa: S603  # our own interpreter
+        [sys.executable, str(GENERATE), "--check"], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_name_has_a_signature(package: str) -> None:
+    pages = [path.read_text("utf-8") for path in (ROOT / "docs/reference/python").glob("*.md")]
+    sections = {
+        match[1]: match[2]
+        for page in pages
+        for match in re.finditer(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    }
+    for name in PUBLIC[package]:
+        assert "```python\n" in sections[name], name
+
+
+def test_a_command_that_cannot_be_loaded_writes_no_page(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise ImportError('No module named jinja2')")
+    metadata = tmp_path / "broken-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[pushkit.commands]\nbroken = broken:cli\n")
+    written = subprocess.run(  # noqa: S603  # our own interpreter
+        [sys.executable, str(GENERATE), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+    )
+    assert written.returncode == 1
+    assert "pushkit broken cannot be loaded: No module named jinja2" in written.stderr
+
+
+def test_every_page_of_the_documentation_is_in_the_sites_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if f" {page}\n" not in navigation} == set()

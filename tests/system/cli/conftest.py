@@ -1,0 +1,237 @@
+"""The commands as a user calls them, and a webhook that does as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import pushkit.cli.main
+import receiver.cli
+from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
+
+ROOT = Path(__file__).resolve().parents[3]
+ISSUER = "https://agent.example.com"
+TOKEN = "a-token-that-nobody-may-read"
+UPDATE = (
+    b'{"statusUpdate":{"taskId":"task-1","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}'
+)
+
+
+SECRET = "a-word-of-the-payload"
+RING = KeyRing.create(datetime(2026, 1, 1, tzinfo=UTC))
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command did."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line that says what was wrong."""
+        [line] = self.err.splitlines()
+        assert line.startswith("error: ")
+        return line.removeprefix("error: ")
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run in an empty folder, without settings from outside."""
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith(("PUSHKIT_", "RECEIVER_")):
+            monkeypatch.delenv(name)
+    return tmp_path
+
+
+def _runner(
+    main: Callable[[], None],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    def run(*arguments: str, stdin: bytes = b"") -> Ran:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.out + captured.err
+        assert "PRIVATE" not in captured.out + captured.err
+        assert TOKEN not in captured.out + captured.err
+        status = ended.value.code or 0
+        assert isinstance(status, int)
+        return Ran(status=status, out=captured.out, err=captured.err)
+
+    return run
+
+
+@pytest.fixture
+def pushkit_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Call `pushkit`."""
+    return _runner(pushkit.cli.main.main, "pushkit", monkeypatch, capsys)
+
+
+@pytest.fixture
+def receiver_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Call `receiver`."""
+    return _runner(receiver.cli.main, "receiver", monkeypatch, capsys)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return an environment in which a process finds this source tree, installed or not."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PUSHKIT_", "RECEIVER_"))}
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **changes}
+
+
+# Modules to put before the real one: a process of ours finds them in its folder.
+UVLOOPS = {
+    "installed": """\
+import asyncio
+def new_event_loop():
+    print("the loop of uvloop", flush=True)
+    return asyncio.new_event_loop()
+""",
+    "not installed": "raise ImportError('there is no uvloop')",
+}
+
+
+# --- a webhook ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A request as it came over the wire."""
+
+    target: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """Return a header's value."""
+        return next((v for k, v in self.headers if k.lower() == name.lower()), None)
+
+
+@dataclass
+class Webhook:
+    """Answers every POST with `status` and `answer`, and every GET with `document`."""
+
+    port: int = 0
+    status: int = 202
+    answer: bytes = b""
+    document: bytes = b""
+    requests: list[Captured] = field(default_factory=list)
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Where to post."""
+        return f"{self.origin}/a2a/push"
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    """A webhook in a thread of its own: the commands run their own event loop."""
+    webhook = Webhook()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            captured = Captured(target=self.path, headers=self.headers.items(), body=body)
+            webhook.requests.append(captured)
+            self._answer(webhook.status, webhook.answer)
+
+        def do_GET(self) -> None:
+            self._answer(200, webhook.document)
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the interface
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        webhook.port = server.server_address[1]
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        serving.start()
+        yield webhook
+        server.shutdown()
+        serving.join()
+
+
+# --- an outbox ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outbox(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the commands look for the outbox."""
+    path = own_folder / "outbox.db"
+    monkeypatch.setenv("PUSHKIT_DATABASE", str(path))
+    return path
+
+
+def on_outbox(
+    database: str | Path,
+    work: Callable[[PushSender], Coroutine[Any, Any, T]],
+    options: SenderOptions | None = None,
+) -> T:
+    """Run a piece of a sender's life; its worker does nothing by itself."""
+
+    async def live() -> T:
+        sender = PushSender(
+            issuer=ISSUER, keys=RING, database=database, allow=["127.0.0.1:*"], options=options
+        )
+        await sender.open()
+        try:
+            return await work(sender)
+        finally:
+            await sender.close()
+
+    return asyncio.run(live())
+
+
+def enqueue(database: str | Path, webhook: Webhook, tasks: int) -> list[str]:
+    """Store an update of each of so many tasks; return the ids of the deliveries."""
+
+    async def notify(sender: PushSender) -> list[str]:
+        ids = []
+        for number in range(1, tasks + 1):
+            task_id, config = f"task-{number}", {"url": webhook.url, "token": TOKEN}
+            await sender.subscribe(task_id, config, version="1.0", owner="alice")
+            status = TaskStatus(state=TaskState.WORKING)
+            update = StatusUpdate(task_id=task_id, context_id=SECRET, status=status)
+            ids += (await sender.notify(update)).ids
+        return ids
+
+    return on_outbox(database, notify)
+
+
+def deliver(database: str | Path, options: SenderOptions | None = None) -> None:
+    """Attempt what is due, once."""
+    on_outbox(database, lambda sender: sender.worker.run_once(), options)

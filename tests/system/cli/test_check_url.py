@@ -1,0 +1,84 @@
+"""`receiver check --url` beside `receiver serve`, as an operator calls it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.eventually import eventually_sync
+from tests.forked import forked
+from tests.ports import free_port
+from tests.system.cli.conftest import ISSUER, TOKEN, Run, environment
+from tests.system.cli.test_serve import is_listening
+
+CONFIG = """\
+url = "{url}"
+listen = "127.0.0.1:{port}"
+
+[[senders]]
+name = "agent"
+issuer = "{issuer}"
+jwks_file = "jwks.json"
+tokens = ["{token}"]
+"""
+
+
+@pytest.fixture
+def port(tmp_path: Path, pushkit_command: Run) -> Iterator[int]:
+    """Serve as `http://localhost:9000` on a port, and return it."""
+    port = free_port()
+    pushkit_command("keys", "new")
+    pushkit_command("keys", "export", "--out", "jwks.json")
+    text = CONFIG.format(url="http://localhost:9000", port=port, issuer=ISSUER, token=TOKEN)
+    (tmp_path / "receiver.toml").write_text(text)
+    with subprocess.Popen(  # noqa: S603  # our own command
+        [*forked("receiver.cli"), "serve"],
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            eventually_sync(lambda: is_listening(port))
+            yield port
+        finally:
+            process.kill()
+
+
+def test_a_misconfigured_audience_is_found_and_its_remedy_found_good(
+    port: int, tmp_path: Path, receiver_command: Run
+) -> None:
+    url = f"http://127.0.0.1:{port}"
+    ran = receiver_command("check", "--url", url, "--keys", "keys.json")
+    assert ran.status == 1
+    assert ran.error == "at fault: audience"
+    assert "✓ signature" in ran.out
+    assert "✗ audience" in ran.out
+    assert f"{url}/a2a/push" in ran.out
+
+    text = (tmp_path / "receiver.toml").read_text()
+    (tmp_path / "receiver.toml").write_text(text.replace("http://localhost:9000", url))
+    without_key = receiver_command("check", "--url")
+    assert (without_key.status, without_key.err) == (0, "")
+    assert "· signature  not checked: give the agent's key file by --keys" in without_key.out
+
+
+def test_a_sender_that_is_not_configured_is_a_mistake(port: int, receiver_command: Run) -> None:
+    ran = receiver_command("check", "--url", f"http://127.0.0.1:{port}", "--sender", "nobody")
+    assert ran.status == 1
+    assert ran.error == "--sender: found 'nobody', expected one of agent"
+
+
+def test_a_sender_that_must_sign_otherwise_is_not_tried_by_jwt(
+    tmp_path: Path, receiver_command: Run, pushkit_command: Run
+) -> None:
+    pushkit_command("keys", "new")
+    pushkit_command("keys", "export", "--out", "jwks.json")
+    text = CONFIG.format(url="http://localhost:9000", port=1, issuer=ISSUER, token=TOKEN)
+    schemes = 'schemes = ["jwt", "http-message-signatures"]\n'
+    (tmp_path / "receiver.toml").write_text(text + schemes)
+    ran = receiver_command("check", "--url", "--keys", "keys.json")
+    assert ran.status == 1
+    assert "must sign by http-message-signatures, jwt: leave --keys out" in ran.error

@@ -1,0 +1,184 @@
+"""A receiver that was restored from a backup has its agent send again what it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+from pytest_aiohttp.plugin import AiohttpServer
+
+from pushkit import PushSender, TaskState
+from pushkit.events.model import Event, EventKind
+from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
+from pushkit.keys.jwks import parse_jwks
+from receiver import Notification, Receiver, TrustedSender
+from receiver.cli import cli
+from receiver.inbox.inspection import InboxGap
+from receiver.recovery import Recovery, RecoveryFailedError
+from tests.eventually import DEADLINE
+from tests.system.integration.test_slice import both_sides, update
+
+TOKEN = "client-token"
+
+
+def owner(request: web.Request) -> str | None:
+    return "alice" if request.headers.get("Authorization") == f"Bearer {TOKEN}" else None
+
+
+@dataclass
+class World:
+    """An agent with its API, and a receiver whose inbox is set back to what it was."""
+
+    sender: PushSender
+    keys: Any
+    port: int  # of the receiver
+    folder: Path
+    url: str  # of the agent's API
+    serve: Any  # aiohttp's
+    server: Any = None  # what it serves of the receiver
+    delivered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    seqs: list[int | None] = field(default_factory=list)  # of all callbacks
+    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def on_update(self, notification: Notification) -> None:
+        async with self.arrived:
+            self.seqs.append(notification.seq)
+            self.arrived.notify_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE), self.arrived:
+            await self.arrived.wait_for(condition)
+
+    async def start(self, recovery: Recovery | None = None) -> Receiver:
+        """Start a receiver, as a process of its own would."""
+        trusted = TrustedSender(name="agent", issuer="https://agent.example.com", keys=self.keys)
+        url = f"http://127.0.0.1:{self.port}"
+        receiver = Receiver(url=url, senders=[trusted], database=self.folder / "inbox.db")
+        receiver.on_update(self.on_update)
+        if recovery is not None:
+            receiver.on_update(senders=["agent"])(recovery.missing)
+        self.server = await self.serve(receiver.app(), port=self.port)
+        return receiver
+
+    async def notify(self, number: int) -> None:
+        """Notify updates, and wait until they are called back and settled."""
+        called = len(self.seqs) + number
+        for _ in range(number):
+            await self.sender.notify(update(TaskState.WORKING))
+        await self.until(lambda: len(self.seqs) >= called)
+        async with asyncio.timeout(DEADLINE):
+            for _ in range(number):
+                await self.delivered.acquire()
+
+    async def lose(self) -> None:
+        """Three of five notifications are lost with the disk."""
+        receiver = await self.start()
+        expected = await receiver.expect(version="1.0")
+        await self.sender.subscribe("task-1", expected.as_json(), version="1.0", owner="alice")
+        await self.notify(2)
+        await self.server.close()
+        inbox = self.folder / "inbox.db"
+        backup = inbox.read_bytes()
+        await self.start()
+        await self.notify(3)
+        await self.server.close()
+        for each in self.folder.glob("inbox.db*"):
+            each.unlink()
+        inbox.write_bytes(backup)
+        self.seqs.clear()
+
+
+@pytest.fixture
+async def world(
+    tmp_path: Path, aiohttp_server: AiohttpServer, unused_tcp_port: int
+) -> AsyncIterator[World]:
+    sender, _ = both_sides(tmp_path, unused_tcp_port)
+    api = PushConfigApi(sender, task_exists=None)
+    server = await aiohttp_server(push_config_app(api, owner=owner))
+    url, keys = f"http://127.0.0.1:{server.port}/", parse_jwks(sender.jwks().body).keys
+    world = World(sender, keys, unused_tcp_port, tmp_path, url, aiohttp_server)
+
+    def on_event(event: Event) -> None:
+        if event.kind is EventKind.DELIVERED:
+            world.delivered.release()
+
+    sender.events.add(on_event)
+    async with sender:
+        yield world
+
+
+async def recover(world: World, *more: str) -> Any:
+    where = ["--database", str(world.folder / "inbox.db"), "--sender", "agent"]
+    command = ["inbox", "recover", *where, "--agent", world.url, *more]
+    environment = {"RECEIVER_RECOVER_TOKEN": TOKEN}
+    return await asyncio.to_thread(CliRunner().invoke, cli, command, env=environment)
+
+
+async def test_an_operator_has_sent_again_what_came_after_the_backup(world: World) -> None:
+    await world.lose()
+    await world.start()
+
+    assert "0 notifications" in (await recover(world, "--task", "task-2")).output
+    asked = await recover(world)
+
+    assert (asked.exit_code, asked.output) == (0, "3 notifications sent again\n")
+    await world.until(lambda: len(world.seqs) == 3)
+    assert world.seqs == [3, 4, 5]
+
+
+async def test_a_callback_has_sent_again_what_is_missing_before_an_update(world: World) -> None:
+    recovery = Recovery(world.url, token=TOKEN)
+    await world.lose()
+    receiver = await world.start(recovery)
+
+    await world.notify(1)
+
+    await world.until(lambda: len(world.seqs) == 4)
+    assert sorted(filter(None, world.seqs)) == [3, 4, 5, 6]
+    assert await receiver.inbox.gaps("agent") == [InboxGap("task-1", "task-1", 7, None)]
+    await recovery.close()
+
+
+async def test_a_gap_is_listed_until_it_is_filled(world: World) -> None:
+    await world.lose()
+    receiver = await world.start()
+    await world.notify(1)
+    lacking = [InboxGap("task-1", "task-1", 3, 5), InboxGap("task-1", "task-1", 7, None)]
+    assert await receiver.inbox.gaps("agent") == lacking
+    assert await receiver.inbox.gaps("agent", task_id="task-2") == []
+    assert await receiver.inbox.gaps("other") == []
+
+
+async def test_an_agent_that_refuses_is_an_error_that_holds_no_token(world: World) -> None:
+    for recovery, code in (
+        (Recovery(world.url, token="wrong-token"), "status 401"),
+        (Recovery(world.url, token=TOKEN), "-32001"),
+        (Recovery(f"{world.url}tasks", token=TOKEN), "status 404"),
+    ):
+        with pytest.raises(RecoveryFailedError, match=code) as refused:
+            await recovery.ask("another-task", "c", from_seq=1)
+        assert "token" not in str(refused.value)
+        await recovery.close()
+
+
+@pytest.mark.parametrize("answer", ["no JSON", '{"result": {"seqs": 7, "nextSeq": 1}}', "[]"])
+async def test_a_hostile_answer_ends(aiohttp_server: AiohttpServer, answer: str) -> None:
+    async def reply(_: web.Request) -> web.Response:
+        return web.Response(text=answer)
+
+    app = web.Application()
+    app.router.add_post("/", reply)
+    server = await aiohttp_server(app)
+    recovery = Recovery(f"http://127.0.0.1:{server.port}/")
+    if "result" in answer:
+        assert await recovery.ask("task-1", None, from_seq=1) == 0
+    else:
+        with pytest.raises(RecoveryFailedError):
+            await recovery.ask("task-1", None, from_seq=1)
+    await recovery.close()

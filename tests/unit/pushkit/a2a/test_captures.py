@@ -1,0 +1,139 @@
+"""Captured notifications of real senders are read, and written back equal in value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+
+from pushkit.a2a import (
+    ArtifactUpdate,
+    StatusUpdate,
+    TaskSnapshot,
+    TaskState,
+    TextPart,
+    UpdateKind,
+    WireVersion,
+    decode_update,
+    encode_update,
+)
+
+VECTORS = Path(__file__).parents[3] / "vectors"
+
+
+class Capture(TypedDict):
+    sender: str
+    body: str
+
+
+def captures() -> list[Capture]:
+    lines = (VECTORS / "wire_captures.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+# In the order of the file: version, kind, state.
+EXPECTED = [
+    ("0.3", "task", "completed"),
+    *2
+    * [
+        ("1.0", "task", "submitted"),
+        ("1.0", "status-update", "working"),
+        ("1.0", "artifact-update", None),
+        ("1.0", "status-update", "completed"),
+    ],
+    *2
+    * [
+        ("0.3", "task", "submitted"),
+        ("0.3", "task", "working"),
+        ("0.3", "task", "working"),
+        ("0.3", "task", "completed"),
+    ],
+    ("1.0", "task", "submitted"),
+    ("0.3", "task", "submitted"),
+    ("1.0", "status-update", "working"),
+    ("1.0", "artifact-update", None),
+    ("1.0", "status-update", "completed"),
+    ("0.3", "status-update", "working"),
+    ("0.3", "artifact-update", None),
+    ("0.3", "status-update", "completed"),
+]
+CASES = [
+    pytest.param(capture["body"].encode(), *expected, id=f"{number}-{capture['sender']}")
+    for number, (capture, expected) in enumerate(zip(captures(), EXPECTED, strict=True))
+]
+
+
+def task_id_on_the_wire(body: bytes) -> str:
+    document = json.loads(body)
+    if "kind" not in document:
+        (document,) = document.values()
+    found = document.get("taskId") or document["id"]
+    assert isinstance(found, str)
+    return found
+
+
+def shape_of(document: Any) -> Any:
+    if isinstance(document, list):
+        return [shape_of(item) for item in document]
+    if not isinstance(document, dict):
+        return None
+    return {name: shape_of(item) for name, item in document.items() if item not in (None, False)}
+
+
+@pytest.mark.parametrize(("body", "version", "kind", "state"), CASES)
+def test_reads_what_sdks_send(body: bytes, version: str, kind: str, state: str | None) -> None:
+    update = decode_update(body)
+
+    assert update.origin is WireVersion(version)
+    assert update.kind is UpdateKind(kind)
+    assert update.state is (None if state is None else TaskState(state))
+    assert update.task_id == task_id_on_the_wire(body)
+    assert update.context_id
+
+
+@pytest.mark.parametrize("capture", captures(), ids=lambda capture: capture["sender"])
+def test_writes_back_what_sdks_send(capture: Capture) -> None:
+    update = decode_update(capture["body"].encode())
+    assert update.origin is not None
+    written = encode_update(update, update.origin)
+    assert decode_update(written) == update
+    # The same members, some in another spelling, without those that are empty.
+    assert shape_of(json.loads(written)) == shape_of(json.loads(capture["body"]))
+
+
+def test_reads_the_content_of_a_captured_artifact() -> None:
+    bodies = [capture["body"].encode() for capture in captures()]
+    artifacts = [u for u in map(decode_update, bodies) if isinstance(u, ArtifactUpdate)]
+
+    assert len(artifacts) == 4
+    for update in artifacts:
+        (part,) = update.artifact.parts
+        assert isinstance(part, TextPart)
+        assert part.text == "héllo <b>&"
+
+
+def test_a_captured_1_0_update_becomes_a_0_3_update() -> None:
+    update = decode_update(captures()[4]["body"].encode())
+    assert isinstance(update, StatusUpdate)
+
+    written = json.loads(encode_update(update, WireVersion.V0_3))
+
+    assert written["kind"] == "status-update"
+    assert written["status"]["state"] == "completed"
+    assert written["final"] is True
+
+
+def test_a_captured_0_3_task_becomes_a_1_0_task() -> None:
+    update = decode_update(captures()[0]["body"].encode())
+    assert isinstance(update, TaskSnapshot)
+
+    written = json.loads(encode_update(update, WireVersion.V1_0))["task"]
+
+    assert written["status"] == {
+        "state": "TASK_STATE_COMPLETED",
+        "timestamp": "2026-11-21T01:48:13.863795Z",
+    }
+    assert written["history"][0]["role"] == "ROLE_USER"
+    assert "kind" not in json.dumps(written)

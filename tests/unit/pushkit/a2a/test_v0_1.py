@@ -1,0 +1,389 @@
+"""A2A 0.1, and the task objects of the first samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pushkit.a2a import (
+    Artifact,
+    ArtifactUpdate,
+    DataPart,
+    Message,
+    MessageUpdate,
+    RawPart,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+    UnknownPart,
+    UpdateKind,
+    WireVersion,
+    decode_update,
+    encode_update,
+    push_body,
+)
+from pushkit.errors import InvalidUpdateError, SnapshotRequiredError, UnrecognisedBodyError
+from tests.unit.pushkit.a2a.strategies import (
+    base64s,
+    check_a_round_trip,
+    moments,
+    names,
+    objects,
+    optional_object,
+    optional_text,
+    parts,
+    slow_to_draw,
+    texts,
+    timestamps,
+    tuples,
+    values,
+    wire,
+    without_nulls,
+)
+
+V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
+VECTORS = Path(__file__).parents[3] / "vectors"
+CASES: list[dict[str, Any]] = json.loads((VECTORS / "a2a-v0.1.json").read_text("utf-8"))["cases"]
+by_id = pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+
+STATUS = TaskStatus(state=TaskState.WORKING)
+STATUS_UPDATE = StatusUpdate(task_id="t", status=STATUS)
+MESSAGE = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),))
+ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
+
+
+def body(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def written(update: TaskUpdate, version: WireVersion = V0_1) -> Any:
+    return json.loads(encode_update(update, version))
+
+
+# --- the specification's examples, and the first samples' ---------------------------------------
+
+
+@by_id
+def test_reads_the_examples(case: Mapping[str, Any]) -> None:
+    update = decode_update(body(case["body"]))
+
+    assert update.origin is V0_1
+    assert update.kind is UpdateKind(case["kind"])
+    assert update.task_id == case["task_id"]
+    assert update.state == case["state"]
+
+
+@by_id
+def test_writes_the_examples_back_with_both_names_of_the_task(case: Mapping[str, Any]) -> None:
+    expected = without_nulls(case["body"] | case["adds"])
+    if case["id"] == "legacy-task":  # its time has no offset
+        expected["status"]["timestamp"] += "Z"
+    if case["id"] == "9.2-artifact-event":  # `false` is not written
+        del expected["artifact"]["lastChunk"]
+    assert written(decode_update(body(case["body"]))) == expected
+
+
+@by_id
+def test_the_examples_become_notifications_of_0_3_and_1_0(case: Mapping[str, Any]) -> None:
+    update = decode_update(body(case["body"]))
+    if case["id"] == "legacy-task":  # no other version can carry its empty file
+        assert isinstance(update, TaskSnapshot)
+        update = replace(update, task=replace(update.task, artifacts=update.task.artifacts[:1]))
+    for version in (V0_3, V1_0):
+        again = decode_update(encode_update(update, version))
+        assert (again.task_id, again.state, again.kind) == (
+            update.task_id,
+            update.state,
+            update.kind,
+        )
+
+
+def test_a_task_of_the_first_samples_is_read_in_full() -> None:
+    update = decode_update(body(CASES[-1]["body"]))
+
+    assert isinstance(update, TaskSnapshot)
+    task = update.task
+    assert task.context_id == "c3d4"
+    assert task.status.message is not None
+    assert task.status.message.parts == (DataPart(data={"amount": "20"}),)
+    text, file = task.artifacts[0].parts
+    assert isinstance(text, TextPart)
+    assert isinstance(file, RawPart)
+    assert (text.text, file.filename, file.media_type) == ("héllo <b>&", "a.png", "image/png")
+    # 0.1 §6.6 permits a file without content.
+    assert task.artifacts[1].parts == (UnknownPart(extra={"type": "file", "file": {}}),)
+    assert [message.role for message in task.history] == [Role.USER]
+
+
+# --- formats that are distinguished --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("document", "version"),
+    [
+        pytest.param({"id": "t", "status": {}}, V0_1, id="task without a session"),
+        pytest.param({"id": "t", "sessionId": "s", "status": {}}, V0_1, id="session"),
+        pytest.param({"id": "t", "sessionId": "s", "contextId": "c", "status": {}}, V0_1, id="two"),
+        pytest.param({"id": "t", "contextId": "c", "status": {}}, V0_3, id="context"),
+        pytest.param(
+            {"id": "t", "sessionId": None, "contextId": "c", "status": {}}, V0_3, id="no session"
+        ),
+        pytest.param(
+            {"id": "t", "sessionId": "", "contextId": "c", "status": {}}, V0_3, id="empty session"
+        ),
+        pytest.param(
+            {"id": "t", "taskId": "t", "contextId": "c", "status": {}}, V0_1, id="both ids"
+        ),
+        pytest.param({"kind": "task", "id": "t", "sessionId": "s", "status": {}}, V0_3, id="kind"),
+        pytest.param({"taskId": "t", "status": {}}, V0_1, id="status by task id"),
+        pytest.param({"taskId": "t", "artifact": {"parts": []}}, V0_1, id="artifact by task id"),
+        pytest.param(
+            {"taskId": "t", "artifact": {"id": "a", "type": "log"}},
+            WireVersion.AGENTVAULT_0_2,
+            id="artifact of AgentVault",
+        ),
+    ],
+)
+def test_the_shape_tells_the_version(document: object, version: WireVersion) -> None:
+    assert decode_update(body(document)).origin is version
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        pytest.param({"id": "t", "taskId": "u", "status": {}}, "same task", id="two tasks"),
+        pytest.param({"id": 5, "status": {}}, "id: ", id="id of a wrong type"),
+        pytest.param({"taskId": "", "status": {}}, "id: expected, but missing", id="empty id"),
+        pytest.param({"id": "t", "artifact": {"index": "0"}}, "artifact.index", id="index"),
+        pytest.param({"id": "t", "artifact": {"append": 1}}, "artifact.append", id="append"),
+        pytest.param({"id": "t", "artifact": {"lastChunk": 1}}, "artifact.lastChunk", id="chunk"),
+        pytest.param({"id": "t", "status": {}, "final": "yes"}, "final: ", id="final"),
+        pytest.param(
+            {"id": "t", "artifact": {"parts": [{"type": "text"}]}},
+            "artifact.parts.0.text",
+            id="text",
+        ),
+    ],
+)
+def test_refuses_a_wrong_member(document: object, complaint: str) -> None:
+    with pytest.raises(UnrecognisedBodyError, match=complaint):
+        decode_update(body(document))
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def test_a_status_is_addressed_by_both_names() -> None:
+    assert written(STATUS_UPDATE) == {
+        "id": "t",
+        "taskId": "t",
+        "status": {"state": "working"},
+        "final": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "name"), [(TaskState.REJECTED, "failed"), (TaskState.AUTH_REQUIRED, "input-required")]
+)
+def test_a_younger_state_is_written_as_its_nearest(state: TaskState, name: str) -> None:
+    document = written(replace(STATUS_UPDATE, status=TaskStatus(state=state)))
+    assert document["status"]["state"] == name
+    assert document["final"] is True
+
+
+def test_an_artifact_has_the_index_that_its_id_is_or_its_position() -> None:
+    def indices(*ids: str) -> list[int]:
+        artifacts = tuple(replace(ARTIFACT, artifact_id=each) for each in ids)
+        task = Task(id="t", status=STATUS, artifacts=artifacts)
+        return [each["index"] for each in written(TaskSnapshot(task=task))["artifacts"]]
+
+    assert indices("7", "0", "0") == [7, 0, 0]
+    assert indices("a", "7") == [0, 1]
+    assert indices("07", "1") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("update", "path"),
+    [
+        pytest.param(TaskSnapshot(task=Task(id="", status=STATUS)), "id: ", id="task id"),
+        pytest.param(replace(STATUS_UPDATE, task_id=""), "id: ", id="status task id"),
+        pytest.param(
+            replace(STATUS_UPDATE, status=replace(STATUS, message=replace(MESSAGE, parts=()))),
+            "status.message.parts: ",
+            id="no part",
+        ),
+        pytest.param(
+            replace(
+                STATUS_UPDATE,
+                status=replace(STATUS, message=replace(MESSAGE, role=Role.UNSPECIFIED)),
+            ),
+            "status.message.role: ",
+            id="role",
+        ),
+        pytest.param(MessageUpdate(message=MESSAGE), "no notification of a message", id="message"),
+    ],
+)
+def test_refuses_to_write_what_0_1_forbids(update: TaskUpdate, path: str) -> None:
+    with pytest.raises(InvalidUpdateError, match=path):
+        encode_update(update, V0_1)
+
+
+def test_a_subscription_gets_a_status_or_a_task() -> None:
+    task = Task(id="t", status=STATUS)
+    whole = encode_update(TaskSnapshot(task=task), V0_1)
+    artifact = ArtifactUpdate(task_id="t", artifact=ARTIFACT)
+
+    assert push_body(STATUS_UPDATE, V0_1) == encode_update(STATUS_UPDATE, V0_1)
+    assert push_body(TaskSnapshot(task=task), V0_1) == whole
+    assert push_body(artifact, V0_1, task) == whole
+    assert push_body(MessageUpdate(message=replace(MESSAGE, task_id="t")), V0_1, task) == whole
+    with pytest.raises(SnapshotRequiredError, match="pass snapshot="):
+        push_body(artifact, V0_1)
+
+
+# --- ids that 0.1 does not have ------------------------------------------------------------------
+
+
+def status_with(text: str) -> bytes:
+    message = {"role": "agent", "parts": [{"type": "text", "text": text}]}
+    return body({"id": "t", "status": {"state": "working", "message": message}, "final": False})
+
+
+def test_a_message_gets_an_id_of_its_content_elsewhere() -> None:
+    one, again, other = (
+        written(decode_update(status_with(text)), V1_0)["statusUpdate"]["status"]["message"]
+        for text in ("a", "a", "b")
+    )
+    assert one["messageId"] == again["messageId"] != other["messageId"]
+    assert one["messageId"].startswith("msg-")
+
+
+def test_a_task_without_a_session_is_its_own_context_elsewhere() -> None:
+    update = decode_update(status_with("a"))
+    assert update.context_id is None
+    assert written(update, V0_3)["contextId"] == "t"
+
+
+# --- round trips ---------------------------------------------------------------------------------
+
+sayable_states = st.sampled_from(
+    [s for s in TaskState if s not in (TaskState.REJECTED, TaskState.AUTH_REQUIRED)]
+)
+messages = st.builds(
+    Message,
+    message_id=st.just(""),
+    role=st.sampled_from([Role.USER, Role.AGENT]),
+    parts=tuples(parts(V0_3), min_size=1),
+    metadata=objects,
+)
+artifacts = st.builds(
+    Artifact,
+    artifact_id=st.integers(-3, 2**40).map(str),
+    parts=tuples(parts(V0_3), min_size=1),
+    name=st.none() | names,
+    description=st.none() | names,
+    metadata=objects,
+)
+statuses = st.builds(
+    TaskStatus, state=sayable_states, message=st.none() | messages, timestamp=timestamps
+)
+tasks = st.builds(
+    Task,
+    id=names,
+    status=statuses,
+    context_id=st.none() | names,
+    artifacts=tuples(artifacts),
+    history=tuples(messages),
+    metadata=objects,
+)
+updates: st.SearchStrategy[TaskUpdate] = st.one_of(
+    st.builds(TaskSnapshot, task=tasks),
+    st.builds(StatusUpdate, task_id=names, status=statuses, metadata=objects, final=st.booleans()),
+    st.builds(
+        ArtifactUpdate,
+        task_id=names,
+        artifact=artifacts,
+        append=st.booleans(),
+        last_chunk=st.booleans(),
+        metadata=objects,
+    ),
+)
+
+
+@slow_to_draw
+@given(updates)
+def test_an_update_survives_a_round_trip_in_0_1(update: TaskUpdate) -> None:
+    assert decode_update(encode_update(update, V0_1)) == replace(update, origin=V0_1)
+
+
+about: dict[str, st.SearchStrategy[Any]] = {"metadata": optional_object}
+of_file = {"mimeType": optional_text, "name": optional_text}
+files = wire({"bytes": base64s}, of_file) | wire({"uri": texts}, of_file) | wire({}, of_file)
+wire_parts = st.one_of(
+    wire({"type": st.just("text"), "text": texts}, about),
+    wire({"type": st.just("file"), "file": files}, about),
+    wire({"type": st.just("data"), "data": objects}, about),
+    wire({"type": st.sampled_from(["new", "video"]), "text": values}, about),
+    wire({"kind": st.just("text"), "text": texts}, about),
+)
+some_parts = st.lists(wire_parts, min_size=1, max_size=2)
+wire_messages = wire(
+    {"role": st.sampled_from(["user", "agent", "system"]), "parts": some_parts},
+    {"metadata": optional_object, "messageId": values},
+)
+flags = st.sampled_from([None, True, False])
+wire_artifacts = wire(
+    {"index": st.integers(-2, 2**60), "parts": some_parts},
+    {
+        "name": optional_text,
+        "description": optional_text,
+        "append": flags,
+        "lastChunk": flags,
+        "metadata": optional_object,
+    },
+)
+state_names = st.sampled_from([*(s.value for s in TaskState), "paused"])
+wire_statuses = wire(
+    {"state": state_names}, {"timestamp": moments, "message": st.none() | wire_messages}
+)
+addressed = names.map(lambda name: {"id": name, "taskId": name})
+wire_tasks = wire(
+    {"id": names, "status": wire_statuses},
+    {
+        "sessionId": optional_text,
+        "artifacts": st.none() | st.lists(wire_artifacts, max_size=3),
+        "history": st.none() | st.lists(wire_messages, max_size=2),
+        "metadata": optional_object,
+    },
+)
+wire_status_events = st.builds(
+    lambda address, event: address | event,
+    addressed,
+    wire(
+        {"status": wire_statuses, "final": st.booleans()},
+        {"metadata": optional_object, "contextId": names},  # 0.3's, which 0.1 does not have
+    ),
+)
+wire_artifact_events = st.builds(
+    lambda address, event: address | event,
+    addressed,
+    wire({"artifact": wire_artifacts}, {"metadata": optional_object}),
+)
+
+
+@slow_to_draw
+@given(st.one_of(wire_tasks, wire_status_events, wire_artifact_events))
+def test_a_round_trip_through_0_1_loses_nothing(document: dict[str, Any]) -> None:
+    check_a_round_trip(document, V0_1)

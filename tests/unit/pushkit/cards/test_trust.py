@@ -1,0 +1,300 @@
+"""Whose keys count, and until when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pushkit.cards import CardTrust, OriginTrust, TrustedKey, TrustedKeys, sign_card, verify_card
+from pushkit.errors import CardRefusedError, ConfigError, JwksError
+from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, thumbprint
+from pushkit.keys.jwks import jwks_document
+from pushkit.keys.ring import KeyRing
+from pushkit.net.connection import HttpAnswer
+from pushkit.webhook import Headers
+from tests.unit.pushkit.cards.vectors import KEY, NOW, SIGNING_KEY, TRUST, load
+
+CARD = load("cards_v10")["c01_minimal"]
+ORIGIN = "https://agent.example.com"
+URL = f"{ORIGIN}/.well-known/agent-card.json"
+JWKS = f"{ORIGIN}/.well-known/jwks.json"
+OTHER_JWKS = f"{ORIGIN}/keys/other.json"
+DAY = timedelta(days=1)
+
+
+class Sets:
+    """JWK Sets by URL, and what was fetched."""
+
+    def __init__(self, **rings: KeyRing) -> None:
+        self.rings = {JWKS: rings.get("main"), OTHER_JWKS: rings.get("other")}
+        self.fetched: list[str] = []
+
+    async def __call__(self, url: str, _etag: str | None) -> HttpAnswer:
+        self.fetched.append(url)
+        ring = self.rings[url]
+        if ring is None:
+            raise JwksError("down")
+        return HttpAnswer(status=200, headers=Headers(), body=jwks_document(ring, NOW))
+
+
+def signed(*keys: Any, jku: str | None = None) -> bytes:
+    return sign_card(CARD, list(keys) or SIGNING_KEY, now=NOW, jku=jku).content
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        pytest.param(TrustedKey(key=KEY, expires_at=NOW + DAY), None, id="expires-later"),
+        pytest.param(TrustedKey(key=KEY, expires_at=NOW), "expired", id="expired"),
+        pytest.param(TrustedKey(key=KEY, revoked_at=NOW - DAY), "revoked", id="revoked"),
+        pytest.param(TrustedKey(key=KEY, not_before=NOW + DAY), "counts from", id="not-yet"),
+        pytest.param(TrustedKey(key=KEY, not_before=NOW), None, id="from-now"),
+    ],
+)
+def test_a_key_counts_for_as_long_as_it_is_good(key: TrustedKey, reason: str | None) -> None:
+    verdict = verify_card(signed(), TrustedKeys(keys=(key,)), now=NOW)
+    assert verdict.verified is (reason is None)
+    assert reason is None or reason in verdict.reason
+
+
+def test_times_need_a_zone() -> None:
+    with pytest.raises(ConfigError, match="time zone"):
+        TrustedKey(key=KEY, expires_at=datetime(2030, 1, 1))  # noqa: DTZ001 - the point
+
+
+def test_now_needs_a_zone_whether_or_not_a_key_has_dates() -> None:
+    with pytest.raises(
+        ConfigError, match="now is 2026-06-01T00:00:00, expected a time with a zone"
+    ):
+        verify_card(b'{"name": "A"}', TrustedKeys(), now=NOW.replace(tzinfo=None))
+
+
+def test_no_trusted_key_means_no_verified_card() -> None:
+    verdict = verify_card(signed(), TrustedKeys(), now=NOW)
+    assert "no key is trusted" in verdict.reason
+    with pytest.raises(CardRefusedError, match="no key is trusted"):
+        verdict.require()
+
+
+def test_the_key_says_which_algorithm_it_is_for() -> None:
+    rsa = generate_key(Algorithm.RS256)
+    pinned = VerificationKey(
+        kid=rsa.kid, algorithm=Algorithm.PS256, public_key=rsa.private_key.public_key()
+    )
+    verdict = verify_card(signed(rsa), TrustedKeys.pinned(pinned), now=NOW)
+    assert "no trusted key is for RS256" in verdict.reason
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_every_algorithm(algorithm: Algorithm) -> None:
+    key = generate_key(algorithm)
+    trust = TrustedKeys.pinned(key.to_verification_key())
+    assert verify_card(signed(key), trust, now=NOW).verified
+
+
+def test_a_revoked_key_does_not_shadow_a_good_signature() -> None:
+    good = generate_key(Algorithm.ES256)
+    trust = TrustedKeys(
+        keys=(
+            TrustedKey(key=KEY, revoked_at=NOW),
+            TrustedKey(key=good.to_verification_key()),
+        )
+    )
+    verdict = verify_card(signed(SIGNING_KEY, good), trust, now=NOW)
+    assert verdict.verified
+    assert [found.accepted for found in verdict.signatures] == [False, True]
+
+
+async def test_keys_are_those_of_the_cards_origin_and_of_no_other() -> None:
+    trust = CardTrust({ORIGIN: OriginTrust(keys=(TrustedKey(key=KEY),))})
+    assert (await trust.keys_for(URL)).keys
+    assert (await trust.keys_for("https://AGENT.example.com:443/x")).keys
+    for other in (
+        "https://evil.example.com/",
+        "https://agent.example.com.evil.example/",
+        "https://agent.example.com:8443/",
+        "http://agent.example.com/",
+    ):
+        assert await trust.keys_for(other) == TrustedKeys()
+        assert not trust.knows(other)
+
+
+async def test_keys_of_a_trusted_jwks_url() -> None:
+    ring = KeyRing.create(NOW)
+    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=Sets(main=ring))
+    keys = await trust.keys_for(URL)
+    verdict = verify_card(signed(ring.signing_key(NOW), jku=JWKS), keys, now=NOW)
+    assert verdict.verified
+    assert verdict.best is not None
+    assert verdict.best.key is not None
+    assert verdict.best.key.jwks_url == JWKS
+    assert verdict.trusted.jwks_urls == (JWKS,)
+    assert verdict.jwks_url == JWKS
+    assert verdict.warnings == ()
+    await trust.close()
+
+
+async def test_a_set_counts_no_longer_than_it_is_fresh() -> None:
+    sets, now = Sets(main=KeyRing.create(NOW)), NOW
+    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=sets, clock=lambda: now)
+    assert (await trust.keys_for(URL)).keys
+    sets.rings[JWKS] = None
+    now += timedelta(seconds=299)
+    assert (await trust.keys_for(URL)).keys
+    now += timedelta(seconds=1)
+    found = await trust.keys_for(URL)
+    assert (found.keys, found.unavailable) == ((), (JWKS,))
+    await trust.close()
+
+
+async def test_a_jku_is_never_fetched_because_a_card_says_so() -> None:
+    forger = generate_key(Algorithm.ES256)
+    sets = Sets(main=KeyRing.create(NOW))
+    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=sets)
+    forged = signed(forger, jku="https://evil.example.com/jwks.json")
+    verdict = verify_card(forged, await trust.keys_for(URL), now=NOW)
+    assert not verdict.verified
+    assert sets.fetched == [JWKS]
+
+
+async def test_a_key_that_the_signer_changed_to_is_looked_for_in_its_set() -> None:
+    old, new, now = KeyRing.create(NOW), KeyRing.create(NOW), NOW
+    sets = Sets(main=old)
+    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=sets, clock=lambda: now)
+    assert verify_card(signed(old.signing_key(NOW)), await trust.keys_for(URL), now=NOW).verified
+    sets.rings[JWKS] = new
+    card = signed(new.signing_key(NOW))
+
+    for _ in range(3):  # a stranger's `kid` is worth one fetch in a while, not one each
+        await trust.keys_for(URL, signed(generate_key(Algorithm.ES256)))
+        assert verify_card(card, await trust.keys_for(URL, card), now=NOW).verified
+    assert sets.fetched == [JWKS] * 2
+
+    now += timedelta(seconds=30)
+    await trust.keys_for(URL, signed(generate_key(Algorithm.ES256)))
+    assert sets.fetched == [JWKS] * 3
+    await trust.close()
+
+
+async def test_a_trusted_jku_selects_the_keys_published_there() -> None:
+    main, other = KeyRing.create(NOW), KeyRing.create(NOW)
+    trust = CardTrust(
+        {ORIGIN: OriginTrust(jwks_urls=(JWKS, OTHER_JWKS))}, fetch=Sets(main=main, other=other)
+    )
+    keys = await trust.keys_for(URL)
+    key = main.signing_key(NOW)
+    assert verify_card(signed(key, jku=JWKS), keys, now=NOW).verified
+    assert verify_card(signed(key), keys, now=NOW).verified
+    assert not verify_card(signed(key, jku=OTHER_JWKS), keys, now=NOW).verified
+
+
+async def test_a_set_that_is_down_takes_only_its_own_keys_away() -> None:
+    pinned = OriginTrust(keys=(TrustedKey(key=KEY),), jwks_urls=(JWKS,))
+    trust = CardTrust({ORIGIN: pinned}, fetch=Sets())
+    keys = await trust.keys_for(URL)
+    assert keys.unavailable == (JWKS,)
+    verdict = verify_card(signed(jku=JWKS), keys, now=NOW)
+    assert verdict.verified
+    assert f"keys from {JWKS} could not be fetched" in verdict.warnings
+    forger = generate_key(Algorithm.EDDSA)
+    assert "could not be fetched" in verify_card(signed(forger), keys, now=NOW).reason
+
+
+@pytest.mark.parametrize("by", ["kid", "thumbprint"])
+async def test_the_operator_can_revoke_what_is_still_published(by: str) -> None:
+    ring = KeyRing.create(NOW)
+    key = ring.signing_key(NOW)
+    name = key.kid if by == "kid" else thumbprint(key.private_key.public_key())
+    origin = OriginTrust(jwks_urls=(JWKS,), revoked={name: NOW - DAY})
+    trust = CardTrust({ORIGIN: origin}, fetch=Sets(main=ring))
+    verdict = verify_card(signed(key), await trust.keys_for(URL), now=NOW)
+    assert not verdict.verified
+    assert "revoked" in verdict.reason
+
+
+async def test_a_pinned_key_that_is_revoked_counts_in_no_set_either() -> None:
+    ring = KeyRing.create(NOW)
+    key = ring.signing_key(NOW)
+    pinned = TrustedKey(key=replace(key.to_verification_key(), kid="pinned"), revoked_at=NOW)
+    origin = OriginTrust(keys=(pinned,), jwks_urls=(JWKS,))
+    trust = CardTrust({ORIGIN: origin}, fetch=Sets(main=ring))
+    verdict = verify_card(signed(key), await trust.keys_for(URL), now=NOW)
+    assert "revoked" in verdict.reason
+
+
+@pytest.mark.parametrize("when", [NOW - DAY, NOW + DAY], ids=["first-of-all", "later"])
+async def test_a_key_that_is_revoked_by_a_name_is_so_under_its_other_names(when: datetime) -> None:
+    ring = KeyRing.create(NOW)
+    key = ring.signing_key(NOW)
+    pinned = TrustedKey(
+        key=replace(key.to_verification_key(), kid="pinned"), revoked_at=max(NOW, when)
+    )
+    revoked = {"pinned": when, key.kid: NOW}
+    origin = OriginTrust(keys=(pinned,), jwks_urls=(JWKS,), revoked=revoked)
+    trust = CardTrust({ORIGIN: origin}, fetch=Sets(main=ring))
+
+    keys = await trust.keys_for(URL)
+
+    assert [entry.revoked_at for entry in keys.keys] == [min(NOW, when)] * 2
+
+
+def test_an_origin_stands_there_once() -> None:
+    with pytest.raises(ConfigError, match="is given twice"):
+        CardTrust({ORIGIN: OriginTrust(), f"{ORIGIN}:443": OriginTrust()})
+
+
+async def test_a_key_that_its_set_dropped_counts_no_longer() -> None:
+    ring = KeyRing.create(NOW)
+    old = ring.signing_key(NOW)
+    sets = Sets(main=ring.revoke(old.kid, NOW))
+    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=sets)
+    assert not verify_card(signed(old), await trust.keys_for(URL), now=NOW).verified
+
+
+@pytest.mark.parametrize("url", ["nonsense", "https://user:pass@agent.example.com/jwks.json"])
+def test_a_jwks_url_that_cannot_be_fetched_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigError, match="trusted JWK Sets: URL: expected") as refused:
+        OriginTrust(jwks_urls=(url,))
+    assert "pass" not in str(refused.value)
+
+
+async def test_the_query_of_a_jwks_url_is_in_no_verdict() -> None:
+    origin = OriginTrust(jwks_urls=(f"{JWKS}?token=secret",))
+    trusted = TrustedKeys(jwks_urls=origin.jwks_urls, unavailable=origin.jwks_urls)
+    reason = verify_card(signed(), trusted, now=NOW).reason
+    assert f"keys from {JWKS}?*** could not be fetched" in reason
+
+
+def test_jwks_urls_need_someone_to_fetch_them() -> None:
+    with pytest.raises(ConfigError, match=r"need a transport: use `CardTrust\.open`"):
+        CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))})
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("agent.example.com", "ftp://a.example.com", "", "https://u@h"),
+        # What is pinned for a path would count for every card of the host.
+        *("https://a.example.com/tenant", "https://a.example.com/?tenant=1"),
+    ],
+)
+def test_an_origin_is_a_url(origin: str) -> None:
+    with pytest.raises(ConfigError):
+        CardTrust({origin: OriginTrust()})
+
+
+def test_pinned_keys_do_not_end() -> None:
+    assert verify_card(signed(), TRUST, now=NOW + 10_000 * DAY).verified
+
+
+def test_the_jwks_url_of_a_pinned_key_is_the_jku_that_it_signed_if_that_is_trusted() -> None:
+    trusted = TrustedKeys(keys=TRUST.keys, jwks_urls=(JWKS,))
+    for jku, expected in ((JWKS, JWKS), (None, None), ("https://evil.example.com/jwks", None)):
+        verdict = verify_card(signed(jku=jku), trusted, now=NOW)
+        assert verdict.verified
+        assert verdict.jwks_url == expected
+    forged = verify_card(signed(generate_key(Algorithm.ES256), jku=JWKS), trusted, now=NOW)
+    assert forged.jwks_url is None

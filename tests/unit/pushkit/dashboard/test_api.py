@@ -1,0 +1,133 @@
+"""The JSON API, held against its own OpenAPI description."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import pytest
+import schemathesis
+from schemathesis.core.result import Ok
+from schemathesis.schemas import APIOperation
+
+from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
+from pushkit.clock import utc_now
+from pushkit.dashboard.app import dashboard_app
+from pushkit.delivery.admin import OutboxAdmin
+from pushkit.delivery.database import open_outbox
+from pushkit.delivery.subscription_admin import SubscriptionAdmin
+from pushkit.webui.access import DashboardAccess
+from pushkit.webui.site import Site
+from tests.site_thread import SiteThread, check_answers
+from tests.unit.pushkit.dashboard.conftest import ISSUER, TOKEN, Browser, House
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+ACTING = DashboardAccess(token=TOKEN, allow_actions=True)
+
+
+def _described() -> dict[str, Any]:
+    """Return the description of the API, which needs no open outbox."""
+    closed = open_outbox("outbox.db")
+    site = dashboard_app(OutboxAdmin(closed), SubscriptionAdmin(closed), access=ACTING)
+    return site.api.document("/api/v1")
+
+
+SCHEMA = schemathesis.openapi.from_dict(_described())
+Operation: TypeAlias = APIOperation[Any, Any, Any, Any]
+OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations() if isinstance(found, Ok)]
+
+
+async def _fill(sender: PushSender) -> tuple[str, str]:
+    """Store a delivery that failed, and one that waits; return two ids."""
+    ids = []
+    for n in range(3):
+        config = {"url": f"http://127.0.0.1:9/{n}", "token": "a-token-of-the-client"}
+        subscription = await sender.subscribe(f"task-{n}", config, version="1.0", owner="alice")
+        status = TaskStatus(state=TaskState.WORKING)
+        update = StatusUpdate(task_id=f"task-{n}", context_id="c", status=status)
+        ids += (await sender.notify(update)).ids
+        if n == 0:
+            await sender.worker.run_once()
+    return ids[0], subscription.id
+
+
+@dataclass
+class Served:
+    """A served dashboard, and the ids of its data."""
+
+    thread: SiteThread
+    ids: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    ids: dict[str, str] = {}
+    database = tmp_path_factory.mktemp("dashboard") / "outbox.db"
+
+    @contextlib.asynccontextmanager
+    async def opened() -> AsyncIterator[Site]:
+        ring = KeyRing.create(utc_now())
+        sender = PushSender(
+            issuer=ISSUER,
+            keys=ring,
+            database=database,
+            allow=["127.0.0.1:*"],
+            options=SenderOptions(timeout=timedelta(seconds=5)),
+        )
+        await sender.open()
+        ids["deliveries"], ids["subscriptions"] = await _fill(sender)
+        yield dashboard_app(
+            sender.outbox,
+            sender.subscription_admin,
+            access=ACTING,
+            keys=ring,
+        )
+        await sender.close()
+
+    with SiteThread(opened) as thread:
+        yield Served(thread, ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: str(operation.label))
+def test_every_answer_is_as_described(
+    served: Served, operation: APIOperation[Any, Any, Any, Any]
+) -> None:
+    check_answers(operation, served.thread, TOKEN)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: str(operation.label))
+def test_a_real_answer_of_every_operation_matches_its_schema(
+    served: Served, operation: Operation
+) -> None:
+    kind = operation.path.split("/")[1]
+    known = {"id": served.ids[kind]} if "{id}" in operation.path else {}
+    flags = {each.name: "1" for each in operation.query if each.name in ("body", "answers")}
+    case = operation.Case(path_parameters=known, query=flags)
+    answer = case.call_and_validate(base_url=f"{served.thread.base}/api/v1", headers=BEARER)
+    assert answer.status_code == 200
+    if operation.method == "get" and "{id}" not in operation.path:
+        assert answer.json().get(kind) != [], "nothing is held against the schema of an item"
+
+
+async def test_the_api_shows_what_the_pages_show(house: House, reader: Browser) -> None:
+    delivery_id = await house.dead_letter("report-7")
+    async with reader.client.get("/api/v1/deliveries", params={"state": "dead"}) as answer:
+        found = await answer.json()
+    assert [each["id"] for each in found["deliveries"]] == [delivery_id]
+    async with reader.client.get(f"/api/v1/deliveries/{delivery_id}") as answer:
+        found = await answer.json()
+    assert found["why"]["code"] == "rejected"
+    assert found["request"]["line"] == "POST /strict HTTP/1.1"
+    assert found["body"] is None
+    with contextlib.suppress(KeyError):
+        assert "answer" not in found["log"][0]
+
+
+async def test_an_api_of_a_reader_describes_no_actions(reader: Browser) -> None:
+    async with reader.client.get("/api/openapi.json") as answer:
+        found = await answer.json()
+    assert not [path for path in found["paths"] if path.endswith("/redrive")]

@@ -1,0 +1,206 @@
+"""A dashboard inside another application: aiohttp's `add_subapp`, and a mount behind uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+from aiohttp import web
+from fastapi import FastAPI
+from pytest_aiohttp.plugin import AiohttpServer
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from pushkit.dashboard.app import sender_dashboard
+from pushkit.webui import site
+from pushkit.webui.site import Site
+from tests.asgi_server import serving
+from tests.eventually import DEADLINE
+from tests.unit.pushkit.dashboard.conftest import TOKEN, House
+
+
+@pytest.fixture(params=["aiohttp", "fastapi", "starlette, nested"])
+async def ops(
+    request: pytest.FixtureRequest, house: House, aiohttp_server: AiohttpServer
+) -> AsyncIterator[str]:
+    """The URL of the dashboard, mounted in each framework."""
+    mounted: Site = sender_dashboard(
+        house.sender, token=TOKEN, hosts=["127.0.0.1"], allow_actions=True
+    )
+    if request.param == "aiohttp":
+        app = web.Application()
+        app.add_subapp("/ops", mounted.app())
+        server = await aiohttp_server(app)
+        yield str(server.make_url("/ops"))
+        return
+    host: Starlette = FastAPI()
+    if request.param == "fastapi":
+        host.mount("/ops", mounted.asgi())
+    else:
+        host = Starlette(routes=[Mount("/", Starlette(routes=[Mount("/ops", mounted.asgi())]))])
+    async with serving(host) as base:
+        yield f"{base}/ops"
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[aiohttp.ClientSession]:
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        yield session
+
+
+async def test_an_address_that_a_client_makes_up_cannot_forge_a_log_line(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    mounted: Any = sender_dashboard(house.sender, token=TOKEN, hosts=["127.0.0.1"]).asgi()
+    # As `uvicorn --forwarded-allow-ips '*'` does.
+    app = ProxyHeadersMiddleware(mounted, trusted_hosts="*")
+    made_up = {"X-Forwarded-For": "192.0.2.7 redrive done"}
+    async with serving(app) as base, httpx.AsyncClient() as client:
+        headers = {"Origin": base, **made_up}
+        answer = await client.post(f"{base}/login", data={"token": "x"}, headers=headers)
+    assert answer.status_code == 403
+    assert "dashboard: wrong token from 192.0.2.7\\x20redrive\\x20done" in caplog.messages
+
+
+async def test_a_failed_delivery_is_redriven_under_the_mount(
+    house: House, ops: str, browser: aiohttp.ClientSession
+) -> None:
+    delivery_id = await house.dead_letter("report-7")
+    page = f"{ops}/deliveries/{delivery_id}"
+    async with browser.get(f"{page}?body=1") as answer:
+        found = await answer.text()
+    assert 'action="/ops/login"' in found
+    then = re.search(r'name="next" value="([^"]+)"', found)
+    assert then
+    headers = {"Origin": ops.removesuffix("/ops")}
+    form = {"token": TOKEN, "next": then[1]}
+    async with browser.post(f"{ops}/login", data=form, headers=headers) as answer:
+        assert str(answer.url) == f"{page}?body=1"
+        found = await answer.text()
+    assert 'href="/ops/deliveries?state=dead"' in found
+    [style] = re.findall(r'href="(/ops/static/style[^"]+)"', found)
+    async with browser.get(ops.removesuffix("/ops") + style) as answer:
+        assert answer.status == 200
+        assert answer.content_type == "text/css"
+    token = re.search(r'/redrive".*?name="form_token" value="(\w+)"', found, re.DOTALL)
+    assert token
+    form = {"form_token": token[1]}
+    async with browser.post(f"{page}/redrive", data=form, headers=headers) as answer:
+        assert "1 redriven." in await answer.text()
+    assert await house.state(delivery_id) == "pending"
+
+
+async def test_the_api_and_its_description_stand_under_the_mount(
+    ops: str, browser: aiohttp.ClientSession
+) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with browser.get(f"{ops}/api/openapi.json", headers=headers) as answer:
+        assert (await answer.json())["servers"] == [{"url": "/ops/api/v1"}]
+    async with browser.get(f"{ops}/api/v1/overview", headers=headers) as answer:
+        assert (await answer.json())["verdict"] == "idle"
+    async with browser.get(f"{ops}/api/v1/overview") as answer:
+        assert answer.status == 401
+
+
+@pytest.mark.parametrize("mount", ["/public/ops", "/ops"])
+async def test_a_root_path_may_stand_in_the_path_or_be_left_out(house: House, mount: str) -> None:
+    host = FastAPI()
+    host.mount("/ops", sender_dashboard(house.sender, token=TOKEN, hosts=["127.0.0.1"]).asgi())
+    transport = httpx.ASGITransport(host, root_path="/public")  # Hypercorn leaves it out
+
+    async with httpx.AsyncClient(transport=transport) as client:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        url = f"http://127.0.0.1{mount}/api/openapi.json"
+        answer = await client.get(url, headers=headers)
+
+    assert answer.json()["servers"] == [{"url": "/public/ops/api/v1"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        pytest.param("/%6Fp%73/api/v1/overview", 200, id="a mount in another spelling"),
+        pytest.param("/ops%2Fapi/v1/overview", 404, id="a segment that is partly the mount's"),
+        pytest.param("/ops%2Fx/api/v1/overview", 404, id="such a segment before a page's path"),
+    ],
+)
+async def test_a_path_is_read_as_a_middleware_in_front_reads_it(
+    ops: str, path: str, status: int
+) -> None:
+    url = httpx.URL(ops).copy_with(raw_path=path.encode())
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        assert (await client.get(url)).status_code == status
+
+
+async def test_a_mount_is_found_without_a_slash(ops: str, browser: aiohttp.ClientSession) -> None:
+    async with browser.get(ops) as answer:
+        assert "<h1>Log in</h1>" in await answer.text()
+
+
+async def test_another_host_is_refused_under_the_mount(
+    ops: str, browser: aiohttp.ClientSession
+) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Host": "evil.example.com"}
+    async with browser.get(f"{ops}/", headers=headers) as answer:
+        assert answer.status == 421
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+async def test_a_form_that_is_too_long_is_refused(ops: str, browser: aiohttp.ClientSession) -> None:
+    form = {"token": "t" * 100_000}
+    async with browser.post(f"{ops}/login", data=form) as answer:
+        assert answer.status == 413
+
+
+async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
+    ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
+    monkeypatch.setattr(site, "_MAX_LIVE", 1)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with asyncio.timeout(DEADLINE):
+        for _ in range(3):  # one at a time: each is let in once the one before has gone
+            status = 503
+            while status == 503:
+                async with browser.get(f"{ops}/live", headers=headers) as answer:
+                    status = answer.status
+                    if status == 200:
+                        assert await answer.content.readline() == b"event: changed\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("DELETE", "/login", "GET, HEAD, POST"), ("OPTIONS", "/api/v1/deliveries", "GET, HEAD")],
+)
+async def test_another_method_is_answered_with_the_allowed_ones(
+    ops: str, browser: aiohttp.ClientSession, method: str, path: str, allowed: str
+) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with browser.request(method, f"{ops}{path}", headers=headers) as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, allowed)
+
+
+async def test_a_link_that_no_header_can_hold_leads_to_the_first_page(
+    ops: str, browser: aiohttp.ClientSession
+) -> None:
+    headers, form = {"Origin": ops.removesuffix("/ops")}, {"token": TOKEN, "next": "/日本"}
+    login = browser.post(f"{ops}/login", data=form, headers=headers, allow_redirects=False)
+    async with login as answer:
+        assert (answer.status, answer.headers["Location"]) == (303, "/ops/")
+
+
+async def test_a_head_request_takes_no_live_page(
+    ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_MAX_LIVE", 1)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    for method in ("HEAD", "GET"):
+        async with browser.request(method, f"{ops}/live", headers=headers) as answer:
+            assert (answer.status, answer.content_type) == (200, "text/event-stream")

@@ -1,0 +1,219 @@
+"""The pages, read without JavaScript."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+from datetime import timedelta
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from pushkit.dashboard.health import findings
+from pushkit.outbox import browsing
+from pushkit.outbox.browsing import _MOST_ERRORS
+from pushkit.storage.paging import AtMost
+from tests.unit.pushkit.dashboard.conftest import HOSTILE, Browser, House
+
+PAGES = [
+    "/",
+    "/deliveries",
+    "/deliveries?state=dead",
+    "/subscriptions",
+    "/queues",
+    "/destinations",
+    "/keys",
+]
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_every_page_of_an_empty_outbox_says_so(reader: Browser, path: str) -> None:
+    page = await reader.get(path)
+    assert "<h1>" in page or 'class="card verdict' in page
+
+
+async def test_the_overview_is_healthy_while_deliveries_arrive(
+    house: House, reader: Browser
+) -> None:
+    await house.notify("task-1")
+    await house.deliver()
+    page = await reader.get("/")
+    assert "Healthy: deliveries arrive." in page
+    assert "1 since " in page
+
+
+async def test_a_new_dead_letter_is_shown_first(house: House, reader: Browser) -> None:
+    await house.dead_letter()
+    page = await reader.get("/")
+    assert "Nothing arrives: every attempt fails." in page
+    assert "1 dead letter within the last hour." in page
+    assert "the webhook answered 400" in page
+    assert f"the {_MOST_ERRORS} queues that are due first" in page
+    assert f"the newest {_MOST_ERRORS} dead letters" in page
+
+
+async def test_a_new_dead_letter_is_shown_however_much_is_delivered_after_it(
+    house: House, reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "_MOST_FINISHED", 1)
+    await house.dead_letter()
+    await house.notify("task-2")
+    await house.deliver()
+    assert "1 dead letter within the last hour." in await reader.get("/")
+
+
+async def test_a_count_that_stopped_at_its_bound_is_shown_as_such(house: House) -> None:
+    stats = await house.sender.outbox.stats()
+    bound = AtMost(10_000, more=True)
+    found = findings(replace(stats, failing=bound, died=bound), None)
+    assert [each.says for each in found] == [
+        "10,000+ destinations failed last, or asked to wait.",
+        "10,000+ dead letters within the last hour.",
+    ]
+
+
+async def test_what_waits_for_its_destination_is_not_taken_for_neglected(house: House) -> None:
+    house.statuses["/down"] = 500
+    for number in range(5):
+        await house.notify(f"task-{number}", "/down")
+    await house.deliver()  # opens the breaker
+    await house.notify("task-6", "/down")
+    stats = await house.sender.outbox.stats()
+    assert stats.failing.number == 1
+    later = replace(stats, now=stats.now + timedelta(minutes=5))
+    assert "Deliveries are due, and no worker claims them." not in [
+        each.says for each in findings(later, None)
+    ]
+
+
+async def test_a_failed_delivery_is_found_and_understood(house: House, reader: Browser) -> None:
+    delivery_id = await house.dead_letter("report-7")
+    page = await reader.get("/")
+    page = await reader.get(reader.link(page, "1 dead letter within"))
+    page = await reader.get(reader.link(page, "report-7"))
+    assert delivery_id in page
+    assert "Why it is dead: the webhook answered 400" in page
+    assert "Attempt 1" in page
+    assert "check that it speaks the version of A2A" in page
+    assert "The webhook's answer began with" in page
+    assert "X-A2A-Token" in page  # here, the answer repeats the names of the request's fields
+
+
+async def test_a_request_is_rebuilt_as_it_was_sent(house: House, reader: Browser) -> None:
+    delivery_id = await house.notify("task-1")
+    await house.deliver()
+    page = html.unescape(await reader.get(f"/deliveries/{delivery_id}"))
+    [sent] = house.received
+    names = [name for name, _ in sent if name != "Content-Length"]
+    assert re.search(r"POST /ok HTTP/1.1\n", page)
+    shown = re.search(r"<pre>POST.*?</pre>", page, re.DOTALL)
+    assert shown
+    lines = shown[0].removesuffix("</pre>").splitlines()[1:]
+    assert [line.partition(":")[0] for line in lines if line] == names
+    fields = dict(sent)
+    for name in ("Host", "Content-Type", "User-Agent", "Accept-Encoding", "webhook-id"):
+        assert f"{name}: {fields[name]}\n" in shown[0]
+
+
+async def test_a_body_is_shown_on_request(house: House, reader: Browser) -> None:
+    delivery_id = await house.notify("task-1")
+    assert "TASK_STATE_WORKING" not in await reader.get(f"/deliveries/{delivery_id}")
+    assert "TASK_STATE_WORKING" in await reader.get(f"/deliveries/{delivery_id}?body=1")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"state": "dead"}, {"task": "task-1"}, {"owner": "alice"}, {"error": "rejected"}],
+    ids=str,
+)
+async def test_deliveries_are_filtered(
+    house: House, reader: Browser, query: dict[str, str]
+) -> None:
+    dead = await house.dead_letter("task-1")
+    other = await house.notify("task-2", owner="bob")
+    page = await reader.get(f"/deliveries?{urlencode(query)}")
+    assert dead in page
+    assert other not in page
+
+
+async def test_deliveries_come_newest_first_in_pages(house: House, reader: Browser) -> None:
+    ids = [await house.notify(f"task-{n:03}") for n in range(120)]
+    page, found = await reader.get("/deliveries"), []
+    for _ in range(3):
+        found += re.findall(r'class="cut" href="/deliveries/(dlv_\w+)"', page)
+        if "Older" not in page:
+            break
+        page = await reader.get(reader.link(page, "Older"))
+    assert found == sorted(ids, reverse=True)  # by their time, to the millisecond
+    assert "These are all." in page
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown"), [("dlv_", "Details"), ("sub_", "Webhook"), ("task", "report-7")]
+)
+async def test_the_search_finds_ids_and_tasks(
+    house: House, reader: Browser, wanted: str, shown: str
+) -> None:
+    delivery_id = await house.notify("report-7")
+    report = await house.sender.outbox.show(delivery_id)
+    assert report is not None
+    ids = {"dlv_": delivery_id, "sub_": report.delivery.subscription_id, "task": "report-7"}
+    page = await reader.get(f"/search?{urlencode({'q': ids[wanted]})}")
+    assert shown in page
+
+
+async def test_a_destination_that_fails_is_shown_with_its_breaker(
+    house: House, reader: Browser
+) -> None:
+    house.statuses["/broken"] = 500
+    for n in range(5):
+        await house.notify(f"task-{n}", "/broken")
+    await house.deliver()
+    page = await reader.get("/destinations")
+    assert '<span class="state open">open</span>' in page
+    assert "One destination failed last, or asked to wait." in await reader.get("/")
+
+
+async def test_text_of_others_is_escaped(house: House, reader: Browser) -> None:
+    task_id = HOSTILE.replace("\u202e", "")
+    delivery_id = await house.notify(task_id, owner="<b>bob</b>")
+    house.statuses["/ok"] = 400
+    await house.deliver()
+    report = await house.sender.outbox.show(delivery_id)
+    assert report is not None
+    for path in (
+        "/",
+        "/deliveries",
+        "/subscriptions",
+        f"/deliveries/{delivery_id}?body=1&answers=1&said={quote(HOSTILE)}",
+        f"/subscriptions/{report.delivery.subscription_id}",
+        f"/deliveries?{urlencode({'task': task_id})}",
+        f"/deliveries?{urlencode({'owner': '<b>bob</b>', 'origin': task_id})}",
+    ):
+        page = await reader.get(path)
+        assert "<script>alert" not in page
+        assert "<b>bob" not in page
+    assert html.escape(task_id, quote=True).replace("&#x27;", "&#39;").replace(
+        "&quot;", "&#34;"
+    ) in await reader.get("/deliveries")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/deliveries?state=nonsense", "/deliveries?task=a%00b", f"/deliveries?task={'x' * 600}"],
+)
+async def test_a_filter_that_cannot_be_is_refused(reader: Browser, path: str) -> None:
+    assert "<h1>400</h1>" in await reader.get(path, status=400)
+
+
+@pytest.mark.parametrize(
+    "path", ["/deliveries/dlv_1", "/subscriptions/sub_1", "/nothing", "/deliveries/%00"]
+)
+async def test_an_unknown_page_is_a_404(reader: Browser, path: str) -> None:
+    assert "<h1>404</h1>" in await reader.get(path, status=404)
+
+
+async def test_keys_are_shown_with_their_states(reader: Browser) -> None:
+    page = await reader.get("/keys")
+    assert '<span class="state active">active</span>' in page

@@ -1,0 +1,632 @@
+"""Deliveries over HTTP: the requests that a webhook receives, and the effects of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
+
+from pushkit import KeyRing, PushSender, TaskSnapshot
+from pushkit.outbox.model import Delivery
+from pushkit.outbox.states import DeliveryState
+from pushkit.version import USER_AGENT
+from tests.clock import Clock
+from tests.eventually import DEADLINE
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status, task
+
+ISSUER = "https://agent.example.com"
+DELIVERED, PENDING, DEAD = DeliveryState.DELIVERED, DeliveryState.PENDING, DeliveryState.DEAD
+
+
+async def subscribe(
+    sender: PushSender,
+    webhook: Webhook,
+    path: str = "/hook",
+    *,
+    task_id: str = "task-1",
+    owner: str = "alice",
+    **options: Any,
+) -> None:
+    config = {"url": webhook.url(path), "id": options.pop("id", "config-1")}
+    config |= options.pop("config", {})
+    version = options.pop("version", "1.0")
+    await sender.subscribe(task_id, config, version=version, owner=owner, **options)
+
+
+async def attempt(
+    sender: PushSender, webhook: Webhook, path: str = "/hook", **options: Any
+) -> None:
+    """Subscribe to a task, notify of an update, and attempt its delivery."""
+    await subscribe(sender, webhook, path, **options)
+    await sender.notify(status())
+    await sender.worker.run_once()
+
+
+async def only(sender: PushSender, task_id: str = "task-1") -> Delivery:
+    [delivery] = await sender.deliveries(task_id)
+    return delivery
+
+
+def answering(status: int, **headers: str) -> Callable[[], web.Response]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda: web.Response(status=status, headers=named)
+
+
+# --- the request (wire profile §2) -------------------------------------------------------------
+
+
+async def test_a_request_has_the_headers_of_the_wire_profile(
+    sender: PushSender, senders: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    await subscribe(sender, webhook, config={"token": "token"})
+    clock.advance(0.9)
+    [delivery_id] = (await sender.notify(status())).ids
+    await sender.worker.run_once()
+    [request] = webhook.received
+    claims = request.claims(senders.public_keys())
+
+    assert request.headers.one("Content-Type") == "application/a2a+json"
+    assert request.headers.one("A2A-Version") == "1.0"
+    assert request.headers.one("User-Agent") == USER_AGENT
+    assert request.headers.one("Accept-Encoding") == "identity"
+    assert request.headers.one("X-A2A-Token") == "token"
+    assert request.headers.one("X-A2A-Notification-Token") == "token"
+    assert request.headers.one("A2A-Notification-Token") is None
+    assert request.headers.one("X-A2A-Signature") is None
+    assert request.headers.one("webhook-id") == claims.delivery_id == delivery_id
+    assert request.headers.one("webhook-timestamp") == str(int(clock.now.timestamp()))
+    assert int(claims.issued_at.timestamp()) == int(clock.now.timestamp())
+
+
+async def test_a_signature_has_the_claims_of_the_wire_profile(
+    sender: PushSender, senders: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    await attempt(sender, webhook, "/Hook?a=%2F")
+    [request] = webhook.received
+    claims = request.claims(senders.public_keys())
+
+    assert request.path == "/Hook?a=%2F"
+    assert claims.issuer == ISSUER
+    assert claims.audience == (webhook.url("/Hook?a=%2F"),)
+    assert claims.expires_at == clock.now + timedelta(seconds=300)
+    assert (claims.task_id, claims.config_id, claims.seq) == ("task-1", "config-1", 1)
+    assert claims.body_sha256 == hashlib.sha256(request.body).hexdigest()
+
+
+async def test_the_stored_bytes_are_sent_unchanged(sender: PushSender, webhook: Webhook) -> None:
+    await subscribe(sender, webhook, version="0.3")
+    named = task()
+    await sender.notify(status(), snapshot=named)
+    stored = (await only(sender)).body
+    await sender.worker.run_once()
+    assert webhook.received[0].body == stored
+    assert webhook.received[0].headers.one("Content-Type") == "application/json"
+    assert webhook.received[0].headers.one("Content-Length") == str(len(stored))
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "Basic", "Digest"])
+async def test_credentials_use_authorization_and_move_the_signature_to_its_own_header(
+    sender: PushSender, senders: Senders, webhook: Webhook, scheme: str
+) -> None:
+    authentication = {"scheme": scheme, "credentials": "secret=="}
+    await attempt(sender, webhook, config={"authentication": authentication})
+    [request] = webhook.received
+    assert request.headers.all("Authorization") == [f"{scheme} secret=="]
+    assert len(request.headers.all("X-A2A-Signature")) == 1
+    assert request.claims(senders.public_keys()).seq == 1
+
+
+async def test_an_api_key_leaves_authorization_to_the_signature(
+    sender: PushSender, senders: Senders, webhook: Webhook
+) -> None:
+    authentication = {"schemes": ["ApiKey"], "credentials": "the-key"}
+    await subscribe(sender, webhook, version="0.3", config={"authentication": authentication})
+    await sender.notify(TaskSnapshot(task=task()))
+    await sender.worker.run_once()
+    [request] = webhook.received
+    assert request.headers.all("X-Api-Key") == ["the-key"]
+    assert request.headers.all("X-A2A-Signature") == []
+    assert request.claims(senders.public_keys()).seq == 1
+
+
+async def test_an_option_adds_the_token_header_of_go_and_rust(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(go_token_spelling=True)
+    await attempt(sender, webhook, config={"token": "t"})
+    assert webhook.received[0].headers.one("A2A-Notification-Token") == "t"
+
+
+async def test_the_samples_profile_signs_with_rs256_and_without_audience(
+    sender: PushSender, senders: Senders, webhook: Webhook
+) -> None:
+    await attempt(sender, webhook, profile="a2a-samples")
+    claims = webhook.received[0].claims(senders.public_keys())
+    assert senders.public_keys()[claims.kid].algorithm == "RS256"
+    assert claims.audience == ()
+
+
+async def test_a_delivery_waits_without_a_key_of_its_algorithm(
+    senders: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    sender = await senders.open(keys=KeyRing.create(clock.now))
+    await attempt(sender, webhook, profile="a2a-samples")
+    delivery = await only(sender)
+    assert (delivery.state, delivery.last_error) == (PENDING, "no_signing_key")
+    assert webhook.received == []
+
+
+async def test_a_retry_uses_the_current_token(
+    sender: PushSender, webhook: Webhook, clock: Clock
+) -> None:
+    webhook.replies_with(500)
+    await attempt(sender, webhook, config={"token": "old"})
+    await subscribe(sender, webhook, config={"token": "new"})
+    clock.advance(10)
+    await sender.worker.run_once()
+    assert [request.headers.one("X-A2A-Token") for request in webhook.received] == ["old", "new"]
+
+
+# --- answers (wire profile §5) -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [200, 202, 204])
+async def test_any_2xx_is_delivered(sender: PushSender, webhook: Webhook, answer: int) -> None:
+    webhook.replies_with(answer)
+    await attempt(sender, webhook)
+    delivery = await only(sender)
+    assert (delivery.state, delivery.last_status, delivery.last_error) == (DELIVERED, answer, None)
+
+
+@pytest.mark.parametrize("answer", [302, 401, 403, 404, 405, 408, 425, 429, 500, 502, 503])
+async def test_a_retry_keeps_id_and_body_and_signs_anew(
+    senders: Senders, webhook: Webhook, clock: Clock, answer: int
+) -> None:
+    sender = await senders.open()
+    webhook.replies_with(answer)
+    await attempt(sender, webhook)
+    delivery = await only(sender)
+    assert (delivery.state, delivery.last_status) == (PENDING, answer)
+    assert timedelta(seconds=4) <= delivery.not_before - clock.now <= timedelta(seconds=6)
+
+    clock.advance(6)
+    await sender.worker.run_once()
+    first, second = webhook.received
+    old, new = (request.claims(senders.public_keys()) for request in (first, second))
+    assert (first.id, first.body) == (second.id, second.body)
+    assert old.delivery_id == new.delivery_id
+    assert new.issued_at - old.issued_at == timedelta(seconds=6)
+    assert first.headers.one("Authorization") != second.headers.one("Authorization")
+    assert second.headers.one("webhook-timestamp") == str(int(clock.now.timestamp()))
+    assert (await only(sender)).state is DELIVERED
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(400, "rejected"), (409, "conflict"), (413, "too_large"), (422, "unprocessable")],
+)
+async def test_a_rejected_delivery_is_dead_and_the_next_follows(
+    sender: PushSender, webhook: Webhook, answer: int, error: str
+) -> None:
+    webhook.replies_with(answer)
+    await subscribe(sender, webhook)
+    await sender.notify(status())
+    await sender.notify(status("completed"))
+    await sender.worker.run_once()
+    await sender.worker.run_once()
+    first, second = await sender.deliveries("task-1")
+    assert (first.state, first.last_error) == (DEAD, error)
+    assert second.state is DELIVERED
+
+
+async def test_a_410_disables_the_subscription_and_cancels_its_other_deliveries(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    webhook.replies_with(410)
+    await subscribe(sender, webhook)
+    await subscribe(sender, webhook, "/other", owner="bob")
+    await sender.notify(status())
+    await sender.notify(status())
+    await sender.worker.run_once()
+    await sender.worker.run_once()
+
+    assert len(webhook.at("/hook")) == 1
+    [subscription] = await sender.subscriptions("task-1", owner="alice")
+    assert not subscription.active
+    states = {(d.owner, d.seq): d.state for d in await sender.deliveries("task-1")}
+    assert states == {
+        ("alice", 1): DEAD,
+        ("alice", 2): DeliveryState.CANCELLED,
+        ("bob", 1): DELIVERED,
+        ("bob", 2): DELIVERED,
+    }
+    assert len((await sender.notify(status())).ids) == 1
+
+
+async def test_a_410_from_a_url_replaced_during_the_attempt_disables_nothing(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    async def move() -> web.Response:
+        await subscribe(sender, webhook, "/new")
+        return web.Response(status=410)
+
+    webhook.replies_with(move)
+    await attempt(sender, webhook)
+    await sender.worker.run_once()
+    [subscription] = await sender.subscriptions("task-1", owner="alice")
+    assert subscription.active
+    assert (await only(sender)).state is DELIVERED
+    assert [request.path for request in webhook.received] == ["/hook", "/new"]
+
+
+async def test_a_410_to_an_attempt_that_lost_its_lease_disables_nothing(
+    senders: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    slow, other = await senders.open(), await senders.open()
+
+    async def answer_too_late() -> web.Response:
+        clock.advance(31)
+        await other.worker.run_once()
+        return web.Response(status=410)
+
+    webhook.replies_with(answer_too_late)
+    await attempt(slow, webhook)
+    [subscription] = await slow.subscriptions("task-1", owner="alice")
+    assert subscription.active
+    assert (await only(slow)).state is DELIVERED
+
+
+async def test_a_subscription_with_a_new_url_does_not_wait_for_the_old_destination(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(allow=("127.0.0.1:*", "localhost:*"))
+    webhook.replies_with(answering(429, Retry_After="3600"), path="/asks")
+    await attempt(sender, webhook, "/asks")
+
+    await subscribe(sender, webhook, "/held", task_id="task-2")
+    await sender.notify(status(task_id="task-2"))
+    assert await sender.worker.run_once() == 0
+    url = webhook.url("/moved").replace("127.0.0.1", "localhost")
+    config = {"url": url, "id": "config-1"}
+    await sender.subscribe("task-2", config, version="1.0", owner="alice")
+    await sender.worker.run_once()
+    assert [request.path for request in webhook.received] == ["/asks", "/moved"]
+
+
+async def test_a_subscription_removed_during_an_attempt_stays_removed(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    async def remove() -> web.Response:
+        await sender.unsubscribe("task-1", owner="alice")
+        return web.Response(status=500)
+
+    webhook.replies_with(remove)
+    await attempt(sender, webhook)
+    assert (await only(sender)).state is DeliveryState.CANCELLED
+
+
+async def test_retry_after_applies_to_one_owners_destination(
+    sender: PushSender, webhook: Webhook, aiohttp_server: AiohttpServer, clock: Clock
+) -> None:
+    elsewhere = web.Application()
+    served: list[str] = []
+
+    async def serve(request: web.Request) -> web.Response:
+        served.append(request.path)
+        return web.Response()
+
+    elsewhere.router.add_post("/free", serve)
+    other = await aiohttp_server(elsewhere)
+    webhook.replies_with(answering(429, Retry_After="60"), path="/asks")
+    await attempt(sender, webhook, "/asks")
+
+    await subscribe(sender, webhook, "/beside", task_id="task-2")
+    await subscribe(sender, webhook, "/of-bob", task_id="task-2", owner="bob")
+    url = f"http://127.0.0.1:{other.port}/free"
+    await sender.subscribe("task-2", {"url": url}, version="1.0", owner="alice")
+    await sender.notify(status(task_id="task-2"))
+    clock.advance(59)
+    await sender.worker.run_once()
+    assert [request.path for request in webhook.received] == ["/asks", "/of-bob"]
+    assert served == ["/free"]
+
+    clock.advance(1)
+    await sender.worker.run_once()
+    assert {request.path for request in webhook.received[2:]} == {"/asks", "/beside"}
+
+
+async def test_retry_after_applies_though_the_subscription_was_removed_meanwhile(
+    sender: PushSender, webhook: Webhook, clock: Clock
+) -> None:
+    async def remove() -> web.Response:
+        await sender.unsubscribe("task-1", owner="alice")
+        return web.Response(status=429, headers={"Retry-After": "60"})
+
+    webhook.replies_with(remove, path="/asks")
+    await attempt(sender, webhook, "/asks")
+    await subscribe(sender, webhook, "/beside", task_id="task-2")
+    await sender.notify(status(task_id="task-2"))
+    await sender.worker.run_once()
+    assert [request.path for request in webhook.received] == ["/asks"]
+    clock.advance(60)
+    await sender.worker.run_once()
+    assert [request.path for request in webhook.received] == ["/asks", "/beside"]
+
+
+async def test_retry_after_counts_from_the_answer(
+    sender: PushSender, webhook: Webhook, clock: Clock
+) -> None:
+    def slow() -> web.Response:
+        clock.advance(10)
+        return web.Response(status=503, headers={"Retry-After": "12"})
+
+    webhook.replies_with(slow)
+    await attempt(sender, webhook)
+    assert (await only(sender)).not_before == clock.now + timedelta(seconds=12)
+
+
+async def test_the_retry_schedule_counts_from_the_failure(
+    sender: PushSender, webhook: Webhook, clock: Clock
+) -> None:
+    def slow() -> web.Response:
+        clock.advance(14)
+        return web.Response(status=500)
+
+    webhook.replies_with(slow)
+    await attempt(sender, webhook)
+    assert (await only(sender)).not_before - clock.now >= timedelta(seconds=4)
+
+
+@pytest.mark.parametrize("answer", [301, 302, 303, 307, 308])
+async def test_redirects_are_never_followed(
+    sender: PushSender, webhook: Webhook, answer: int
+) -> None:
+    webhook.replies_with(answering(answer, Location=webhook.url("/canary")))
+    await attempt(sender, webhook)
+    assert [request.path for request in webhook.received] == ["/hook"]
+    assert (await only(sender)).last_error == "redirect"
+
+
+async def test_a_webhook_that_refuses_connections_is_retried(
+    sender: PushSender, unused_tcp_port: int
+) -> None:
+    await sender.subscribe("task-1", {"url": f"http://127.0.0.1:{unused_tcp_port}/"}, version="1.0")
+    await sender.notify(status())
+    await sender.worker.run_once()
+    delivery = await only(sender)
+    assert (delivery.state, delivery.last_error, delivery.last_status) == (
+        PENDING,
+        "connection_refused",
+        None,
+    )
+
+
+async def test_nothing_is_posted_to_a_destination_that_is_no_longer_allowed(
+    senders: Senders, webhook: Webhook
+) -> None:
+    first = await senders.open()
+    await subscribe(first, webhook)
+    await first.notify(status())
+    await first.close()
+    second = await senders.open(allow=())
+    await second.worker.run_once()
+    delivery = await only(second)
+    assert (delivery.state, delivery.last_error) == (PENDING, "destination_refused")
+    assert webhook.received == []
+
+
+# --- dead letters ------------------------------------------------------------------------------
+
+
+async def test_a_delivery_is_dead_after_the_last_attempt(
+    sender: PushSender, webhook: Webhook, clock: Clock
+) -> None:
+    webhook.replies_with(*[500] * 20)
+    await subscribe(sender, webhook)
+    await sender.notify(status())
+    began = clock.now
+    while (delivery := await only(sender)).state is PENDING:
+        clock.now = max(clock.now, delivery.not_before)
+        await sender.worker.run_once()
+    assert (delivery.state, delivery.last_error) == (DEAD, "status_500")
+    assert 9 <= len(webhook.received) <= 10
+    assert clock.now - began < timedelta(hours=90)
+    assert len({request.id for request in webhook.received}) == 1
+
+
+async def test_the_age_of_a_delivery_counts_across_restarts(
+    senders: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    webhook.replies_with(500)
+    first = await senders.open()
+    await attempt(first, webhook)
+    await first.close()
+    clock.advance(91 * 3600)
+    second = await senders.open()
+    await second.worker.run_once()
+    delivery = await only(second)
+    assert (delivery.state, delivery.last_error, delivery.last_status) == (DEAD, "too_old", 500)
+    assert len(webhook.received) == 1
+
+
+async def test_a_delivery_too_old_before_its_first_attempt_is_tried_once(
+    senders: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    webhook.replies_with(500)
+    sender = await senders.open()
+    await subscribe(sender, webhook)
+    await sender.notify(status())
+    clock.advance(91 * 3600)
+    await sender.worker.run_once()
+    assert (await only(sender)).state is DEAD
+    assert len(webhook.received) == 1
+
+
+async def test_a_clock_that_steps_back_loses_no_delivery(
+    sender: PushSender, webhook: Webhook, clock: Clock
+) -> None:
+    webhook.replies_with(500)
+    await attempt(sender, webhook)
+    clock.advance(-3600)
+    assert await sender.worker.run_once() == 0
+    clock.advance(3606)
+    await sender.worker.run_once()
+    assert (await only(sender)).state is DELIVERED
+
+
+# --- order and independence --------------------------------------------------------------------
+
+
+async def test_updates_of_a_task_arrive_in_order(
+    sender: PushSender, senders: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    webhook.replies_with(500, 500)
+    await subscribe(sender, webhook)
+    for state in ("submitted", "working", "completed"):
+        await sender.notify(status(state))
+    for _ in range(10):
+        await sender.worker.run_once()
+        clock.advance(400)
+    found = [request.claims(senders.public_keys()).seq for request in webhook.received]
+    assert found == [1, 1, 1, 2, 3]
+
+
+async def test_a_webhook_that_hangs_does_not_delay_others(
+    senders: Senders, webhook: Webhook, aiohttp_server: AiohttpServer
+) -> None:
+    # More tasks wait for the webhook that hangs than there are slots.
+    gate = asyncio.Event()
+    hanging = web.Application()
+    asked: list[str] = []
+
+    async def hang(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        await gate.wait()
+        return web.Response()
+
+    hanging.router.add_post("/dead", hang)
+    dead = await aiohttp_server(hanging)
+    sender = await senders.open(concurrency=4, concurrency_per_host=2)
+    for number in range(20):
+        url = f"http://127.0.0.1:{dead.port}/dead"
+        await sender.subscribe(f"task-{number}", {"url": url}, version="1.0")
+        await sender.notify(status(task_id=f"task-{number}"))
+    await subscribe(sender, webhook, task_id="alive")
+    await sender.start()
+    for _ in range(3):
+        await sender.notify(status(task_id="alive"))
+    await webhook.until(lambda: len(webhook.received) == 3)
+    assert len(asked) <= 2
+    gate.set()
+
+
+async def test_notify_does_not_wait_for_the_webhook(senders: Senders, webhook: Webhook) -> None:
+    gate = webhook.replies_after()
+    sender = await senders.open()
+    await sender.start()
+    await subscribe(sender, webhook)
+    await sender.notify(status())
+    await webhook.until(lambda: len(webhook.received) == 1)
+    for _ in range(5):
+        await asyncio.wait_for(sender.notify(status()), DEADLINE)
+    assert len(webhook.received) == 1
+    gate.set()
+    await webhook.until(lambda: len(webhook.received) == 6)
+
+
+async def test_a_restart_delivers_what_the_last_process_left(
+    senders: Senders, webhook: Webhook
+) -> None:
+    first = await senders.open()
+    await subscribe(first, webhook)
+    ids = [delivery_id for _ in range(3) for delivery_id in (await first.notify(status())).ids]
+    await first.worker.run_once()
+    await first.close()
+    second = await senders.open()
+    await second.start()
+    await webhook.until(lambda: len(webhook.received) == 3)
+    assert [request.id for request in webhook.received] == ids
+
+
+async def test_two_workers_on_one_outbox_post_each_delivery_once(
+    senders: Senders, webhook: Webhook
+) -> None:
+    one, other = await senders.open(), await senders.open()
+    for number in range(20):
+        await subscribe(one, webhook, task_id=f"task-{number}")
+        await one.notify(status(task_id=f"task-{number}"))
+    while sum(await asyncio.gather(one.worker.run_once(), other.worker.run_once())):
+        pass
+    assert len(webhook.received) == 20
+    assert len({request.id for request in webhook.received}) == 20
+
+
+async def test_a_delivery_of_a_dead_worker_is_sent_again_under_its_id(
+    senders: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    dying, living = await senders.open(drain=timedelta(0)), await senders.open()
+
+    async def die() -> web.Response:
+        next(iter(dying.worker.runner._turns)).cancel()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    webhook.replies_with(die)
+    await attempt(dying, webhook)
+    assert await living.worker.run_once() == 0
+    clock.advance(31)
+    assert await living.worker.run_once() == 1
+    first, second = webhook.received
+    assert (first.id, first.body) == (second.id, second.body)
+    assert (await only(living)).state is DELIVERED
+
+
+async def drip(request: web.Request, *, status: int = 200) -> web.StreamResponse:
+    """Answer with a head at once, then send a body byte by byte while the client reads."""
+    response = web.StreamResponse(status=status)
+    await response.prepare(request)
+    with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+        while True:
+            await response.write(b"x")
+            await asyncio.sleep(0.05)
+    return response
+
+
+@pytest.mark.parametrize(("answer", "state"), [(200, DELIVERED), (500, PENDING)])
+async def test_a_response_body_that_never_ends_does_not_keep_the_slot(
+    senders: Senders, aiohttp_server: Any, *, answer: int, state: DeliveryState
+) -> None:
+    app = web.Application()
+    app.router.add_post("/hook", functools.partial(drip, status=answer))
+    server = await aiohttp_server(app)
+    sender = await senders.open(timeout=timedelta(minutes=10))
+    await sender.subscribe("task-1", {"url": str(server.make_url("/hook"))}, version="1.0")
+    await sender.notify(status())
+    async with asyncio.timeout(DEADLINE):
+        await sender.worker.run_once()
+    delivery = await only(sender)
+    assert (delivery.state, delivery.last_status) == (state, answer)
+
+
+async def test_a_response_body_is_read_for_at_most_a_second(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(timeout=timedelta(minutes=10))
+    post, given = sender._client.post, []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        given.append(options["body_within"])
+        return post(*arguments, **options)
+
+    sender._client.post = watched  # type: ignore[method-assign]
+    await attempt(sender, webhook)
+    assert (await only(sender)).state is DELIVERED
+    assert given == [timedelta(seconds=1)]

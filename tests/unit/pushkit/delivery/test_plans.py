@@ -1,0 +1,79 @@
+"""Statements that run for every update find their rows by an index, as SQLite plans them."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import TYPE_CHECKING
+
+from tests.unit.pushkit.delivery.conftest import deliver_due, status
+from tests.unit.pushkit.delivery.sides import count_backlogs, notice_of
+
+if TYPE_CHECKING:
+    from tests.unit.pushkit.delivery.conftest import Senders, Webhook
+
+# Few deliveries are due, leased or heads: these partial indexes may be scanned.
+SMALL = re.compile(
+    r"SCAN (pushkit_deliveries|d)( USING (COVERING )?INDEX pushkit_deliveries_(due|heads|leased))"
+)
+# Runs once a second, and stops at its limit.
+COUNT = re.compile(r"SELECT COUNT\(\*\) .*\bLIMIT\b")
+# SQLite 3.53 reads such a table whole, and looks its rows up among the values.
+MAY_BE_REVERSED = re.compile(r"VALUES .*(?<!CROSS)(?<!LEFT) JOIN ")
+OF_A_TABLE = re.compile(r"SCAN (pushkit_\w+|[dhs])\b")
+
+
+async def test_no_statement_scans_a_whole_table(
+    traced: list[str], senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open()
+    for n in range(20):
+        hook = {"url": webhook.url(f"/{n}")}
+        await sender.subscribe(f"task-{n}", hook, version="1.0", owner=f"owner-{n}")
+    await deliver_due(sender)  # the first claim looks for waits that were set in the future
+    await count_backlogs(sender)
+    traced.clear()
+
+    webhook.replies_with(503, path="/3")
+    for key, state in ((None, "working"), ("key 1", "working"), ("key 2", "completed")):
+        notices = [notice_of(sender, status(state, task_id=f"task-{n}"), key) for n in range(20)]
+        await sender._database.write(sender._enqueuer.enqueue(notices))
+    await deliver_due(sender)
+
+    ran = {
+        each for each in traced if each.startswith(("SELECT", "UPDATE", "INSERT", "DELETE", "WITH"))
+    }
+    assert sum("pushkit_subscriptions" in each for each in ran) > 5
+    connection = sqlite3.connect(senders.database)
+    found = {}
+    for statement in ran - {each for each in ran if COUNT.match(each)}:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        scans = [step for step in plan if OF_A_TABLE.match(step) and not SMALL.match(step)]
+        if scans:
+            found[statement[:200]] = scans
+    connection.close()
+    assert found == {}
+    assert [each for each in ran if MAY_BE_REVERSED.search(each)] == []
+
+
+async def test_an_erasure_scans_no_table_while_others_wait_to_write(
+    traced: list[str], senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    traced.clear()
+    assert await sender.outbox.erase("task-1") == (1, 1)
+
+    ran, is_writing = set(), False
+    for each in traced:
+        is_writing = each.startswith("BEGIN IMMEDIATE") or (is_writing and each != "COMMIT")
+        if is_writing and each.startswith(("SELECT", "UPDATE", "DELETE")):
+            ran.add(each)
+    connection = sqlite3.connect(senders.database)
+    plans = {
+        each: [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {each}")] for each in ran
+    }
+    connection.close()
+    assert sum("pushkit_subscriptions" in each for each in ran) > 1
+    assert {each: plan for each, plan in plans.items() if OF_A_TABLE.match(plan[0])} == {}

@@ -1,0 +1,179 @@
+"""Attempts without an answer: a code for each cause, and the schedule of a refused address."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+import trustme
+from aiohttp import web
+from tenacity import stop_after_attempt
+
+from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
+from pushkit.events.model import Event
+from pushkit.events.sender import DeliveryDead, SubscriptionDisabled
+from pushkit.outbox.states import DeliveryState
+from tests.clock import Clock
+from tests.emitted import emitted
+from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
+from tests.unit.pushkit.delivery.conftest import Senders, claim, deliver_due, status
+
+HOUR = timedelta(hours=1)
+
+
+async def answer(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def notified(sender: PushSender, update: StatusUpdate) -> str:
+    await sender.subscribe("task-1", {"url": f"https://{HOOKS}/hook"}, version="1.0", owner="alice")
+    [delivery_id] = (await sender.notify(update)).ids
+    await sender.worker.run_once()
+    return delivery_id
+
+
+async def errors_of(sender: PushSender, delivery_id: str) -> list[str | None]:
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    return [attempt.error for attempt in report.attempts]
+
+
+async def test_a_refused_address_is_tried_three_times_in_three_hours(
+    public: Internet, senders: Senders, clock: Clock
+) -> None:
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    events: list[Event] = []
+    sender = await senders.open(allow=(), on_event=events.append)
+    delivery_id = await notified(sender, status())
+    waits = []
+    for _ in range(2):
+        [delivery] = await sender.deliveries("task-1")
+        assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "address_refused")
+        waits.append((delivery.not_before - clock.now) / HOUR)
+        clock.now = delivery.not_before
+        assert await sender.worker.run_once() == 1
+    assert 0.8 <= waits[0] <= 1.2
+    assert 1.6 <= waits[1] <= 2.4
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await errors_of(sender, delivery_id) == ["address_refused"] * 3
+    assert [event.error for event in emitted(events, DeliveryDead)] == ["address_refused"]
+    assert public.network.dialled == []
+    assert (await sender.outbox.stats()).errors == {"address_refused": 1}
+    # A redrive restarts the schedule.
+    await sender.outbox.redrive([delivery_id])
+    await sender.worker.run_once()
+    [delivery] = await sender.deliveries("task-1")
+    assert delivery.state is DeliveryState.PENDING
+
+
+async def test_earlier_attempts_do_not_shorten_the_schedule_of_a_refused_address(
+    public: Internet, senders: Senders, clock: Clock
+) -> None:
+    async def fail(_: web.Request) -> web.Response:
+        response = web.Response(status=500)
+        response.force_close()  # the next attempt opens a new connection
+        return response
+
+    await public.serve(fail)
+    retry = RetryPolicy(wait=wait_schedule((60,)), stop=stop_after_attempt(4))
+    sender = await senders.open(allow=(), ca_file=public.ca_file, retry=retry)
+    delivery_id = await notified(sender, status())
+    for _ in range(2):
+        clock.advance(7200)
+        await sender.worker.run_once()
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    for _ in range(2):
+        clock.advance(10 * 3600)
+        await sender.worker.run_once()
+        [delivery] = await sender.deliveries("task-1")
+        assert delivery.state is DeliveryState.PENDING
+    clock.advance(10 * 3600)
+    await sender.worker.run_once()
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await errors_of(sender, delivery_id) == ["status_500"] * 3 + ["address_refused"] * 3
+
+
+async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address(
+    public: Internet, senders: Senders, clock: Clock
+) -> None:
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    dying, living = await senders.open(allow=()), await senders.open(allow=())
+    delivery_id = await notified(living, status())
+    for _ in range(2):
+        clock.advance(3 * 3600)
+        await claim(dying)
+        clock.advance(3600)
+        assert await living.worker.run_once() == 1
+    [delivery] = await living.deliveries("task-1")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await errors_of(living, delivery_id) == ["address_refused"] * 3
+
+
+async def test_refused_addresses_open_no_breaker_but_finally_disable_the_subscription(
+    public: Internet, senders: Senders, clock: Clock
+) -> None:
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    events: list[Event] = []
+    sender = await senders.open(allow=(), on_event=events.append)
+    url = f"https://{HOOKS}/hook"
+    for number in range(8):
+        await sender.subscribe(f"task-{number}", {"url": url}, version="1.0", owner="alice")
+        await sender.notify(status(task_id=f"task-{number}"))
+    assert await sender.worker.run_once() == 8
+    assert emitted(events, SubscriptionDisabled) == []
+    clock.advance(timedelta(days=6).total_seconds())
+    await deliver_due(sender)  # every delivery is too old now
+    await sender.notify(status(task_id="task-0"))
+    await sender.worker.run_once()
+    assert [event.task_id for event in emitted(events, SubscriptionDisabled)] == ["task-0"]
+
+
+async def test_an_untrusted_certificate_is_a_tls_failure(
+    public: Internet, senders: Senders
+) -> None:
+    await public.serve(answer, certificate=trustme.CA().issue_cert(HOOKS))
+    sender = await senders.open(allow=(), ca_file=public.ca_file)
+    delivery_id = await notified(sender, status())
+    assert await errors_of(sender, delivery_id) == ["tls_failure"]
+
+
+async def test_a_closed_port_is_a_refused_connection(
+    public: Internet, senders: Senders, unused_tcp_port: int
+) -> None:
+    public.network.leads(HOOKS, HOOKS_ADDRESS, 443, to=unused_tcp_port)
+    sender = await senders.open(allow=())
+    delivery_id = await notified(sender, status())
+    assert await errors_of(sender, delivery_id) == ["connection_refused"]
+
+
+async def test_no_answer_in_time_is_a_timeout(public: Internet, senders: Senders) -> None:
+    async def never(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    await public.serve(never)
+    sender = await senders.open(
+        allow=(), ca_file=public.ca_file, timeout=timedelta(milliseconds=300)
+    )
+    delivery_id = await notified(sender, status())
+    assert await errors_of(sender, delivery_id) == ["timeout"]
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+async def test_a_refused_address_and_an_unknown_name_have_different_codes(
+    public: Internet, senders: Senders, *, proxied: bool
+) -> None:
+    await public.proxy()
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    proxy = "http://proxy.corp.internal:3128" if proxied else None
+    sender = await senders.open(allow=(), proxy=proxy)
+    delivery_id = await notified(sender, status())
+    assert await errors_of(sender, delivery_id) == ["address_refused"]
+    other = await senders.open(allow=(), proxy=proxy)
+    await other.subscribe("t", {"url": "https://nowhere.example.com/"}, version="1.0", owner="bob")
+    [delivery_id] = (await other.notify(status(task_id="t"))).ids
+    await other.worker.run_once()
+    assert await errors_of(other, delivery_id) == ["dns_failure"]

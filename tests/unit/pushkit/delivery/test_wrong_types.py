@@ -1,0 +1,184 @@
+"""Arguments of wrong types that would be misread silently are refused."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from a2a.types import TaskStatusUpdateEvent
+
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.a2a import AnyUpdate, MessageUpdate, Task, TaskSnapshot
+from pushkit.errors import ConfigError
+from tests.unit.pushkit.delivery.conftest import status
+
+if TYPE_CHECKING:
+    pass
+
+HOOK = {"url": "https://client.example.com/hook", "id": "1"}
+
+
+async def test_a_provider_that_returns_no_task_fails_for_its_owner_alone(
+    sender: PushSender, caplog: pytest.LogCaptureFixture
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="0.3", owner="alice")
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
+
+    async def snapshot(_: str) -> Any:
+        return {"id": "task-1"}
+
+    with caplog.at_level(logging.ERROR):
+        result = await sender.notify(status(), snapshot=snapshot)
+
+    assert {each.owner for each in result.deliveries} >= {"bob"}
+    assert "its provider failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"owner": 7}, "owner: found int, expected str"),
+        ({"owner": None}, "owner: found NoneType, expected str"),
+        ({"tenant": None}, "tenant: found NoneType, expected str"),
+        ({"task_id": 5}, "task_id: found int, expected str"),
+        ({"filter": {}}, "filter: found dict, expected Filter"),
+    ],
+)
+async def test_subscribing_with_an_argument_of_a_wrong_type_is_refused(
+    sender: PushSender, argument: dict[str, Any], says: str
+) -> None:
+    given = {"task_id": "task-1", "config": HOOK, "version": "1.0", **argument}
+    with pytest.raises(ConfigError, match=f"^{says}$"):
+        await sender.subscribe(**given)
+    assert await sender.subscribers("task-1") == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"idempotency_key": 5}, "idempotency_key: found int, expected str"),
+        ({"snapshot": {"id": "task-1"}}, "snapshot: found dict, expected Task"),
+        ({"tenant": None}, "tenant: found NoneType, expected str"),
+    ],
+)
+async def test_an_update_with_an_argument_of_a_wrong_type_is_not_stored(
+    sender: PushSender, argument: dict[str, Any], says: str
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    with pytest.raises(ConfigError, match=f"^{says}$"):
+        await sender.notify(status(), **argument)
+    assert await sender.deliveries("task-1") == []
+
+
+@pytest.mark.parametrize(
+    "update",
+    [{"taskId": "task-1"}, None, TaskStatusUpdateEvent(task_id="task-1", context_id="c")],
+    ids=["json", "nothing", "sdk"],
+)
+async def test_what_is_no_update_of_pushkits_is_refused(sender: PushSender, update: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^update: found {type(update).__name__}, expected"):
+        await sender.notify(update)
+
+
+async def test_a_state_that_is_a_string_is_refused(sender: PushSender) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    text: Any = "working"
+    with pytest.raises(ConfigError, match="state: found str, expected TaskState"):
+        await sender.notify(StatusUpdate(task_id="task-1", status=TaskStatus(state=text)))
+
+
+WRONG: Any = "working"
+NUMBER: Any = 7
+
+
+@pytest.mark.parametrize(
+    ("update", "says"),
+    [
+        (StatusUpdate(task_id="task-1", status=WRONG), "status: found str, expected TaskStatus"),
+        (TaskSnapshot(task=WRONG), "task: found str, expected Task"),
+        (TaskSnapshot(task=Task(id="1", status=WRONG)), "task.status: found str, expected Task"),
+        (MessageUpdate(message=WRONG), "message: found str, expected Message"),
+        (StatusUpdate(task_id=NUMBER, status=status().status), "task_id: found int, expected str"),
+    ],
+)
+async def test_an_update_with_a_member_of_a_wrong_type_is_refused(
+    sender: PushSender, update: AnyUpdate, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{says}"):
+        await sender.notify(update)
+
+
+@pytest.mark.parametrize("version", ["0.3", "1.0"])
+async def test_a_message_of_a_wrong_type_is_refused_by_its_place(
+    sender: PushSender, version: str
+) -> None:
+    await sender.subscribe("task-1", HOOK, version=version)
+    told = TaskStatus(state=TaskState.WORKING, message=WRONG)
+
+    result = await sender.notify(replace(status(), status=told))
+
+    [refused] = result.refused
+    assert refused.code == "invalid_update"
+    assert refused.message.endswith("status.message: found str, expected Message")
+
+
+@pytest.mark.parametrize("action", ["redrive", "resend", "retry_now", "cancel"])
+async def test_a_delivery_id_instead_of_a_list_is_refused(sender: PushSender, action: str) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    [delivery_id] = (await sender.notify(status())).ids
+
+    with pytest.raises(ConfigError, match=rf"expected a list: \['{delivery_id}'\]"):
+        await getattr(sender.outbox, action)(delivery_id)
+
+
+async def test_a_subscription_id_instead_of_a_list_is_refused(sender: PushSender) -> None:
+    subscription = await sender.subscribe("task-1", HOOK, version="1.0")
+
+    with pytest.raises(ConfigError, match=rf"expected a list: \['{subscription.id}'\]"):
+        await sender.subscription_admin.remove(subscription.id)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["unsubscribe", "pause", "resume", "disable", "enable", "send_test", "subscriptions"],
+)
+@pytest.mark.parametrize("name", ["task_id", "owner", "tenant"])
+async def test_an_id_of_a_wrong_type_selects_nothing_silently(
+    sender: PushSender, method: str, name: str
+) -> None:
+    given: dict[str, Any] = {"task_id": "task-1", "owner": "", "tenant": "", name: None}
+    with pytest.raises(ConfigError, match=f"^{name}: found NoneType, expected str$"):
+        await getattr(sender, method)(**given)
+
+
+@pytest.mark.parametrize("method", ["subscribers", "configs_to_send_with", "deliveries"])
+async def test_a_tenant_of_a_wrong_type_selects_nothing_silently(
+    sender: PushSender, method: str
+) -> None:
+    with pytest.raises(ConfigError, match="tenant: found NoneType, expected str"):
+        await getattr(sender, method)("task-1", tenant=None)
+    with pytest.raises(ConfigError, match="config_id: found int, expected str"):
+        await sender.pause("task-1", 7)  # type: ignore[arg-type]
+
+
+def test_a_tracing_that_is_none_is_refused_by_the_constructor(tmp_path: Path) -> None:
+    keys = KeyRing.create(datetime.now(UTC))
+    given: dict[str, Any] = {"tracing": True}
+    with pytest.raises(ConfigError, match=r"^tracing: found bool, expected Tracing$"):
+        PushSender(issuer="https://agent.example.com", keys=keys, database=tmp_path / "o", **given)
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"), [(0, "found 0, expected at least 1"), (None, "found NoneType, expected int")]
+)
+async def test_a_page_has_a_length(sender: PushSender, limit: Any, says: str) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    await sender.notify(status())
+    with pytest.raises(ConfigError, match=f"^limit: {says}$"):
+        await sender.outbox.browse(limit=limit)
+    with pytest.raises(ConfigError, match=f"^limit: {says}$"):
+        await sender.subscription_admin.browse(limit=limit)

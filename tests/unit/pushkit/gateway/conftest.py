@@ -1,0 +1,139 @@
+"""A gateway in front of a scripted agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from pushkit import PushSender
+from pushkit.gateway.options import GatewayOptions
+from pushkit.gateway.service import Service
+from pushkit.keys.ring import KeyRing
+from pushkit.secrets.sealing import SecretKeys
+from tests.unit.pushkit.gateway.agent import ScriptedAgent
+
+HOOK = "https://client.example.com/a2a"
+V1_0 = {"A2A-Version": "1.0"}
+SHARED = GatewayOptions(shared_configs=True)
+
+
+@dataclass
+class Front:
+    """A gateway that serves, with its client and its outbox."""
+
+    agent: ScriptedAgent
+    sender: PushSender
+    service: Service
+    origin: str
+    client: aiohttp.ClientSession
+
+    async def rpc(self, method: str, params: dict[str, Any], **headers: str) -> Any:
+        """Call a method; return the answer."""
+        body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+        version = {} if "/" in method else V1_0
+        async with self.client.post(
+            f"{self.origin}/", json=body, headers={**version, **headers}
+        ) as answer:
+            return json.loads(await answer.read() or b"null")
+
+    async def rest(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Make a request of HTTP+JSON; return status and answer."""
+        async with self.client.request(
+            method, f"{self.origin}/rest{path}", json=body, headers=V1_0
+        ) as answer:
+            return answer.status, json.loads(await answer.read() or b"null")
+
+    async def send(self, **more: Any) -> Any:
+        """Send a message of 1.0 with a config; return the task of the early answer."""
+        answer = await self.rpc("SendMessage", message(**more))
+        return answer["result"]["task"]
+
+    async def told(self, task_id: str, count: int = 0) -> list[Any]:
+        """What the webhooks of a task are told, as soon as that many updates are stored."""
+        async with asyncio.timeout(20):
+            while True:
+                stored = await self.sender.deliveries(task_id)
+                if len(stored) >= count:
+                    return [json.loads(each.body) for each in stored]
+                await asyncio.sleep(0.02)
+
+    async def answers(self, status: int, method: str, path: str = "", **how: Any) -> bool:
+        """Whether a request is answered with a status."""
+        async with self.client.request(method, f"{self.origin}{path}", **how) as answer:
+            return answer.status == status
+
+
+def message(
+    *, task_id: str | None = None, early: bool = True, config: bool = True, **more: Any
+) -> dict[str, Any]:
+    """The params of a message of A2A 1.0."""
+    configuration: dict[str, Any] = {"returnImmediately": early} if early else {}
+    if config:
+        configuration["taskPushNotificationConfig"] = {"url": HOOK, "id": "c1"}
+    said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+    if task_id is not None:
+        said["taskId"] = task_id
+    return {"message": said, "configuration": configuration, **more}
+
+
+@pytest.fixture
+def ring() -> KeyRing:
+    return KeyRing.create(datetime.now(UTC))
+
+
+@pytest.fixture
+async def agent() -> AsyncIterator[ScriptedAgent]:
+    async with ScriptedAgent().served() as agent:
+        yield agent
+
+
+@asynccontextmanager
+async def gateway(
+    agent: ScriptedAgent,
+    database: str | Path,
+    ring: KeyRing,
+    options: GatewayOptions = SHARED,
+    *,
+    secrets: SecretKeys | None = None,
+) -> AsyncIterator[Front]:
+    """Serve a gateway, whose deliveries stay in the outbox."""
+    sender = PushSender(
+        issuer="https://agent.example.com", keys=ring, database=database, secrets=secrets
+    )
+    service = Service(
+        agent.origin,
+        sender=sender,
+        ring=lambda: ring,
+        public_url="https://agent.example.com",
+        options=options,
+    )
+    await sender.open()
+    try:
+        await service.open()
+        async with service.serving() as server, aiohttp.ClientSession() as client:
+            runner = web.ServerRunner(server, shutdown_timeout=0.1)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            origin = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            try:
+                yield Front(agent, sender, service, origin, client)
+            finally:
+                await runner.cleanup()
+    finally:
+        await sender.close()
+
+
+@pytest.fixture
+async def front(agent: ScriptedAgent, location: str, ring: KeyRing) -> AsyncIterator[Front]:
+    async with gateway(agent, location, ring) as served:
+        yield served

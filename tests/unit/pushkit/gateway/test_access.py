@@ -1,0 +1,411 @@
+"""Who may set, read and delete push configs behind a gateway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import jwt
+import pytest
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from multidict import CIMultiDict
+
+from pushkit.errors import ConfigError
+from pushkit.gateway.options import GatewayOptions
+from pushkit.gateway.service import Service
+from pushkit.keys.ring import KeyRing
+from pushkit.secrets.sealing import SecretKeys
+from tests.eventually import eventually
+from tests.served import answering, served
+from tests.unit.pushkit.gateway.agent import ScriptedAgent
+from tests.unit.pushkit.gateway.conftest import HOOK, Front, gateway, message
+
+LOCAL = ("127.0.0.0/8",)
+HEADER = GatewayOptions(identity_header="X-User", trusted_proxies=LOCAL)
+
+
+class Login:
+    """Issues bearer tokens, by a key of a JWK Set that it serves."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.url = ""
+        self.others: list[dict[str, Any]] = []  # further keys, before its own
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[Login]:
+        public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(self._key.public_key()))
+        own = {**public, "kid": "k1", "alg": "ES256", "use": "sig"}
+
+        async def answer(_: web.Request) -> web.Response:
+            return web.json_response({"keys": [*self.others, own]})
+
+        async with served(answering(answer)) as origin:
+            self.url = f"{origin}/jwks.json"
+            yield self
+
+    def token(self, owner: object, *, kid: str = "k1", **claims: Any) -> str:
+        expires = datetime.now(UTC) + timedelta(minutes=5)
+        said = {"sub": owner, "exp": expires, "iss": "login", "aud": "agents", **claims}
+        said = {name: value for name, value in said.items() if value is not None}
+        return jwt.encode(said, self._key, algorithm="ES256", headers={"kid": kid})
+
+
+@pytest.fixture
+async def login() -> AsyncIterator[Login]:
+    async with Login().served() as login:
+        yield login
+
+
+def config_of(task_id: str) -> dict[str, Any]:
+    return {"taskId": task_id, "url": HOOK, "id": "c1", "token": "a-secret-token"}
+
+
+async def test_who_may_see_a_task_may_push_it(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, login: Login
+) -> None:
+    options = GatewayOptions(
+        identity_jwks=login.url, identity_issuer="login", identity_audience="agents"
+    )
+    alice, bob = login.token("alice"), login.token("bob")
+    agent.users = {alice: "alice", bob: "bob"}
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        task = (await front.rpc("SendMessage", message(), Authorization=f"Bearer {alice}"))[
+            "result"
+        ]["task"]
+        own, other = {"Authorization": f"Bearer {alice}"}, {"Authorization": f"Bearer {bob}"}
+        # Alice's token is what the agent is asked with, also by the watcher.
+        stored = await front.rpc("CreateTaskPushNotificationConfig", config_of(task["id"]), **own)
+        assert stored["result"]["id"] == "c1"
+        assert "a-secret-token" not in str(stored)
+        for method, params in (
+            ("CreateTaskPushNotificationConfig", config_of(task["id"])),
+            ("GetTaskPushNotificationConfig", {"taskId": task["id"], "id": "c1"}),
+            ("ListTaskPushNotificationConfigs", {"taskId": task["id"]}),
+            ("DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "c1"}),
+            ("tasks/pushNotificationConfig/get", {"id": task["id"]}),
+        ):
+            refused = await front.rpc(method, params, **other)
+            assert refused["error"]["code"] == -32001, method
+        assert len(await front.sender.subscribers(task["id"])) == 1
+
+
+async def test_two_who_may_see_a_task_do_not_see_each_others_configs(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    async with gateway(agent, tmp_path / "outbox.db", ring, HEADER) as front:
+        answer = await front.rpc("SendMessage", message(), **{"X-User": "alice"})
+        task_id = answer["result"]["task"]["id"]
+        listed = await front.rpc(
+            "ListTaskPushNotificationConfigs", {"taskId": task_id}, **{"X-User": "bob"}
+        )
+        assert listed["result"] == {"configs": []}
+        [subscription] = await front.sender.subscribers(task_id)
+        assert subscription.key.owner == "alice"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param({"owner": "a", "exp": 1}, id="expired"),
+        pytest.param({"owner": "a", "exp": None}, id="without an end"),
+        pytest.param({"owner": "a", "iss": "mallory"}, id="of another issuer"),
+        pytest.param({"owner": "a", "aud": "others"}, id="for another audience"),
+        pytest.param({"owner": "a", "kid": "unknown"}, id="by an unknown key"),
+        pytest.param({"owner": None}, id="without the claim"),
+        pytest.param({"owner": ""}, id="empty"),
+        pytest.param({"owner": ["a"]}, id="no text"),
+        pytest.param({"owner": "a\nb"}, id="a control character"),
+    ],
+)
+async def test_a_token_that_proves_nothing_is_refused(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, login: Login, token: dict[str, Any]
+) -> None:
+    options = GatewayOptions(
+        identity_jwks=login.url, identity_issuer="login", identity_audience="agents"
+    )
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        given = {"Authorization": f"Bearer {login.token(token.pop('owner'), **token)}"}
+        for headers in (given, {}, {"Authorization": "Bearer a.b.c"}, {"Authorization": "Basic x"}):
+            body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message()}
+            async with front.client.post(front.origin, json=body, headers=headers) as refused:
+                assert refused.status == 401
+        assert agent.asked("SendStreamingMessage") == []
+
+
+async def test_a_token_that_another_algorithm_signed_is_refused(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, login: Login
+) -> None:
+    forged = jwt.encode(
+        {"sub": "alice", "exp": 9999999999}, "x" * 64, algorithm="HS256", headers={"kid": "k1"}
+    )
+    options = GatewayOptions(identity_jwks=login.url)
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        refused = await front.rpc("SendMessage", message(), Authorization=f"Bearer {forged}")
+        assert refused["error"]["message"].startswith("Not authenticated")
+
+
+async def test_a_token_by_the_second_key_of_a_kid_is_proven(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, login: Login
+) -> None:
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
+    public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(other))
+    login.others = [{**public, "kid": "k1", "alg": "RS256", "use": "sig"}]
+    options = GatewayOptions(identity_jwks=login.url)
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        token = login.token("alice", aud=None)
+        answer = await front.rpc("SendMessage", message(), Authorization=f"Bearer {token}")
+        [subscription] = await front.sender.subscribers(answer["result"]["task"]["id"])
+        assert subscription.key.owner == "alice"
+
+
+async def test_an_identity_header_counts_only_from_a_trusted_proxy(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    elsewhere = GatewayOptions(identity_header="X-User", trusted_proxies=("10.0.0.0/8",))
+    async with gateway(agent, tmp_path / "outbox.db", ring, elsewhere) as front:
+        refused = await front.rpc("SendMessage", message(), **{"X-User": "alice"})
+        assert refused["error"]["message"].startswith("Not authenticated")
+        # And the agent does not hear the forged word.
+        await front.rpc("GetTask", {"id": "x"}, **{"X-User": "alice", "X-Forwarded-For": "1.2.3.4"})
+        name, headers, _ = agent.received[-1]
+        assert name == "GetTask"
+        assert "X-User" not in headers
+        assert headers.getall("X-Forwarded-For") == ["127.0.0.1"]
+
+
+async def test_who_says_twice_who_it_is_is_nobody(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    async with gateway(agent, tmp_path / "outbox.db", ring, HEADER) as front:
+        headers = [("X-User", "alice"), ("X-User", "bob"), ("A2A-Version", "1.0")]
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message()}
+        async with front.client.post(
+            front.origin, json=body, headers=CIMultiDict(headers)
+        ) as refused:
+            assert refused.status == 401
+
+
+async def test_what_the_agent_refuses_the_gateway_refuses_alike(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    agent.users = {"t": "alice"}
+    async with gateway(agent, tmp_path / "outbox.db", ring, HEADER) as front:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "CreateTaskPushNotificationConfig"}
+        body = {**body, "params": config_of("task-1")}
+        headers = {"X-User": "alice", "A2A-Version": "1.0"}
+        async with front.client.post(front.origin, json=body, headers=headers) as refused:
+            assert (await refused.json())["error"]["message"].startswith("Not authenticated")
+        missing = await front.rpc(
+            "CreateTaskPushNotificationConfig",
+            config_of("task-1"),
+            **{"X-User": "alice", "Authorization": "Bearer t"},
+        )
+        assert missing["error"]["code"] == -32001
+
+
+async def test_shared_configs_are_those_of_all(front: Front) -> None:
+    task = await front.send()
+    listed = await front.rpc("ListTaskPushNotificationConfigs", {"taskId": task["id"]})
+    assert [each["id"] for each in listed["result"]["configs"]] == ["c1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "nothing that says who a caller is"),
+        ({"shared_configs": True, "identity_header": "X-User"}, "expected one of"),
+        ({"identity_header": "X-User"}, "--trusted-proxy"),
+        ({"identity_header": "X-User", "trusted_proxies": ["here"]}, "expected an address"),
+    ],
+)
+async def test_a_gateway_that_knows_nobody_does_not_start(
+    options: dict[str, Any], expected: str, ring: KeyRing
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        Service(
+            "http://127.0.0.1:1",
+            sender=None,  # type: ignore[arg-type]  # refused before it is needed
+            ring=lambda: ring,
+            public_url="https://agent.example.com",
+            options=GatewayOptions(**options),
+        )
+
+
+@pytest.mark.parametrize("url", ["ws://agent:1", "grpc://agent:1", "grpcs://agent:1"])
+async def test_what_the_gateway_does_not_speak_is_refused_by_name(url: str, ring: KeyRing) -> None:
+    with pytest.raises(ConfigError, match="not WebSocket and not gRPC"):
+        Service(
+            url,
+            sender=None,  # type: ignore[arg-type]  # refused before it is needed
+            ring=lambda: ring,
+            public_url="https://agent.example.com",
+            options=GatewayOptions(shared_configs=True),
+        )
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_an_agent_that_ignores_credentials_is_named(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, caplog: Any, *, asks: bool
+) -> None:
+    agent.users = {"t": "alice"} if asks else {}
+    async with gateway(agent, tmp_path / "outbox.db", ring):
+        said = "shows tasks to callers without credentials" in caplog.text
+        assert said is not asks
+
+
+async def test_a_refused_webhook_is_refused_before_the_agent_hears_of_it(front: Front) -> None:
+    params = message()
+    params["configuration"]["taskPushNotificationConfig"]["url"] = "http://169.254.169.254/"
+    refused = await front.rpc("SendMessage", params)
+    assert refused["error"]["code"] == -32602
+    assert front.agent.asked("SendStreamingMessage") == []
+
+
+async def test_the_operators_credentials_are_asked_with_by_the_watcher_alone(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    agent.users = {"op": "alice", "t": "alice"}
+    agent.streams = agent.subscribes = False
+    options = GatewayOptions(shared_configs=True, upstream_authorization="Bearer op")
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        await front.rpc("SendMessage", message(), Authorization="Bearer t")
+        await eventually(lambda: len(agent.asked("GetTask")) > 1)  # the first one was without
+        [sent] = [headers for name, headers, _ in agent.received if name == "SendMessage"]
+        [*_, asked] = [headers for name, headers, _ in agent.received if name == "GetTask"]
+        assert sent["Authorization"] == "Bearer t"
+        assert asked["Authorization"] == "Bearer op"
+
+
+async def test_the_callers_credentials_are_sealed_or_not_stored(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, caplog: Any
+) -> None:
+    agent.users = {"a-callers-token": "alice"}
+    async with gateway(agent, tmp_path / "plain.db", ring) as front:
+        await front.rpc("SendMessage", message(), Authorization="Bearer a-callers-token")
+        await eventually(lambda: len(front.service.watcher) == 1)
+        assert "set PUSHKIT_SECRET_KEYS" in caplog.text
+    assert all(b"a-callers" not in each.read_bytes() for each in tmp_path.glob("plain.db*"))
+
+
+async def test_sealed_credentials_serve_the_next_gateway(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    agent.users = {"a-callers-token": "alice"}
+    database, keys = tmp_path / "sealed.db", SecretKeys.generate()
+    async with gateway(agent, database, ring, secrets=keys) as first:
+        answer = await first.rpc("SendMessage", message(), Authorization="Bearer a-callers-token")
+        task_id = answer["result"]["task"]["id"]
+        await first.told(task_id, 1)
+    assert all(b"a-callers" not in each.read_bytes() for each in tmp_path.glob("sealed.db*"))
+    agent.status(task_id, "TASK_STATE_COMPLETED")
+    async with gateway(agent, database, ring, secrets=keys) as second:
+        assert len(await second.told(task_id, 2)) == 2
+
+
+async def test_an_agent_is_asked_in_a_version_that_it_speaks(front: Front) -> None:
+    task = await front.send()
+    before = len(front.agent.received)
+    for method, params in (
+        ("ListTaskPushNotificationConfigs", {"taskId": task["id"]}),
+        ("GetPushDeliveryState", {"taskId": task["id"], "id": "c1"}),
+    ):
+        assert "result" in await front.rpc(method, params), method
+    # Its card says 0.3 alone.
+    assert [name for name, _, _ in front.agent.received[before:]] == ["tasks/get", "tasks/get"]
+
+
+async def test_the_extensions_of_http_json_are_the_gateways(front: Front) -> None:
+    task = await front.send()
+    path = f"/tasks/{task['id']}/pushNotificationConfigs/c1/deliveryState"
+    status, state = await front.rest("GET", path)
+    assert status == 200, state
+
+
+async def test_a_client_may_ask_for_the_task_as_it_stands(front: Front) -> None:
+    answer = await front.rpc("SendMessage", message(config=False))
+    task_id = answer["result"]["task"]["id"]
+    front.agent.status(task_id, "TASK_STATE_WORKING")
+    config = {**config_of(task_id), "urn:pushkit:push-snapshot:v1": True}
+    stored = await front.rpc("CreateTaskPushNotificationConfig", config)
+    assert "error" not in stored, stored
+    [first] = await front.told(task_id, 1)
+    assert first["task"]["status"]["state"] == "TASK_STATE_WORKING"
+
+
+# --- HTTP+JSON, tenants, paths ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tenant", ["", "/acme"])
+async def test_http_json_is_understood_with_and_without_a_tenant(front: Front, tenant: str) -> None:
+    status, answer = await front.rest("POST", f"{tenant}/message:send", message())
+    assert status == 200
+    task_id = answer["task"]["id"]
+    status, stored = await front.rest("GET", f"{tenant}/tasks/{task_id}/pushNotificationConfigs")
+    assert status == 200
+    assert [each["id"] for each in stored["configs"]] == ["c1"]
+    assert len(await front.sender.subscribers(task_id, tenant=tenant.strip("/"))) == 1
+    front.agent.break_streams(task_id)
+    await eventually(lambda: front.agent.watchers(task_id) == 1)  # at the tenant's path, too
+    front.agent.status(task_id, "TASK_STATE_COMPLETED")
+    await eventually(lambda: not len(front.service.watcher))
+
+
+@pytest.mark.parametrize("where", ["query", "body", "path"])
+async def test_a_tenants_task_is_asked_for_at_the_tenant(front: Front, where: str) -> None:
+    """A task that is seen in one tenant is no reason to follow its namesake in another one."""
+    _, answer = await front.rest("POST", "/message:send", message(config=False))
+    task_id = answer["task"]["id"]
+    path, config = f"/tasks/{task_id}/pushNotificationConfigs", {"url": HOOK, "id": "c1"}
+    match where:
+        case "query":
+            path += "?tenant=victim"
+        case "body":
+            config["tenant"] = "victim"
+        case _:
+            path = f"/victim{path}"
+    status, _ = await front.rest("POST", path, config)
+    assert status == 404
+    assert await front.sender.subscribers(task_id, tenant="victim") == []
+
+
+async def test_a_message_that_names_two_tenants_is_refused(front: Front) -> None:
+    status, _ = await front.rest("POST", "/acme/message:send", message(tenant="victim"))
+    assert status == 400
+    assert not front.agent.tasks
+
+
+@pytest.mark.parametrize("path", ["/files/x", "/restless", "/a/b/c"])
+async def test_what_answers_beside_the_agents_interfaces_proves_nothing(
+    front: Front, path: str
+) -> None:
+    """A file that a client sent to the agent might say that its client may see a task."""
+    task = await front.send()
+    url = f"{front.origin}{path}/tasks/{task['id']}/pushNotificationConfigs"
+    async with front.client.get(url) as answer:
+        assert answer.status == 404
+    body = {"jsonrpc": "2.0", "id": 7, "method": "CreateTaskPushNotificationConfig"}
+    body |= {"params": config_of(task["id"])}
+    async with front.client.post(f"{front.origin}{path}", json=body) as answer:
+        refused = await answer.json()
+    assert refused["id"] == 7
+    assert refused["error"]["code"] == -32601
+    assert len(await front.sender.subscribers(task["id"])) == 1
+
+
+@pytest.mark.parametrize("named", ["X-User", "X_User"])
+async def test_an_identity_header_has_no_second_spelling(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, named: str
+) -> None:
+    elsewhere = GatewayOptions(identity_header=named, trusted_proxies=("10.0.0.0/8",))
+    async with gateway(agent, tmp_path / "outbox.db", ring, elsewhere) as front:
+        forged = {"X_User": "alice", "X-User": "alice", "X_Forwarded_For": "1.2.3.4"}
+        await front.rpc("GetTask", {"id": "x"}, **forged)
+        _, headers, _ = agent.received[-1]
+        assert "X_User" not in headers
+        assert "X-User" not in headers
+        assert "X_Forwarded_For" not in headers

@@ -1,0 +1,245 @@
+"""The agent's card as the gateway serves it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pushkit.cards.signing import sign_card
+from pushkit.cards.trust import TrustedKeys
+from pushkit.cards.verify import verify_card
+from pushkit.errors import CardUnavailableError
+from pushkit.gateway.card import CardRewriter, _spans, facts_of
+from pushkit.gateway.options import GatewayOptions
+from pushkit.keys.jwks import jwks_response
+from pushkit.keys.ring import KeyRing
+from pushkit.url import Url
+from tests.unit.pushkit.gateway.agent import ScriptedAgent
+from tests.unit.pushkit.gateway.conftest import gateway
+
+PUBLIC = "https://agent.example.com"
+
+
+def rewriter(upstream: str = "http://agent:8000") -> CardRewriter:
+    return CardRewriter(Url.parse(upstream), PUBLIC, no_keys, None, clock=lambda: datetime.now(UTC))
+
+
+async def changed(text: str, upstream: str = "http://agent:8000") -> str:
+    return (await rewriter(upstream).rewritten(text.encode())).decode()
+
+
+async def test_only_what_names_the_agent_changes() -> None:
+    card = (
+        '{ "name":"a",  "url" : "http://agent:8000/a2a","x": 1.50, "capabilities":'
+        '{"streaming":true, "pushNotifications" :false},\n'
+        '  "iconUrl":"http://agent:8000/i.png", "documentationUrl":"https://docs.example.com/",'
+        '"description":"see http://agent:8000/ or \\u00e9" }'
+    )
+    expected = (
+        card.replace('"http://agent:8000/a2a"', f'"{PUBLIC}/a2a"')
+        .replace('"http://agent:8000/i.png"', f'"{PUBLIC}/i.png"')
+        .replace(":false", ":true")
+    )
+    assert await changed(card) == expected
+
+
+async def test_the_name_that_the_agent_has_for_itself_is_replaced_too() -> None:
+    card = '{"url":"http://localhost:9999/","capabilities":{"streaming":true}}'
+    expected = f'{{"url":"{PUBLIC}/","capabilities":{{"pushNotifications":true,"streaming":true}}}}'
+    assert await changed(card) == expected
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ('{"capabilities":{}}', '{"capabilities":{"pushNotifications":true}}'),
+        ('{"name":"a"}', '{"capabilities":{"pushNotifications":true},"name":"a"}'),
+    ],
+)
+async def test_a_card_that_says_nothing_of_push_says_it(card: str, expected: str) -> None:
+    assert await changed(card) == expected
+
+
+async def test_the_base_path_of_the_agent_is_not_the_gateways() -> None:
+    card = '{"url":"http://agent:8000/base/rpc","capabilities":{"pushNotifications":true}}'
+    found = await changed(card, "http://agent:8000/base")
+    assert json.loads(found)["url"] == f"{PUBLIC}/rpc"
+
+
+@pytest.mark.parametrize(
+    "order", [("GRPC", "JSONRPC"), ("JSONRPC", "GRPC"), ("JSONRPC", "GRPC", "HTTP+JSON")]
+)
+async def test_an_interface_that_the_gateway_does_not_speak_is_left_out(
+    order: tuple[str, ...],
+) -> None:
+    interfaces = [{"url": f"http://agent:8000/{n}", "protocolBinding": n} for n in order]
+    card = json.dumps({"supportedInterfaces": interfaces, "capabilities": {}}, indent=2)
+    found = json.loads(await changed(card))["supportedInterfaces"]
+    spoken = [name for name in order if name != "GRPC"]
+    assert [each["protocolBinding"] for each in found] == spoken
+    assert all(each["url"].startswith(PUBLIC) for each in found)
+
+
+def test_a_card_of_grpc_alone_is_refused() -> None:
+    card = b'{"supportedInterfaces":[{"url":"http://a/","protocolBinding":"GRPC"}]}'
+    with pytest.raises(CardUnavailableError, match="does not speak gRPC"):
+        facts_of(card, "")
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b'{"a":1,"a":2}', b"\xff"])
+async def test_what_is_no_card_is_refused(body: bytes) -> None:
+    with pytest.raises(CardUnavailableError):
+        await rewriter().rewritten(body)
+
+
+_TEXTS = st.text(max_size=8)
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
+    found = {path: value}
+    members: Any = ()
+    if isinstance(value, dict):
+        members = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
+    for step, inner in members:
+        found |= _paths(inner, (*path, step))
+    return found
+
+
+@given(_VALUES, st.sampled_from([None, 0, 1, 4]), st.booleans())
+def test_every_value_is_found_where_it_is(value: Any, indent: int | None, ascii_only: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    found = {path: json.loads(text[start:end]) for path, (start, end) in _spans(text)}
+    assert found == _paths(value)
+
+
+# --- signed cards -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def signed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], KeyRing]:
+    """Make agents sign their cards; return their keys."""
+    ring = KeyRing.create(datetime.now(UTC))
+    plain: property = vars(ScriptedAgent)["card"]
+
+    def card(self: ScriptedAgent) -> Any:
+        whole = {
+            **plain.__get__(self),
+            "description": "d",
+            "version": "1",
+            "defaultInputModes": ["text"],
+            "defaultOutputModes": ["text"],
+        }
+        return sign_card(whole, ring, now=datetime.now(UTC)).card
+
+    monkeypatch.setattr(ScriptedAgent, "card", property(card))
+    return lambda: ring
+
+
+@pytest.mark.usefixtures("signed")
+async def test_a_signed_card_without_trust_stops_the_start(
+    agent: ScriptedAgent, tmp_path: Path, ring: KeyRing
+) -> None:
+    with pytest.raises(CardUnavailableError, match="give --trust"):
+        async with gateway(agent, tmp_path / "outbox.db", ring):
+            pass
+
+
+@pytest.mark.parametrize("right", [True, False])
+async def test_a_signed_card_is_verified_and_signed_anew(
+    agent: ScriptedAgent, tmp_path: Path, ring: KeyRing, signed: Callable[[], KeyRing], right: bool
+) -> None:
+    theirs = signed() if right else KeyRing.create(datetime.now(UTC))
+    jwks = tmp_path / "jwks.json"
+    jwks.write_bytes(jwks_response(theirs, datetime.now(UTC)).body)
+    trust = tmp_path / "trust.toml"
+    trust.write_text(f'[[origins."{agent.origin}".keys]]\nfile = "jwks.json"\n')
+    options = GatewayOptions(shared_configs=True, trust=trust)
+    if not right:
+        with pytest.raises(CardUnavailableError, match="no signature counts"):
+            async with gateway(agent, tmp_path / "outbox.db", ring, options):
+                pass
+        return
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        async with front.client.get(f"{front.origin}/.well-known/agent-card.json") as answer:
+            body = await answer.read()
+        card = json.loads(body)
+        assert card["url"].startswith(PUBLIC)
+        assert card["capabilities"]["pushNotifications"] is True
+        trusted = TrustedKeys.pinned(ring.signing_key(datetime.now(UTC)).to_verification_key())
+        assert verify_card(body, trusted, now=datetime.now(UTC)).verified
+
+
+_INTERFACES = [
+    {"url": "http://a/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+    {"url": "http://a/", "protocolBinding": "JSONRPC", "protocolVersion": "0.3"},
+    {"url": "http://a/", "protocolBinding": "GRPC"},
+]
+
+
+def no_keys() -> KeyRing:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ('{"a":1}', '{"capabilities":{"pushNotifications":true,NEW},"a":1}'),
+        ("{}", '{"capabilities":{"pushNotifications":true,NEW}}'),
+        (
+            '{"capabilities":{"pushNotifications":false}}',
+            '{"capabilities":{NEW,"pushNotifications":true}}',
+        ),
+        (
+            '{"capabilities":{"extensions": [ {"u":1}],"pushNotifications":true}}',
+            '{"capabilities":{"extensions": [{"u":2}, {"u":1}],"pushNotifications":true}}',
+        ),
+        (
+            '{"capabilities":{"extensions":[],"pushNotifications":true}}',
+            '{"capabilities":{NEW,"pushNotifications":true}}',
+        ),
+    ],
+)
+async def test_the_gateways_extensions_stand_beside_the_agents(card: str, expected: str) -> None:
+    rewriter = CardRewriter(
+        Url.parse("http://agent:8000"),
+        PUBLIC,
+        no_keys,
+        None,
+        clock=lambda: datetime.now(UTC),
+        extensions=[{"u": 2}],
+    )
+    found = (await rewriter.rewritten(card.encode())).decode()
+    assert found == expected.replace("NEW", '"extensions":[{"u":2}]')
+
+
+@pytest.mark.parametrize(
+    ("card", "versions"),
+    [
+        ('{"url":"http://a/"}', ("0.3",)),
+        ('{"url":"http://a/","protocolVersion":"0.2.6"}', ("0.3",)),
+        ('{"url":"http://a/","protocolVersion":"9"}', ()),
+        (json.dumps({"supportedInterfaces": _INTERFACES}), ("1.0", "0.3")),
+    ],
+)
+def test_the_versions_of_an_agent_are_those_of_its_card(
+    card: str, versions: tuple[str, ...]
+) -> None:
+    assert facts_of(card.encode(), "").versions == versions

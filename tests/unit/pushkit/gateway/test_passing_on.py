@@ -1,0 +1,496 @@
+"""What a gateway passes on, and what it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from multidict import CIMultiDict
+
+from pushkit.errors import MalformedJsonError
+from pushkit.gateway import proxy
+from pushkit.gateway.events import EventLines
+from pushkit.gateway.options import GatewayOptions
+from pushkit.keys.ring import KeyRing
+from tests.eventually import eventually
+from tests.unit.pushkit.gateway.agent import ScriptedAgent
+from tests.unit.pushkit.gateway.conftest import Front, gateway, message
+
+CARD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 36\r\n"
+    b"Connection: close\r\n\r\n" + b'{"capabilities":{"streaming": true}}'
+)
+
+
+@pytest.fixture
+async def front(agent: ScriptedAgent, tmp_path: Path, ring: KeyRing) -> AsyncIterator[Front]:
+    async with gateway(agent, tmp_path / "outbox.db", ring) as served:
+        yield served
+
+
+async def raw(front: Front, request: bytes) -> bytes:
+    """Send bytes to the gateway; return the beginning of its answer."""
+    host, port = front.origin.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read(1000)
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def bytes_agent(answers: Callable[[bytes], bytes | None]) -> AsyncIterator[ScriptedAgent]:
+    """An agent that answers each request with bytes; None to say nothing more."""
+    agent = ScriptedAgent()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"agent-card" in head:
+                writer.write(CARD)
+            elif (answer := answers(head)) is not None:
+                writer.write(answer)
+            else:
+                await asyncio.sleep(3600)
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield agent
+    finally:
+        server.close()
+
+
+async def test_other_requests_pass_as_they_are(front: Front) -> None:
+    async with front.client.put(
+        f"{front.origin}/files?x=1&y", data=b"12345", headers={"X-Other": "é"}
+    ) as answer:
+        assert await answer.text() == "PUT /files?x=1&y 5"
+    _, headers, body = front.agent.received[-1]
+    assert body == b"12345"
+    assert headers["X-Other"] == "é"
+    assert headers["Host"] == front.agent.origin.removeprefix("http://")
+
+
+async def test_the_path_goes_on_undecoded(tmp_path: Path, ring: KeyRing) -> None:
+    heads: list[bytes] = []
+
+    def answer(head: bytes) -> bytes:
+        heads.append(head)
+        return b"HTTP/1.1 204 No Content\r\n\r\n"
+
+    target = b"/a%2Fb/%2e%2e/c%zz?q=%41&q"
+    async with (
+        bytes_agent(answer) as agent,
+        gateway(agent, tmp_path / "outbox.db", ring) as front,
+    ):
+        got = await raw(front, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert got.startswith(b"HTTP/1.1 204")
+    assert heads[-1].startswith(b"GET " + target + b" HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize("target", [b"/../x", b"/a/%2e%2E/../x", b"/..%2fx", b"/..%5Cx", b"/..?y"])
+async def test_no_path_leads_out_of_the_agents(
+    tmp_path: Path, ring: KeyRing, target: bytes
+) -> None:
+    """The host may have other applications beside the agent."""
+    asked: list[bytes] = []
+
+    def answer(head: bytes) -> bytes:
+        asked.append(head)
+        return b"HTTP/1.1 204 No Content\r\n\r\n"
+
+    async with bytes_agent(answer) as agent:
+        agent.origin += "/base"
+        async with gateway(agent, tmp_path / "outbox.db", ring) as front:
+            asked.clear()
+            got = await raw(front, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert got.startswith(b"HTTP/1.1 400")
+            assert not asked
+            got = await raw(front, b"GET /a..b/... HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert got.startswith(b"HTTP/1.1 204")
+
+
+async def test_fields_of_the_connection_stay_on_it(front: Front) -> None:
+    await raw(
+        front,
+        b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: close, X-Secret-Hop\r\nX-Secret-Hop: 1\r\n"
+        b"Keep-Alive: 1\r\nProxy-Authorization: Basic x\r\nTE: trailers\r\n"
+        b"Forwarded: for=1.2.3.4\r\nX-Real-IP: 1.2.3.4\r\nX-Forwarded-For: 1.2.3.4\r\n"
+        b"X-End: 1\r\n\r\n",
+    )
+    _, headers, _ = front.agent.received[-1]
+    assert headers["X-End"] == "1"
+    for name in ("X-Secret-Hop", "Keep-Alive", "Proxy-Authorization", "TE", "Forwarded"):
+        assert name not in headers, name
+    assert "X-Real-IP" not in headers
+    assert headers.getall("X-Forwarded-For") == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\nabc",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+        b"GET http://evil.example/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET //evil.example/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /tasks/t/pushNotificationConfigs#x HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX\x00: a\r\n\r\n",
+        b"GET /\x01 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT evil.example:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+async def test_a_request_that_two_servers_may_read_differently_is_refused(
+    front: Front, request_bytes: bytes
+) -> None:
+    before = len(front.agent.received)
+    answer = await raw(front, request_bytes)
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer[:80]
+    assert len(front.agent.received) == before
+
+
+async def test_bytes_after_a_request_are_no_second_one_of_another_client(front: Front) -> None:
+    inner = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    body = b"0\r\n\r\n" + inner
+    await raw(
+        front,
+        b"POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(body), body),
+    )
+    assert [received for name, _, received in front.agent.received if name == "/x"] == [body]
+    assert front.agent.received[-1][0] == "/x"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","method":"GetTask","method":"CreateTaskPushNotificationConfig"}',
+        b'[{"jsonrpc":"2.0","id":1,"method":"CreateTaskPushNotificationConfig","params":{}}]',
+        b'{"jsonrpc":"2.0","method":"SendMessage","params":{"a":NaN}}',
+        '{"jsonrpc":"2.0"}'.encode("utf-16"),
+    ],
+)
+async def test_json_that_can_be_read_in_two_ways_is_not_passed_on(
+    front: Front, body: bytes
+) -> None:
+    before = len(front.agent.received)
+    async with front.client.post(front.origin, data=body) as answer:
+        passed = len(front.agent.received) > before
+        assert passed is (answer.status == 200)
+    if body[:1] in (b"{", b"["):
+        assert not passed
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Upgrade": "websocket", "Connection": "Upgrade"}, 501),
+        ({"Content-Type": "application/grpc"}, 415),
+    ],
+)
+async def test_other_protocols_are_refused_by_name(
+    front: Front, headers: dict[str, str], status: int
+) -> None:
+    async with front.client.post(front.origin, data=b"x", headers=headers) as answer:
+        assert answer.status == status
+
+
+async def test_a_body_that_is_too_long_is_refused(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    options = GatewayOptions(shared_configs=True, max_body_bytes=1000)
+    async with (
+        gateway(agent, tmp_path / "outbox.db", ring, options) as front,
+        front.client.post(front.origin, data=b"x" * 1001) as answer,
+    ):
+        assert answer.status == 413
+
+
+async def test_one_caller_cannot_take_all_requests(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    options = GatewayOptions(shared_configs=True, max_requests_per_caller=2)
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage"}
+        body = {**body, "params": message(config=False)}
+        async with (
+            front.client.post(front.origin, json=body),
+            front.client.post(front.origin, json=body),
+            front.client.get(f"{front.origin}/x") as third,
+        ):
+            assert third.status == 429
+        await eventually(lambda: front.answers(200, "GET", "/x"))
+
+
+async def test_the_last_proxys_word_is_whom_a_request_is_counted_for(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    options = GatewayOptions(
+        shared_configs=True, max_requests_per_caller=1, trusted_proxies=("127.0.0.0/8",)
+    )
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage"}
+    body = {**body, "params": message(config=False)}
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        headers = [("X-Forwarded-For", "9.9.9.9"), ("X-Forwarded-For", "10.1.1.1")]
+        other = [("X-Forwarded-For", "8.8.8.8"), ("X-Forwarded-For", "10.1.1.1")]
+        async with (
+            front.client.post(front.origin, json=body, headers=CIMultiDict(headers)),
+            front.client.get(f"{front.origin}/x", headers=CIMultiDict(other)) as second,
+        ):
+            assert second.status == 429
+
+
+async def test_bodies_that_come_slowly_count(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    options = GatewayOptions(shared_configs=True, max_requests_per_caller=1)
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        host, port = front.origin.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+        try:
+            await eventually(lambda: front.answers(429, "GET", "/x"))
+        finally:
+            writer.close()
+
+
+async def test_all_bodies_together_are_bounded(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "_MOST_HELD", 1000)
+    options = GatewayOptions(shared_configs=True, max_body_bytes=1000)
+    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+        host, port = front.origin.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"x" * 899)
+        try:
+            await eventually(lambda: front.answers(503, "POST", data=b"x" * 200))
+        finally:
+            writer.close()
+        await eventually(lambda: front.answers(200, "POST", data=b"x" * 200))
+
+
+async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(front: Front) -> None:
+    host, port = front.origin.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"PUT /x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+    async with asyncio.timeout(20):
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"abc")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert await reader.readexactly(8) == b"PUT /x 3"
+    writer.close()
+
+
+async def test_a_card_is_asked_for_with_the_clients_query(front: Front) -> None:
+    url = f"{front.origin}/.well-known/agent-card.json?assistant_id=x"
+    async with front.client.get(url) as answer:
+        assert (await answer.json())["capabilities"]["pushNotifications"] is True
+    assert front.agent.paths[-1].endswith("?assistant_id=x")
+
+
+async def test_a_large_body_passes_as_it_is(front: Front) -> None:
+    body = b"".join(b"%07d\n" % number for number in range(375_000))
+    async with front.client.put(f"{front.origin}/x", data=io.BytesIO(body)) as answer:
+        assert answer.status == 200
+    _, headers, received = front.agent.received[-1]
+    assert received == body
+    assert headers["Content-Length"] == "3000000"
+
+
+async def test_the_agents_error_is_the_clients(front: Front) -> None:
+    front.agent.streams = False  # which its card did not say
+    answer = await front.rpc("SendMessage", message())
+    assert answer["error"] == {"code": -32004, "message": "no streams"}
+    assert answer["id"] == 7
+
+
+# --- hostile agents ----------------------------------------------------------------------------
+
+
+async def _refused(answer: bytes | None, tmp_path: Any, ring: KeyRing, **options: Any) -> Any:
+    async with bytes_agent(lambda _: answer) as agent:
+        own = GatewayOptions(shared_configs=True, **options)
+        async with gateway(agent, tmp_path / "outbox.db", ring, own) as front:
+            body = {"jsonrpc": "2.0", "id": 3, "method": "SendMessage", "params": message()}
+            async with front.client.post(front.origin, json=body) as got:
+                return got.status, await got.read()
+
+
+async def test_an_event_without_an_end_is_cut(tmp_path: Any, ring: KeyRing) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: "
+    status, _ = await _refused(head + b"x" * 100_000, tmp_path, ring, max_event_bytes=10_000)
+    assert status == 502
+
+
+async def test_an_answer_without_an_end_is_cut(tmp_path: Any, ring: KeyRing) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    status, _ = await _refused(head + b"x" * 100_000, tmp_path, ring, max_body_bytes=10_000)
+    assert status == 502
+
+
+async def test_an_agent_that_says_nothing_is_not_waited_for(tmp_path: Any, ring: KeyRing) -> None:
+    short = timedelta(seconds=0.2)
+    status, _ = await _refused(None, tmp_path, ring, timeout=short, stream_timeout=short)
+    assert status == 504
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200", b"garbage\r\n\r\n"])
+async def test_an_agent_that_speaks_no_http_is_a_bad_gateway(
+    tmp_path: Any, ring: KeyRing, answer: bytes
+) -> None:
+    assert (await _refused(answer, tmp_path, ring))[0] == 502
+
+
+async def test_an_answer_that_breaks_off_is_not_made_whole(tmp_path: Any, ring: KeyRing) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"
+    async with (
+        bytes_agent(lambda _: answer) as agent,
+        gateway(agent, tmp_path / "outbox.db", ring, GatewayOptions(shared_configs=True)) as front,
+    ):
+        with pytest.raises((aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError)):
+            async with front.client.get(f"{front.origin}/x") as got:
+                await got.read()
+
+
+async def test_a_redirect_of_the_agent_is_the_clients_to_follow(
+    tmp_path: Any, ring: KeyRing
+) -> None:
+    answer = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
+    async with (
+        bytes_agent(lambda _: answer) as agent,
+        gateway(agent, tmp_path / "outbox.db", ring, GatewayOptions(shared_configs=True)) as front,
+        front.client.get(f"{front.origin}/x", allow_redirects=False) as got,
+    ):
+        assert got.status == 302
+
+
+async def test_a_client_that_reads_slowly_delays_nobody(front: Front) -> None:
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
+    async with front.client.post(front.origin, json=body) as slow:
+        await eventually(lambda: bool(front.agent.tasks))
+        [task_id] = front.agent.tasks
+        await eventually(lambda: front.agent.watchers(task_id) == 1)
+        for number in range(200):
+            front.agent.chunk(task_id, f"{number} " * 20_000)
+        front.agent.status(task_id, "TASK_STATE_COMPLETED")
+        await eventually(lambda: not len(front.service.watcher))
+        stored = await front.sender.deliveries(task_id)
+        assert b"TASK_STATE_COMPLETED" in stored[-1].body
+        with pytest.raises(aiohttp.ClientError):  # and it sees that it has not got all
+            await slow.read()
+
+
+async def test_a_client_that_reads_nothing_fills_no_memory(tmp_path: Path, ring: KeyRing) -> None:
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(CARD if b"agent-card" in head else b"HTTP/1.1 200 OK\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while b"agent-card" not in head:
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+                sent += 65_536
+            await writer.drain()
+        writer.close()
+
+    agent = ScriptedAgent()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with gateway(agent, tmp_path / "outbox.db", ring) as front:
+        host, port = front.origin.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1)
+        writer.write(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+        last = -1
+        while sent != last or not sent:  # until it is held up
+            last = sent
+            await asyncio.sleep(0.5)
+        assert sent < 32 * 2**20  # the buffers of four sockets, and of the gateway
+        writer.close()
+    server.close()
+
+
+async def test_an_agent_that_reads_nothing_is_not_waited_for(tmp_path: Path, ring: KeyRing) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"agent-card" not in head:
+            await is_over.wait()
+            writer.transport.abort()
+            return
+        writer.write(CARD)
+        await writer.drain()
+        writer.close()
+
+    is_over = asyncio.Event()
+
+    agent = ScriptedAgent()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1024)
+    agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    options = GatewayOptions(shared_configs=True, timeout=timedelta(seconds=0.5))
+    async with (
+        gateway(agent, tmp_path / "outbox.db", ring, options) as front,
+        front.client.put(f"{front.origin}/x", data=io.BytesIO(b"x" * 16_000_000)) as answer,
+    ):
+        assert answer.status == 504
+        is_over.set()
+        await asyncio.sleep(0.1)  # until both ends have closed
+    server.close()
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_events_are_cut_alike_however_they_arrive(end: bytes, size: int) -> None:
+    stream = end.join(
+        [b"data: a", b"data:b", b": comment", b"id: 1", b"", b"", b"data: c", b"", b"x"]
+    )
+    lines, found = EventLines(1000), []
+    for start in range(0, len(stream), size):
+        found += lines.feed(stream[start : start + size])
+    assert found == [b"a\nb", b"c"]
+
+
+def test_a_line_feed_counts_after_the_end_of_a_line() -> None:
+    lines, found = EventLines(1000), []
+    for chunk in (b"data: a\r", b"\n", b"\n"):
+        found += lines.feed(chunk)
+    assert found == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "line", [b"data: " + b"x" * 50, b"data: " + b"x" * 50 + b"\n", b"data\n" * 9]
+)
+def test_events_that_never_end_are_bounded(line: bytes) -> None:
+    lines = EventLines(1000)
+
+    def feed() -> None:
+        for _ in range(100):
+            lines.feed(line)
+
+    with pytest.raises(MalformedJsonError, match="longer than 1000"):
+        feed()

@@ -1,0 +1,452 @@
+"""Tasks behind a gateway: what webhooks are told, whatever breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pushkit.gateway import watcher
+from pushkit.keys.ring import KeyRing
+from tests.eventually import eventually
+from tests.unit.pushkit.gateway.agent import ScriptedAgent
+from tests.unit.pushkit.gateway.conftest import HOOK, Front, gateway, message
+
+COMPLETED = "TASK_STATE_COMPLETED"
+
+
+def states(told: list[Any]) -> list[str]:
+    """The state of each update, or the text of its chunk."""
+    found = []
+    for update in told:
+        [(name, value)] = update.items()
+        if name == "artifactUpdate":
+            found.append(value["artifact"]["parts"][0]["text"])
+        else:
+            found.append(value["status"]["state"].removeprefix("TASK_STATE_"))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at tasks more often."""
+    for name in ("_FIRST_PAUSE", "_LONGEST_PAUSE", "_PAUSE_OF_CLIENT", "_PER_EVENT"):
+        monkeypatch.setattr(watcher, name, 0.05)
+    monkeypatch.setattr(watcher, "_CLAIMED_EVERY", 0.05)
+
+
+async def test_each_event_of_a_message_is_told_in_order(front: Front) -> None:
+    task = await front.send()
+    assert task["status"]["state"] == "TASK_STATE_SUBMITTED"  # answered before the end
+    front.agent.status(task["id"], "TASK_STATE_WORKING")
+    front.agent.status(task["id"], COMPLETED, "done")
+    assert states(await front.told(task["id"], 3)) == ["SUBMITTED", "WORKING", "COMPLETED"]
+    await eventually(lambda: not len(front.service.watcher))
+    assert await front.service.watcher.store.count() == 0
+
+
+async def test_the_agent_never_sees_the_config(front: Front) -> None:
+    await front.send()
+    [params] = front.agent.asked("SendStreamingMessage")
+    assert "configuration" not in params
+    assert HOOK not in str(front.agent.received)
+
+
+async def test_a_client_that_waits_gets_the_whole_task_at_its_end(front: Front) -> None:
+    waiting = asyncio.create_task(front.rpc("SendMessage", message(early=False)))
+    await eventually(lambda: bool(front.agent.tasks))
+    [task_id] = front.agent.tasks
+    await eventually(lambda: front.agent.watchers(task_id) == 1)
+    front.agent.chunk(task_id, "one ")
+    front.agent.chunk(task_id, "two")
+    assert not waiting.done()
+    front.agent.status(task_id, COMPLETED)
+    answer = await waiting
+    assert answer["id"] == 7
+    assert answer["result"]["task"] == front.agent.tasks[task_id]
+    assert states(await front.told(task_id, 4))[-1] == "COMPLETED"
+
+
+async def test_a_client_that_streams_gets_the_agents_bytes(front: Front) -> None:
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
+    async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
+        await eventually(lambda: bool(front.agent.tasks))
+        [task_id] = front.agent.tasks
+        await eventually(lambda: front.agent.watchers(task_id) == 1)
+        front.agent.status(task_id, COMPLETED)
+        lines = [line async for line in got.content if line.strip()]
+    assert len(lines) == 2
+    assert all(b'"id": 3' in line for line in lines)
+    assert states(await front.told(task_id, 2)) == ["SUBMITTED", "COMPLETED"]
+
+
+async def test_a_client_that_leaves_loses_no_update(front: Front) -> None:
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
+    async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
+        await got.content.readline()
+        got.close()
+    [task_id] = front.agent.tasks
+    front.agent.chunk(task_id, "one")
+    front.agent.status(task_id, COMPLETED)
+    assert states(await front.told(task_id, 3)) == ["SUBMITTED", "one", "COMPLETED"]
+
+
+async def test_an_agent_without_streams_is_asked_again_and_again(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    agent.streams = agent.subscribes = False
+    async with gateway(agent, location, ring) as front:
+        task = await front.send()
+        assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
+        agent.status(task["id"], "TASK_STATE_WORKING")
+        await front.told(task["id"], 2)
+        agent.status(task["id"], COMPLETED)
+        assert states(await front.told(task["id"], 3)) == ["SUBMITTED", "WORKING", "COMPLETED"]
+
+
+async def test_a_stream_that_breaks_is_joined_again(front: Front) -> None:
+    task = await front.send()
+    await front.told(task["id"], 1)
+    front.agent.break_streams(task["id"])
+    front.agent.status(task["id"], "TASK_STATE_WORKING")  # which no stream tells
+    await eventually(lambda: front.agent.watchers(task["id"]) == 1)
+    front.agent.chunk(task["id"], "one")
+    front.agent.status(task["id"], COMPLETED)
+    told = states(await front.told(task["id"], 4))
+    assert told == ["SUBMITTED", "WORKING", "one", "COMPLETED"]
+
+
+async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Front) -> None:
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    answer = await front.rpc("message/send", {"message": said, "configuration": config})
+    task_id = answer["result"]["id"]
+    await front.told(task_id, 1)
+    front.agent.break_streams(task_id)
+    front.agent.chunk(task_id, "one")
+    front.agent.chunk(task_id, " two")
+    await eventually(lambda: front.agent.watchers(task_id) == 1)
+    front.agent.status(task_id, COMPLETED)
+
+    async def is_completed() -> bool:
+        [*_, last] = await front.told(task_id, 1)
+        return bool(last["status"]["state"] == "completed")
+
+    await eventually(is_completed)
+    told = await front.told(task_id, 1)
+    assert [part["text"] for part in told[-1]["artifacts"][0]["parts"]] == ["one", " two"]
+
+
+async def test_a_joined_stream_that_says_nothing_does_not_hide_the_task(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    agent.streams = agent.replays = False
+    async with gateway(agent, location, ring) as front:
+        task = await front.send()
+        await eventually(lambda: agent.watchers(task["id"]) == 1)
+        assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
+
+
+async def test_a_client_of_0_3_gets_a_task_of_0_3_from_a_stream_of_1_0(front: Front) -> None:
+    front.agent.mixes = True
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    answer = await front.rpc("message/send", {"message": said, "configuration": config})
+    task_id = answer["result"]["id"]
+    front.agent.status(task_id, COMPLETED)
+    assert [each["status"]["state"] for each in await front.told(task_id, 2)][-1] == "completed"
+
+
+async def test_the_end_of_a_quick_task_of_0_3_is_told_once(front: Front) -> None:
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    answer = await front.rpc("message/send", {"message": said, "configuration": config})
+    task_id = answer["result"]["id"]
+    front.agent.status(task_id, "TASK_STATE_WORKING")  # the task is ahead of its events
+    front.agent.chunk(task_id, "one")
+    front.agent.status(task_id, COMPLETED)
+    await eventually(lambda: not len(front.service.watcher))
+    told = [each["status"]["state"] for each in await front.told(task_id)]
+    assert told.count("completed") == 1
+    assert told[-1] == "completed"
+
+
+async def test_an_agent_of_0_3_is_asked_as_clients_of_0_3_ask(front: Front) -> None:
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}}
+    asking = asyncio.create_task(
+        front.rpc("message/send", {"message": said, "configuration": config})
+    )
+    await eventually(lambda: bool(front.agent.tasks))
+    front.agent.status(next(iter(front.agent.tasks)), COMPLETED)
+    await asking
+    heads = [head for method, head, _ in front.agent.received if method == "tasks/get"]
+    assert heads
+    assert not any("A2A-Version" in head for head in heads)  # which 0.3 does not know
+
+
+@pytest.mark.parametrize("subscribes", [True, False])
+async def test_another_gateway_goes_on_and_tells_nothing_twice(
+    agent: ScriptedAgent, location: str, ring: KeyRing, *, subscribes: bool
+) -> None:
+    agent.subscribes = subscribes
+    async with gateway(agent, location, ring) as first:
+        task = await first.send()
+        agent.status(task["id"], "TASK_STATE_WORKING")
+        agent.chunk(task["id"], "one ")
+        await first.told(task["id"], 3)
+        async with gateway(agent, location, ring) as second:
+            assert not len(second.service.watcher)  # the first one watches
+            await first.service.watcher.stop()
+            await eventually(lambda: len(second.service.watcher) == 1)
+            agent.status(task["id"], COMPLETED, "done")
+            told = states(await second.told(task["id"], 4))
+            assert told == ["SUBMITTED", "WORKING", "one ", "COMPLETED"]
+            await eventually(lambda: not len(second.service.watcher))
+
+
+async def test_what_happened_between_two_gateways_is_told(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    async with gateway(agent, location, ring) as first:
+        task = await first.send()
+        await first.told(task["id"], 1)
+    agent.chunk(task["id"], "one ")
+    agent.status(task["id"], COMPLETED)
+    async with gateway(agent, location, ring) as second:
+        told = await second.told(task["id"], 2)
+        assert states(told) == ["SUBMITTED", "COMPLETED"]
+        assert told[1]["task"]["artifacts"][0]["parts"] == [{"text": "one "}]
+
+
+async def test_an_update_that_was_stored_before_a_death_is_not_stored_again(
+    agent: ScriptedAgent, location: str, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(agent, location, ring) as first:
+        task = await first.send()
+        await first.told(task["id"], 1)
+
+        async def dies(*_: object, **__: object) -> bool:
+            raise asyncio.CancelledError
+
+        # The update is stored, and that it was told is not.
+        monkeypatch.setattr(first.service.watcher.store, "set_told", dies)
+        agent.status(task["id"], "TASK_STATE_WORKING", "half")
+        await first.told(task["id"], 2)
+        await eventually(lambda: not len(first.service.watcher))
+    async with gateway(agent, location, ring) as second:
+        await eventually(lambda: agent.watchers(task["id"]) == 1)
+        agent.status(task["id"], COMPLETED)
+        told = states(await second.told(task["id"], 3))
+        assert told == ["SUBMITTED", "WORKING", "COMPLETED"]
+
+
+async def test_a_config_for_a_task_under_way_is_told_from_then_on(front: Front) -> None:
+    answer = await front.rpc("SendMessage", message(config=False))
+    task_id = answer["result"]["task"]["id"]
+    front.agent.status(task_id, "TASK_STATE_WORKING")
+    assert not len(front.service.watcher)  # nobody wants to know
+    config = {"taskId": task_id, "url": HOOK, "id": "c1"}
+    stored = await front.rpc("CreateTaskPushNotificationConfig", config)
+    assert stored["result"]["url"] == HOOK
+    await eventually(lambda: front.agent.watchers(task_id) == 2)
+    front.agent.status(task_id, COMPLETED)
+    assert states(await front.told(task_id, 1)) == ["COMPLETED"]
+
+
+async def test_a_task_that_waited_for_its_client_goes_on(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_PAUSE_OF_CLIENT", 30.0)  # nothing is seen by asking
+    task = await front.send()
+    front.agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
+    await front.told(task["id"], 2)
+    more = asyncio.create_task(front.send(task_id=task["id"]))
+    await eventually(lambda: front.agent.watchers(task["id"]) >= 1)
+    front.agent.status(task["id"], COMPLETED)
+    await more
+    told = states(await front.told(task["id"], 4))
+    assert told == ["SUBMITTED", "INPUT_REQUIRED", "WORKING", "COMPLETED"]
+
+
+async def test_clients_of_0_3_get_whole_tasks(front: Front) -> None:
+    task = await front.send()
+    config = {"taskId": task["id"], "pushNotificationConfig": {"url": HOOK, "id": "old"}}
+    await front.rpc("tasks/pushNotificationConfig/set", config)
+    front.agent.chunk(task["id"], "one ")
+    front.agent.chunk(task["id"], "two")
+    front.agent.status(task["id"], COMPLETED)
+
+    async def last_of_old() -> bytes | None:
+        stored = await front.sender.deliveries(task["id"])
+        of_old = [each.body for each in stored if each.config_id == "old"]
+        return of_old[-1] if of_old and b"completed" in of_old[-1] else None
+
+    last = await eventually(last_of_old)
+    assert last is not None
+    assert b"one " in last
+    assert b"two" in last
+
+
+async def test_a_message_of_the_agent_is_the_answer(front: Front) -> None:
+    said = {"messageId": "x", "role": "ROLE_AGENT", "parts": [{"text": "no task"}]}
+    front.agent.answer = {"message": said}
+    answer = await front.rpc("SendMessage", message())
+    assert answer["result"]["message"]["messageId"] == "x"
+    assert not len(front.service.watcher)
+
+
+async def test_a_task_that_the_agent_forgot_is_given_up(
+    front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watcher, "_UNSEEN", timedelta(0))
+    task = await front.send()
+    del front.agent.tasks[task["id"]]
+    front.agent.break_streams(task["id"])
+    await eventually(lambda: not len(front.service.watcher))
+    assert "the agent knows it no longer" in caplog.text
+
+
+async def test_a_stream_that_lingers_after_the_end_is_not_cut(front: Front) -> None:
+    front.agent.lingers = 0.5
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
+    async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
+        [task_id] = front.agent.tasks
+        front.agent.status(task_id, COMPLETED)
+        await eventually(lambda: not len(front.service.watcher))  # it is told
+        assert (await got.read()).count(b"data:") == 2
+
+
+async def test_a_stream_that_stays_open_while_a_task_waits_hides_no_other(front: Front) -> None:
+    front.agent.lingers = 60.0
+    task = await front.send()
+    front.agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
+    await front.told(task["id"], 2)
+    await front.send(task_id=task["id"])
+    front.agent.status(task["id"], COMPLETED)
+    told = states(await front.told(task["id"], 4))
+    assert told == ["SUBMITTED", "INPUT_REQUIRED", "WORKING", "COMPLETED"]
+
+
+async def test_what_a_message_brings_is_left_to_its_stream(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked for meanwhile may be newer than the beginning of the stream."""
+    task = await front.send()
+    front.agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
+    await front.told(task["id"], 2)
+    add = front.service.watcher.add
+
+    async def add_late(*args: Any, **kwargs: Any) -> bool:
+        front.agent.chunk(task["id"], "one")
+        before = len(front.agent.asked("GetTask"))
+        await eventually(lambda: len(front.agent.asked("GetTask")) > before + 2)
+        return await add(*args, **kwargs)
+
+    monkeypatch.setattr(front.service.watcher, "add", add_late)
+    await front.send(task_id=task["id"])
+    front.agent.status(task["id"], COMPLETED)
+    told = states(await front.told(task["id"], 5))
+    assert told == ["SUBMITTED", "INPUT_REQUIRED", "WORKING", "one", "COMPLETED"]
+
+
+@pytest.mark.parametrize("watched", [True, False])
+async def test_a_task_that_ends_as_its_config_is_set_is_told_once(
+    front: Front, monkeypatch: pytest.MonkeyPatch, *, watched: bool
+) -> None:
+    answer = await front.rpc("SendMessage", message(config=watched))
+    task_id = answer["result"]["task"]["id"]
+    subscribe = front.sender.subscribe
+
+    async def subscribe_late(*args: Any, **kwargs: Any) -> Any:
+        front.agent.status(task_id, COMPLETED)
+        await eventually(lambda: not len(front.service.watcher))
+        return await subscribe(*args, **kwargs)
+
+    monkeypatch.setattr(front.sender, "subscribe", subscribe_late)
+    await front.rpc("CreateTaskPushNotificationConfig", {"taskId": task_id, "url": HOOK, "id": "2"})
+    await front.told(task_id, 3 if watched else 1)
+    await eventually(lambda: not len(front.service.watcher))
+    ends = [each for each in await front.sender.deliveries(task_id) if b"COMPLETED" in each.body]
+    assert sorted(each.config_id for each in ends) == (["2", "c1"] if watched else ["2"])
+
+
+async def test_a_whole_task_of_0_3_holds_no_chunk_twice(front: Front) -> None:
+    task = await front.send()
+    config = {"taskId": task["id"], "pushNotificationConfig": {"url": HOOK, "id": "old"}}
+    await front.rpc("tasks/pushNotificationConfig/set", config)
+    front.agent.chunk(task["id"], "0 ")
+    front.agent.status(task["id"], "TASK_STATE_WORKING")
+    for number in range(1, 5):  # the agent is ahead of its stream
+        front.agent.chunk(task["id"], f"{number} ")
+    front.agent.status(task["id"], COMPLETED)
+    await eventually(lambda: not len(front.service.watcher))
+    for each in await front.sender.deliveries(task["id"]):
+        if each.config_id == "old":
+            for artifact in json.loads(each.body).get("artifacts", ()):
+                text = "".join(part["text"] for part in artifact["parts"])
+                assert "0 1 2 3 4 ".startswith(text)
+
+
+async def test_an_event_of_a_later_version_is_told_as_it_is(front: Front) -> None:
+    task = await front.send()
+    await front.told(task["id"], 1)
+    front.agent.babble(task["id"])
+    front.agent.chunk(task["id"], "one")
+    front.agent.status(task["id"], COMPLETED)
+    first, unknown, *others = await front.told(task["id"], 4)
+    assert states([first, *others]) == ["SUBMITTED", "one", "COMPLETED"]
+    assert list(unknown) == ["odd"]
+
+
+async def test_what_the_agent_answered_is_told_even_if_it_forgets(
+    agent: ScriptedAgent, location: str, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.streams = False
+    async with gateway(agent, location, ring) as front:
+        subscribe = front.sender.subscribe
+
+        async def subscribe_late(*args: Any, **kwargs: Any) -> Any:
+            agent.tasks.clear()
+            return await subscribe(*args, **kwargs)
+
+        monkeypatch.setattr(front.sender, "subscribe", subscribe_late)
+        task = await front.send()
+        assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
+
+
+async def test_a_client_that_waits_does_not_delay_a_stop(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    async with gateway(agent, location, ring) as front:
+        waiting = asyncio.create_task(front.rpc("SendMessage", message(early=False)))
+        await eventually(lambda: len(front.service.watcher) == 1)
+        stopping = asyncio.get_running_loop().time()
+    waiting.cancel()
+    assert asyncio.get_running_loop().time() - stopping < 30
+
+
+async def test_a_whole_task_of_0_3_is_not_followed_by_an_older_one(front: Front) -> None:
+    """What was asked for may be ahead of the stream that begins meanwhile."""
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    params = {"message": said, "configuration": config}
+    answer = await front.rpc("message/send", params)
+    task_id = answer["result"]["id"]
+    await front.told(task_id, 1)
+    front.agent.hold = asyncio.Event()
+    front.agent.status(task_id, "TASK_STATE_INPUT_REQUIRED")
+    await eventually(lambda: front.agent.held == 1)  # the whole task, for this update
+    await front.rpc("message/send", {**params, "message": {**said, "taskId": task_id}})
+    front.agent.chunk(task_id, "one")
+    front.agent.hold.set()
+    await eventually(lambda: front.agent.held > 1)
+    front.agent.status(task_id, COMPLETED)
+    await eventually(lambda: not len(front.service.watcher))
+    told = await front.told(task_id)
+    assert told[-1]["status"]["state"] == "completed"
+    whole = ["artifacts" in task for task in told]
+    assert whole == sorted(whole)  # what was there is not gone again

@@ -1,0 +1,476 @@
+"""The table of transitions in `pushkit.outbox.states`, row by row, and leases of queues."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.errors import IdempotencyConflictError
+from pushkit.outbox import store as outbox
+from pushkit.outbox.idempotency import TaskKey, find_enqueued
+from pushkit.outbox.model import new_delivery_id
+from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.queue.rules import QUANTUM
+from pushkit.storage.script import to_micros
+from pushkit.subscriptions.model import OUTBOX
+
+if TYPE_CHECKING:
+    from tests.unit.pushkit.outbox.conftest import Ledger
+
+ELSEWHERE = "https://elsewhere.example.com:443"
+
+
+def test_a_delivery_begins_pending_and_due(ledger: Ledger) -> None:
+    delivery = ledger.find(ledger.enqueue(ledger.subscribe(), b"body"))
+    assert (delivery.state, delivery.attempts, delivery.seq) == (DeliveryState.PENDING, 0, 1)
+    assert delivery.notified_at == delivery.not_before == ledger.now
+    assert delivery.body == b"body"
+    assert ledger.next_due() == ledger.now
+
+
+def test_a_claim_puts_a_delivery_in_flight_and_counts_no_attempt(ledger: Ledger) -> None:
+    delivery_id = ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    assert (claimed.id, claimed.state) == (delivery_id, DeliveryState.IN_FLIGHT)
+    assert claimed.attempts == 0
+    assert ledger.claim() == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        (Outcome.DELIVERED, DeliveryState.DELIVERED),
+        (Outcome.RETRY, DeliveryState.PENDING),
+        (Outcome.LOCAL_FAULT, DeliveryState.PENDING),
+        (Outcome.DEAD, DeliveryState.DEAD),
+        (Outcome.GONE, DeliveryState.DEAD),
+    ],
+)
+def test_settling_moves_a_delivery_to_the_state_of_its_outcome(
+    ledger: Ledger, outcome: Outcome, state: DeliveryState
+) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    assert ledger.settle(claimed, outcome)
+    assert ledger.find(claimed.id).state is state
+
+
+def test_several_deliveries_are_settled_together_with_their_own_results(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    for _ in range(5):
+        ledger.enqueue(subscription)
+    claimed = ledger.claim()
+    outcomes = [Outcome.DELIVERED, Outcome.DEAD] * 2 + [Outcome.DELIVERED]
+    assert ledger.settle_together(zip(claimed, outcomes, strict=True)) == [True] * 5
+    states = [ledger.find(each.id).state for each in claimed]
+    assert states == [*[DeliveryState.DELIVERED, DeliveryState.DEAD] * 2, DeliveryState.DELIVERED]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD])
+def test_a_finished_delivery_stays_finished(ledger: Ledger, outcome: Outcome) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    ledger.settle(claimed, outcome)
+    before = ledger.find(claimed.id)
+    assert not ledger.settle(claimed, Outcome.RETRY)
+    ledger.advance(10**6)
+    assert ledger.claim() == []
+    assert ledger.find(claimed.id) == before
+    assert ledger.next_due() is None
+
+
+def test_a_retry_waits_until_its_time(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [first] = ledger.claim()
+    ledger.settle(first, Outcome.RETRY, retry_in=5)
+    assert ledger.next_due() == ledger.now + timedelta(seconds=5)
+    ledger.advance(4.999)
+    assert ledger.claim() == []
+    ledger.advance(0.001)
+    [second] = ledger.claim()
+    assert (second.id, second.body, second.attempts) == (first.id, first.body, 1)
+
+
+def test_after_the_clock_was_set_back_new_deliveries_are_due_and_a_retry_waits(
+    ledger: Ledger,
+) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [tried] = ledger.claim()
+    ledger.settle(tried, Outcome.RETRY, retry_in=5)
+    other = ledger.subscribe(task_id="task-2")
+    ids = [ledger.enqueue(other) for _ in range(2)]
+    ledger.advance(-3600)
+    assert ledger.claim() == []
+
+    now = to_micros(ledger.now)
+    ledger.run(OUTBOX.after_setback(now, now))
+
+    assert [each.id for each in ledger.claim()] == ids
+    assert ledger.next_due() == ledger.now + timedelta(seconds=5)
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_cancellation_ends_unfinished_deliveries(ledger: Ledger, *, in_flight: bool) -> None:
+    subscription = ledger.subscribe()
+    ids = [ledger.enqueue(subscription) for _ in range(3)]
+    claimed = ledger.claim() if in_flight else []
+    assert ledger.cancel(subscription) == 3
+    assert {ledger.find(each).state for each in ids} == {DeliveryState.CANCELLED}
+    assert len(claimed) == (3 if in_flight else 0)
+    assert not any(ledger.settle(delivery) for delivery in claimed)
+    assert ledger.claim() == []
+    assert ledger.next_due() is None
+
+
+def test_a_cancellation_leaves_finished_deliveries(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    ledger.enqueue(subscription)
+    [claimed] = ledger.claim()
+    ledger.settle(claimed)
+    assert ledger.cancel(subscription) == 0
+    assert ledger.find(claimed.id).state is DeliveryState.DELIVERED
+
+
+# --- order -------------------------------------------------------------------------------------
+
+
+def test_a_claim_takes_the_oldest_deliveries_of_a_subscription_in_order(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    ids = [ledger.enqueue(subscription) for _ in range(QUANTUM + 2)]
+    claimed = ledger.claim()
+    assert [each.id for each in claimed] == ids[:QUANTUM]
+    assert ledger.claim("worker-2") == []
+    memory = ledger.memory(claimed[0])
+    ledger.settle(claimed[0])
+    assert [job.delivery.id for job in memory.waiting] == ids[1 : QUANTUM + 1]
+
+
+def test_a_queue_stays_leased_until_its_holder_has_nothing_left(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    for _ in range(2):
+        ledger.enqueue(subscription)
+    first, second = ledger.claim()
+    ledger.settle(first)
+    assert ledger.queue(subscription).lease_worker == "worker-1"
+    ledger.settle(second)
+    assert ledger.queue(subscription).lease_worker is None
+    assert ledger.next_due() is None
+
+
+def test_deliveries_stored_under_a_lease_go_to_its_holder(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    ledger.enqueue(subscription)
+    [first] = ledger.claim()
+    later = ledger.enqueue(subscription)
+    assert ledger.claim("worker-2") == []
+    ledger.settle(first)
+    assert [job.delivery.id for job in ledger.memory(first).waiting] == [later]
+
+
+def test_a_retry_stays_the_first_of_its_queue(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    ids = [ledger.enqueue(subscription) for _ in range(2)]
+    claimed, _ = ledger.claim()
+    ledger.settle(claimed, Outcome.RETRY, retry_in=3600)
+    ledger.advance(3599)
+    assert ledger.claim() == []
+    ledger.advance(1)
+    assert [delivery.id for delivery in ledger.claim()] == ids
+
+
+def test_a_dead_letter_does_not_block_its_queue(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    for _ in range(2):
+        ledger.enqueue(subscription)
+    dead, second = ledger.claim()
+    ledger.settle(dead, Outcome.DEAD)
+    assert ledger.settle(second)
+
+
+def test_subscriptions_do_not_wait_for_each_other(ledger: Ledger) -> None:
+    one, other = ledger.subscribe("one"), ledger.subscribe("other")
+    ids = {ledger.enqueue(one), ledger.enqueue(other)}
+    assert {delivery.id for delivery in ledger.claim()} == ids
+
+
+def test_the_longest_due_goes_first(ledger: Ledger) -> None:
+    ids = []
+    for number in range(5):
+        ids.append(ledger.enqueue(ledger.subscribe(f"config-{number}")))
+        ledger.advance(1)
+    assert [delivery.id for delivery in ledger.claim(limit=3)] == ids[:3]
+    assert [delivery.id for delivery in ledger.claim(limit=3)] == ids[3:]
+
+
+# --- leases ------------------------------------------------------------------------------------
+
+
+def test_an_expired_lease_counts_as_pending(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [lost] = ledger.claim("worker-1")
+    assert ledger.next_due() == ledger.now + timedelta(seconds=30)
+    ledger.advance(29.999)
+    assert ledger.claim("worker-2") == []
+    ledger.advance(0.001)
+    [found] = ledger.claim("worker-2")
+    assert (found.id, found.attempts, found.last_error) == (lost.id, 0, "lease_expired")
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+@pytest.mark.parametrize("other", ["worker-2", "worker-1"], ids=["another worker", "the same"])
+def test_an_attempt_that_lost_its_lease_changes_nothing(
+    ledger: Ledger, outcome: Outcome, other: str
+) -> None:
+    subscription = ledger.subscribe()
+    ledger.enqueue(subscription)
+    [lost] = ledger.claim("worker-1")
+    ledger.advance(30)
+    [found] = ledger.claim(other)
+    before = ledger.queue(subscription)
+    assert not ledger.settle(lost, outcome, wait=3600)
+    assert (ledger.find(lost.id), ledger.queue(subscription)) == (found, before)
+    assert ledger.settle(found)
+    ledger.enqueue(subscription)
+    assert len(ledger.claim()) == 1  # no destination waits
+
+
+def test_a_result_counts_after_the_lease_ended_if_nobody_claimed_the_row(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    ledger.advance(31)
+    assert ledger.settle(claimed)
+    assert ledger.claim() == []
+
+
+def test_a_worker_does_not_take_its_own_live_leases(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    ledger.enqueue(subscription)
+    [mine] = ledger.claim("worker-1")
+    ledger.advance(10**6)  # the clock was set forward
+    assert ledger.claim("worker-1", held=[subscription.id]) == []
+    assert ledger.settle(mine)
+
+
+def test_a_delivery_with_which_workers_die_goes_alone_and_uses_up_its_attempts(
+    ledger: Ledger,
+) -> None:
+    subscription = ledger.subscribe()
+    ids = [ledger.enqueue(subscription) for _ in range(3)]
+    claims = []
+    for _ in range(4):
+        claims.append([each.attempts for each in ledger.claim()])
+        ledger.advance(30)
+    assert claims == [[0, 0, 0], [0], [1], [2]]
+    [last] = ledger.claim()
+    ledger.settle(last, Outcome.DEAD)
+    assert [job.delivery.id for job in ledger.memory(last).waiting] == ids[1:]
+
+
+@pytest.mark.parametrize("dies_paused", [True, False])
+def test_a_pause_does_not_hide_with_which_delivery_workers_die(
+    ledger: Ledger, *, dies_paused: bool
+) -> None:
+    subscription = ledger.subscribe()
+    for _ in range(3):
+        ledger.enqueue(subscription)
+    claims = []
+    for _ in range(3):
+        claims.append([each.attempts for each in ledger.claim()])
+        if dies_paused:
+            ledger.pause(subscription)
+        ledger.advance(30)
+        assert ledger.claim(limit=0) == []
+        ledger.pause(subscription)
+        ledger.pause(subscription, paused=False)
+
+    assert claims == [[0, 0, 0], [0], [1]]
+
+
+def test_deaths_of_workers_are_forgotten_with_the_last_delivery_of_a_queue(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    delivery_id = ledger.enqueue(subscription)
+    ledger.claim()
+    ledger.advance(30)
+    assert ledger.claim(limit=0) == []
+    ledger.pause(subscription)
+
+    assert ledger.cancel_one(subscription.id, delivery_id)
+    ledger.pause(subscription, paused=False)
+    ids = {ledger.enqueue(subscription) for _ in range(2)}
+
+    assert {each.id for each in ledger.claim()} == ids
+
+
+def test_a_late_answer_does_not_settle_a_delivery_that_was_redriven_and_claimed_again(
+    ledger: Ledger,
+) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [late] = ledger.claim()
+    ledger.advance(30)
+    [dead] = ledger.claim()
+    ledger.settle(dead, Outcome.DEAD)
+    ledger.redrive(dead)
+    [again] = ledger.claim()
+    assert again.id == late.id
+    assert not ledger.settle(late, Outcome.DELIVERED)
+    assert not ledger.settle(dead, Outcome.DELIVERED)
+    assert ledger.find(late.id) == again
+    assert ledger.settle(again, Outcome.RETRY)
+
+
+def test_an_answer_does_not_settle_a_delivery_that_was_redriven_under_the_same_lease(
+    ledger: Ledger,
+) -> None:
+    subscription = ledger.subscribe()
+    for _ in range(2):
+        ledger.enqueue(subscription)
+    dead, _ = ledger.claim()
+    ledger.settle(dead, Outcome.DEAD)
+    ledger.redrive(dead)
+    assert ledger.find(dead.id).state is DeliveryState.PENDING
+    assert not ledger.settle(dead)
+    assert [job.seq for job in ledger.memory(dead).waiting] == [1, 2]
+    assert ledger.find(dead.id).state is DeliveryState.IN_FLIGHT
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LOCAL_FAULT, Outcome.RETRY])
+def test_only_a_request_counts_as_an_attempt(ledger: Ledger, outcome: Outcome) -> None:
+    ledger.enqueue(ledger.subscribe())
+    for _ in range(3):
+        [claimed] = ledger.claim()
+        ledger.settle(claimed, outcome, retry_in=0)
+    found = ledger.find(claimed.id)
+    assert (found.attempts, found.faults) == ((0, 3) if outcome is Outcome.LOCAL_FAULT else (3, 0))
+
+
+# --- waits and limits --------------------------------------------------------------------------
+
+
+def test_a_wait_applies_to_one_owners_destination(ledger: Ledger) -> None:
+    held = [ledger.subscribe("asked"), ledger.subscribe("beside", task_id="task-2")]
+    free = [
+        ledger.subscribe("owner", owner="bob"),
+        ledger.subscribe("tenant", tenant="another"),
+        ledger.subscribe("origin", origin=ELSEWHERE),
+    ]
+    ledger.enqueue(held[0])
+    [claimed] = ledger.claim()
+    ledger.settle(claimed, Outcome.RETRY, retry_in=1, wait=60)
+    ledger.enqueue(held[1])
+    expected = {ledger.enqueue(subscription) for subscription in free}
+
+    ledger.advance(59)
+    assert {delivery.id for delivery in ledger.claim()} == expected
+    assert ledger.claim() == []
+    ledger.advance(1)
+    assert {d.subscription_id for d in ledger.claim()} >= {subscription.id for subscription in held}
+
+
+def test_a_delivery_is_due_when_the_wait_of_its_destination_ends(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    until = ledger.now + timedelta(seconds=60)
+    ledger.settle(claimed, Outcome.RETRY, retry_in=1, wait=60)
+    ledger.advance(1)
+    assert ledger.claim() == []
+    assert ledger.next_due() == until
+
+
+@pytest.mark.parametrize("waits", [(60, 5), (5, 60)])
+def test_the_longer_of_two_waits_counts(ledger: Ledger, waits: tuple[float, float]) -> None:
+    for name in ("one", "other"):
+        ledger.enqueue(ledger.subscribe(name))
+    claimed = sorted(ledger.claim(), key=lambda each: each.id)
+    for delivery, wait in zip(claimed, waits, strict=True):
+        ledger.settle(delivery, Outcome.RETRY, retry_in=1, wait=wait)
+    ledger.advance(59)
+    assert ledger.claim() == []
+    ledger.advance(1)
+    assert len(ledger.claim()) == 2
+
+
+@pytest.mark.parametrize("tasks", [50, 500])
+@pytest.mark.slow
+def test_a_destination_gets_no_more_than_its_share(ledger: Ledger, tasks: int) -> None:
+    # It keeps room for others while a dead webhook has thousands of tasks waiting.
+    for number in range(tasks):
+        ledger.enqueue(ledger.subscribe("dead", task_id=f"task-{number}", owner=str(number % 3)))
+    ledger.advance(1)
+    alive = ledger.enqueue(ledger.subscribe("alive", origin=ELSEWHERE))
+    claimed = ledger.claim(limit=8, per_origin=3)
+    assert len(claimed) == 4
+    assert alive in {delivery.id for delivery in claimed}
+
+
+def test_unfinished_deliveries_move_with_their_subscription(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    ledger.settle(claimed, Outcome.RETRY, retry_in=1, wait=3600)
+    ledger.advance(1)
+    moved = ledger.subscribe(origin=ELSEWHERE)
+    ledger.run(outbox.move(moved.id, ELSEWHERE))
+    assert [delivery.origin for delivery in ledger.claim()] == [ELSEWHERE]
+
+
+# --- idempotency -------------------------------------------------------------------------------
+
+
+def test_the_same_key_and_payload_is_the_same_delivery(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    first = ledger.enqueue(subscription, b"1", "key")
+    assert ledger.enqueue(subscription, b"1", "key") == first
+    assert ledger.enqueue(subscription, b"1", "another key") != first
+    assert [delivery.seq for delivery in ledger.deliveries()] == [1, 2]
+
+
+def test_the_same_key_is_the_same_delivery_after_that_is_finished(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    first = ledger.enqueue(subscription, b"1", "key")
+    [claimed] = ledger.claim()
+    ledger.settle(claimed)
+    assert ledger.enqueue(subscription, b"1", "key") == first
+    assert ledger.claim() == []
+
+
+def test_the_same_key_with_another_payload_is_a_conflict(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    ledger.enqueue(subscription, b"1", "key")
+    with pytest.raises(IdempotencyConflictError):
+        ledger.enqueue(subscription, b"2", "key")
+    assert [delivery.body for delivery in ledger.deliveries()] == [b"1"]
+
+
+def test_a_key_finds_only_the_deliveries_stored_with_it(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    made = ledger.enqueue(subscription, b"1", "key")
+    ledger.enqueue(subscription, b"1", "another key")
+    keys = [TaskKey("", "task-1", key) for key in ("key", "unused")]
+    found = ledger.run(find_enqueued(keys))
+    assert {key: [each.id for each in enqueued] for key, enqueued in found.items()} == {
+        keys[0]: [made]
+    }
+
+
+def test_a_key_belongs_to_its_task(ledger: Ledger) -> None:
+    one, other = ledger.subscribe("one"), ledger.subscribe("other")
+    first = ledger.enqueue(one, b"1", "key")
+    assert ledger.enqueue(other, b"1", "key") != first
+    with pytest.raises(IdempotencyConflictError):
+        ledger.enqueue(ledger.subscribe("third"), b"2", "key")
+    ledger.enqueue(ledger.subscribe(task_id="task-2"), b"2", "key")
+
+
+# --- ids ---------------------------------------------------------------------------------------
+
+
+def test_ids_are_unique_sort_by_time_and_have_no_dot() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    ids = [new_delivery_id(start + timedelta(milliseconds=number)) for number in range(200)]
+    assert ids == sorted(set(ids))
+    assert not any("." in each for each in ids)
+
+
+def test_no_repr_shows_a_body(ledger: Ledger) -> None:
+    assert "canary" not in repr(ledger.find(ledger.enqueue(ledger.subscribe(), b"canary")))

@@ -1,0 +1,393 @@
+"""The runner: every job is worked off in order, whatever its database does; all comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pushkit.queue import runner as of_runner
+from pushkit.queue.held import KNOWN_FOR, Consequence
+from tests.eventually import eventually
+from tests.unit.pushkit.queue.toy import FAULT, Job, Toy
+
+LARGE = 2**26  # bytes: no more fit into memory
+A, B = "a/x/1", "b/y/1"
+
+
+def assert_at_rest(toy: Toy) -> None:
+    """Check that nothing is under way, and that what was taken was given back."""
+    runner = toy.runner
+    assert runner.is_idle
+    assert runner.scheduler.free == 4
+    assert not runner.scheduler.has_waiting
+    runner.is_open = True
+    assert runner.has_room("new", 1)
+
+
+@pytest.fixture
+def toy() -> Toy:
+    return Toy()
+
+
+async def drained(toy: Toy) -> None:
+    """Work off what there is, whatever fails at first."""
+    async with asyncio.timeout(60):
+        while any(toy.pending.values()):
+            try:
+                await toy.runner.run_once()
+            except Exception:  # noqa: BLE001  # the test's
+                toy.calls["failed"] += 1
+            # Leases of queues that were forgotten end.
+            for each in toy.leased.difference(toy.runner.memory.queues):
+                toy.take_away(each)
+
+
+_FAULTS = st.lists(st.sampled_from([None, None, FAULT, ValueError("a defect")]), max_size=4)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["store", "hand", "round"]), st.sampled_from("abc")), max_size=25
+    ),
+    st.fixed_dictionaries({"claim": _FAULTS, "settle": _FAULTS, "look": _FAULTS}),
+    st.lists(
+        st.sampled_from([*Consequence, Consequence.ACKNOWLEDGED, ValueError("a defect")]),
+        max_size=12,
+    ),
+)
+def test_all_is_sent_in_order_and_all_comes_back_whatever_fails(
+    stored: list[tuple[str, str]],
+    faults: dict[str, list[Exception | None]],
+    answers: list[Consequence],
+) -> None:
+    async def check() -> None:
+        toy = Toy()
+        toy.faults, toy.answers, toy.runner.is_open = faults, list(answers), True
+        for action, owner in stored:
+            if action == "store":
+                toy.store(f"{owner}/x/1")
+            elif action == "hand":
+                toy.hand(f"{owner}/x/1")
+            else:
+                await asyncio.sleep(0)
+        await drained(toy)
+        assert_at_rest(toy)
+        for queue, last in toy.last.items():
+            sent = [seq for name, seq in toy.sent if name == queue]
+            assert set(sent) == set(range(1, last + 1))
+            # What was answered and not settled is sent again, and what follows it, too.
+            assert all(later <= before + 1 for before, later in pairwise(sent))
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("moment", ["before it began", "in the attempt", "in the look"])
+async def test_permits_and_bytes_come_back_from_what_is_cancelled(toy: Toy, moment: str) -> None:
+    gate = asyncio.Event()
+
+    async def wait(*_: object) -> None:
+        gate.set()
+        await asyncio.Event().wait()
+
+    toy.store(A, size=LARGE)
+    if moment == "in the look":
+        toy.before["look"] = wait
+        toy.before["claim"] = lambda: asyncio.sleep(KNOWN_FOR + 0.01)
+    elif moment == "in the attempt":
+        toy.attempting = wait
+    await toy.runner.fill()
+    if moment == "before it began":
+        toy.runner._pump()  # it runs in a callback of the loop
+    else:
+        await gate.wait()
+    await toy.runner.abandon()
+    assert_at_rest(toy)
+
+
+@pytest.mark.parametrize("fault", [FAULT, ValueError("a defect")], ids=["storage", "defect"])
+async def test_a_look_that_fails_is_repeated(toy: Toy, fault: Exception) -> None:
+    toy.faults["look"] = [fault]
+    toy.before["claim"] = lambda: asyncio.sleep(KNOWN_FOR + 0.01)
+    toy.store(A)
+    await toy.runner.run_once()
+    assert toy.sent == [(A, 1)]
+    assert_at_rest(toy)
+
+
+async def test_jobs_begin_however_slowly_the_database_answers(toy: Toy) -> None:
+    for name in ("claim", "look"):
+        toy.before[name] = lambda: asyncio.sleep(KNOWN_FOR + 0.01)
+    toy.store(A, 2)
+    async with asyncio.timeout(10):
+        await toy.runner.run_once()
+    assert toy.sent == [(A, 1), (A, 2)]
+
+
+async def test_a_defect_in_an_attempt_keeps_no_room(toy: Toy) -> None:
+    toy.store(A, size=LARGE)
+    toy.answers = [ValueError("a defect")]
+    await toy.runner.run_once()
+    assert_at_rest(toy)
+
+
+async def test_a_new_lease_ends_what_was_known_of_an_older_one(toy: Toy) -> None:
+    gate = asyncio.Event()
+    toy.attempting = lambda _: gate.wait()
+    for number in range(4):  # all permits of the origin are taken
+        toy.store(f"a/x/{number}", size=LARGE // 4)
+    await toy.runner.fill()
+    [*held] = list(toy.runner.memory.queues)
+    await eventually(lambda: len(toy.begun) == 2)
+    waiting = next(each for each in held if each not in [job.queue for job in toy.begun])
+    toy.take_away(waiting)
+    toy.runner._bytes = 0  # a claim needs room
+    await toy.runner.fill()
+    gate.set()
+    await toy.runner.drain()
+    assert toy.sent.count((waiting, 1)) == 1
+
+
+async def test_a_reply_that_comes_after_its_lease_brings_no_jobs(toy: Toy) -> None:
+    replies = asyncio.Event()
+    toy.before["reply"] = replies.wait
+    toy.store(A, 8)
+    toy.store(A, size=LARGE)
+    running = asyncio.ensure_future(toy.runner.run_once())
+    await eventually(lambda: toy.calls["settle"])
+    toy.take_away(A)
+    await toy.runner.renew()
+    replies.set()
+    await running
+    assert_at_rest(toy)
+
+
+async def test_a_claim_that_ends_while_the_runner_finishes_begins_nothing(toy: Toy) -> None:
+    claimed = asyncio.Event()
+    toy.before["claim"] = claimed.wait
+    toy.store(A)
+    filling = asyncio.ensure_future(toy.runner.fill())
+    await eventually(lambda: toy.calls["claim"])
+    finishing = asyncio.ensure_future(toy.runner.finish(timedelta(seconds=30)))
+    await asyncio.sleep(0)
+    claimed.set()
+    await asyncio.gather(filling, finishing)
+    assert not toy.begun
+    assert not toy.leased
+    assert_at_rest(toy)
+
+
+async def test_what_is_due_is_claimed_once_there_is_room_again(toy: Toy) -> None:
+    gate = asyncio.Event()
+    toy.attempting = lambda job: gate.wait() if job.queue == A else asyncio.sleep(0)
+    toy.store(A, size=LARGE)
+    running = asyncio.ensure_future(toy.runner.run())
+    await eventually(lambda: toy.begun)
+    toy.store(B)
+    toy.runner.wake()
+    await asyncio.sleep(0)
+    gate.set()
+    await eventually(lambda: (B, 1) in toy.sent, within=20)
+    running.cancel()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05], ids=["at once", "after a while"])
+async def test_a_settlement_that_fails_is_repeated_and_nothing_is_sent_twice(
+    toy: Toy, seconds: float
+) -> None:
+    toy.before["settle"] = lambda: asyncio.sleep(seconds)
+    toy.faults["settle"] = [FAULT, FAULT]
+    toy.store(A, 12)
+    await toy.runner.run_once()
+    assert toy.sent == [(A, seq) for seq in range(1, 13)]
+    assert_at_rest(toy)
+
+
+async def test_a_queue_that_is_stopped_between_two_jobs_begins_no_more(toy: Toy) -> None:
+    async def stop(_: object) -> None:
+        toy.stopped.add(A)
+        toy.runner.doubt()
+
+    toy.attempting = stop
+    toy.store(A, 3)
+    await toy.runner.run_once()
+    assert toy.sent == [(A, 1)]
+    assert not toy.leased
+    assert_at_rest(toy)
+
+
+@pytest.mark.parametrize("extends", [False, True])
+async def test_a_lease_is_relied_upon_as_far_as_it_was_extended(toy: Toy, extends: bool) -> None:
+    toy.store(A)
+    await toy.runner.fill()
+    [queue] = toy.runner.memory.queues.values()
+    until, toy.extends = queue.until, extends
+    await toy.runner.renew()
+    assert (queue.until > until) is extends
+    assert toy.runner.memory.queues[A] is queue
+    await toy.runner.drain()
+    assert_at_rest(toy)
+
+
+async def test_an_idle_runner_does_nothing(toy: Toy) -> None:
+    running = asyncio.ensure_future(toy.runner.run())
+    await eventually(lambda: toy.calls["due"])
+    before = toy.calls.copy()
+    await asyncio.sleep(0.1)
+    assert toy.calls == before
+    running.cancel()
+
+
+# --- jobs that hang --------------------------------------------------------------------------
+
+
+def hang_in_first_of(toy: Toy, queue: str) -> asyncio.Event:
+    """Let the first job of a queue give its permit up, and go on until the event is set."""
+    go_on = asyncio.Event()
+
+    async def hang(job: Job) -> None:
+        if (job.queue, job.seq) == (queue, 1):
+            task = asyncio.current_task()
+            assert task is not None
+            toy.runner.give_permit_up(task)
+            toy.runner.give_permit_up(task)  # does nothing: it has none
+            await go_on.wait()
+
+    toy.attempting = hang
+    return go_on
+
+
+async def test_a_job_that_hangs_frees_its_permit_and_its_queue_goes_on_after_it() -> None:
+    toy = Toy(permits=1, per_origin=1)
+    go_on = hang_in_first_of(toy, A)
+    toy.store(A, 2)
+    toy.store(B, 2)
+    await toy.runner.run_once()
+    assert toy.sent == [(A, 1), (B, 1), (B, 2)]
+    assert (toy.runner.scheduler.free, toy.leased) == (1, {A})
+    go_on.set()
+    await eventually(lambda: not toy.leased)
+    assert toy.sent[3:] == [(A, 2)]
+    assert toy.runner.scheduler.free == 1
+
+
+async def test_a_queue_whose_job_hung_begins_no_other_job_without_a_permit() -> None:
+    toy = Toy(permits=1, per_origin=1)
+    go_on, gate = hang_in_first_of(toy, A), asyncio.Event()
+    hang = toy.attempting
+    toy.attempting = lambda job: hang(job) if job.queue == A else gate.wait()
+    toy.store(A, 2)
+    toy.store(B)
+    running = asyncio.ensure_future(toy.runner.run_once())
+    await eventually(lambda: (B, 1) in toy.sent)
+    go_on.set()
+    await eventually(lambda: Job(A, 1) not in toy.pending[A])
+    assert toy.sent == [(A, 1), (B, 1)]
+    gate.set()
+    await running
+    assert toy.sent == [(A, 1), (B, 1), (A, 2)]
+
+
+async def test_the_end_does_not_wait_for_a_job_that_hangs(toy: Toy) -> None:
+    go_on = hang_in_first_of(toy, A)
+    toy.store(A, 2)
+    toy.store(B)
+    await toy.runner.fill()
+    async with asyncio.timeout(30):
+        await toy.runner.finish(timedelta(seconds=60))
+    assert toy.leased == {A}
+    go_on.set()
+    await eventually(lambda: not toy.leased)
+    assert toy.sent == [(A, 1), (B, 1)]
+
+
+# --- one unsettled job -----------------------------------------------------------------------
+
+
+async def test_a_job_begins_only_once_the_one_before_it_is_settled() -> None:
+    toy, gate = Toy(most_unsettled=1), asyncio.Event()
+    toy.before["settle"] = gate.wait
+    toy.store(A, 3)
+    toy.runner.is_open = True
+    running = asyncio.ensure_future(toy.runner.run_once())
+    await eventually(lambda: toy.calls["settle"])
+    toy.hand(A)
+    assert toy.sent == [(A, 1)]
+    gate.set()
+    del toy.before["settle"]
+    await running
+    assert toy.sent == [(A, seq) for seq in range(1, 5)]
+    assert toy.calls["settle"] >= 4
+    assert_at_rest(toy)
+
+
+async def test_a_turn_that_is_cancelled_once_its_job_is_done_does_not_delay_its_queue() -> None:
+    toy = Toy(most_unsettled=1)
+
+    async def cancel_the_turn(_: Job) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    toy.attempting = cancel_the_turn
+    toy.store(A, 3)
+    await toy.runner.run_once()
+    assert toy.sent == [(A, 1), (A, 2), (A, 3)]
+    assert_at_rest(toy)
+
+
+# --- long outages ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("insists", [True, False])
+@pytest.mark.parametrize("is_retired", [False, True])
+async def test_a_result_is_insisted_on_beyond_the_lease_until_the_worker_is_retired(
+    insists: bool, is_retired: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept, awake = 0.0, of_runner.seconds
+    monkeypatch.setattr(of_runner, "seconds", lambda: awake() + slept)
+    toy = Toy(insists=insists)
+    toy.faults["settle"] = [FAULT] * 4
+    toy.store(A, 2)
+    await toy.runner.fill()
+    await eventually(lambda: toy.calls["settle"])
+    slept = 600.0
+    if is_retired:
+        toy.runner.retire()
+    await toy.runner.drain()
+    is_stored = insists and not is_retired
+    assert toy.sent == [(A, 1), (A, 2)]
+    assert (toy.pending[A] == []) is is_stored
+    assert_at_rest(toy)
+
+
+async def test_what_cannot_be_stored_at_the_end_is_tried_no_more() -> None:
+    toy = Toy(insists=True)
+    toy.faults["settle"] = [FAULT] * 1000
+    toy.store(A)
+    await toy.runner.fill()
+    await eventually(lambda: toy.calls["settle"])
+    await toy.runner.renew()
+    toy.take_away(A)
+    await toy.runner.renew()  # it learns that its lease is over
+    assert not toy.runner.is_idle  # it has a result yet
+    await toy.runner.finish(timedelta(0))
+    assert_at_rest(toy)
+
+
+async def test_leases_are_renewed_while_the_last_jobs_end() -> None:
+    toy = Toy(lease=timedelta(seconds=0.4), longest=timedelta(seconds=0.25))
+    gate = asyncio.Event()
+    toy.attempting = lambda _: gate.wait()
+    toy.store(A)
+    await toy.runner.fill()
+    await eventually(lambda: toy.begun)
+    finishing = asyncio.ensure_future(toy.runner.finish(timedelta(seconds=60)))
+    await eventually(lambda: toy.calls["renew"] >= 3)
+    gate.set()
+    await finishing
+    assert_at_rest(toy)

@@ -1,0 +1,262 @@
+"""The dashboard of a receiver in this process: who was refused, why, and what mends it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient
+from pytest_aiohttp.plugin import AiohttpClient
+
+from pushkit.errors import ConfigError
+from pushkit.events.receiver import NotificationRefused
+from pushkit.webui.access import DashboardAccess
+from receiver.dashboard.app import dashboard_of, receiver_dashboard
+from receiver.dashboard.memory import RecentEvents, event_sockets, receiving, sending
+from receiver.dashboard.steps import steps_of_refused
+from receiver.refusals import REFUSALS
+from receiver.steps import Step
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from receiver import Notification
+    from tests.unit.receiver.conftest import World, WorldFactory
+
+Client = TestClient[web.Request, web.Application]
+Shown = Callable[[str], Awaitable[str]]
+
+
+@pytest.fixture
+async def client(world: World, aiohttp_client: AiohttpClient) -> Client:
+    receiver = world.receiver
+    site = dashboard_of(receiver, access=DashboardAccess())
+    return await aiohttp_client(site.app())
+
+
+async def page(client: Client, path: str) -> str:
+    async with client.get(path) as answer:
+        text = await answer.text()
+        assert answer.status == 200, text
+        return text
+
+
+async def document(client: Client, path: str) -> Any:
+    async with client.get(f"/api/v1{path}") as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.json()
+
+
+async def test_a_refusal_is_found_understood_and_its_mend_named(
+    world: World, client: Client
+) -> None:
+    await world.start()
+    draft = world.draft()
+    draft.claim(aud="https://elsewhere.example.com/a2a/push")
+    assert (await world.receive(draft)).code == "wrong_audience"
+
+    found = await page(client, "/")
+    assert "wrong_audience" in found
+    found = await page(client, "/refusals")
+    assert REFUSALS["wrong_audience"].remedy.split(":")[0] in found
+    link = re.search(r'href="(/refusals/\d+)"', found)
+    assert link
+    found = await page(client, link[1])
+    assert "https://elsewhere.example.com/a2a/push" in found
+    assert re.search(r"audience</strong><span class=\"state refused\"", found)
+    assert found.count("not reached") == 9
+
+
+async def test_text_of_a_refused_request_is_escaped(world: World, client: Client) -> None:
+    await world.start()
+    draft = world.draft()
+    draft.claim(iss="`<script>alert(1)</script>`")
+    await world.receive(draft)
+    draft = world.draft()
+    draft.claim(aud="https://client.example.com/`<img src=x onerror=alert(1)>`")
+    await world.receive(draft)
+    shown = await page(client, "/refusals")
+    for number in (1, 2):
+        shown += await page(client, f"/refusals/{number}")
+    assert "&lt;script&gt;alert" in shown
+    assert "&lt;img src=x" in shown
+    assert "<script>alert" not in shown
+    assert "<img src=x" not in shown
+
+
+async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
+    world: World, client: Client
+) -> None:
+    await world.start()
+    stranger = world.draft()
+    stranger.claim(iss="https://somebody.example.com")
+    await world.receive(stranger)
+    assert (await document(client, "/overview"))["verdict"] == "idle"
+
+    elsewhere = world.draft()
+    elsewhere.claim(aud="https://elsewhere.example.com/a2a/push")
+    for refused in (world.draft(token="guessed-by-the-agent"), elsewhere):
+        await world.receive(refused)
+    found = await document(client, "/overview")
+    assert found["says"] == "Nothing is accepted: every notification is refused."
+    links = {each["link"]: each["severity"] for each in found["findings"]}
+    assert links == {
+        "/refusals?code=invalid_token": "warning",
+        "/refusals?code=wrong_audience": "warning",
+        "/refusals": "note",
+    }
+    assert "guessed" not in str(found)
+    world.clock.now += timedelta(hours=2)
+    assert (await document(client, "/overview"))["verdict"] == "idle"
+
+
+async def test_refusals_come_newest_first_in_pages_and_by_reason(
+    world: World, client: Client
+) -> None:
+    await world.start()
+    for number in range(3):
+        await world.receive(world.draft(number, token="guessed-by-the-agent"))
+    stranger = world.draft()
+    stranger.claim(iss="https://somebody.example.com")
+    await world.receive(stranger)
+    first = await document(client, "/refusals?limit=2")
+    second = await document(client, f"/refusals?limit=2&before={first['before']}")
+    assert second["before"] is None
+    shown = [each["number"] for page in (first, second) for each in page["refusals"]]
+    assert shown == [4, 3, 2, 1]
+    found = await document(client, "/refusals?code=unknown_sender")
+    assert [each["number"] for each in found["refusals"]] == [4]
+
+
+async def test_calls_are_timed_and_their_failures_kept(world: World, client: Client) -> None:
+    @world.receiver.on_update(name="told")
+    async def told(_: Notification) -> None:
+        raise ValueError("a-word-of-the-error")
+
+    await world.start()
+    await world.receive(world.draft())
+
+    async def called() -> bool:
+        found = await document(client, "/callbacks")
+        return bool(found["callbacks"])
+
+    await eventually(called)
+    [found] = (await document(client, "/callbacks"))["callbacks"]
+    assert found["calls"]["failed"] == 1
+    assert found["calls"]["failures"][0]["error"] == "ValueError"
+    shown = await page(client, "/callbacks")
+    assert "a-word-of-the-error" not in shown
+
+
+def refused(world: World, code: str, sender: str | None) -> NotificationRefused:
+    return NotificationRefused(
+        at=world.clock.now,
+        sender=sender,
+        task_id=None,
+        delivery_id=None,
+        status=401,
+        code=code,
+        peer="192.0.2.1",
+        reason="found this, expected that " * 100,
+    )
+
+
+def test_a_flood_of_strangers_pushes_out_neither_senders_nor_other_reasons(world: World) -> None:
+    memory = RecentEvents()
+    memory.record(refused(world, "invalid_token", "agent"))
+    memory.record(refused(world, "unknown_sender", None))
+    for _ in range(1000):
+        memory.record(refused(world, "invalid_token", None))
+    kept = memory.refusals()
+    assert len(kept) == 102
+    assert [each.number for each in kept[-2:]] == [2, 1]
+    assert memory.counts["invalid_token"] == 1001
+    assert max(len(each.reason) for each in kept) <= 500
+
+
+async def test_a_burst_of_another_process_arrives_whole(world: World) -> None:
+    memory = RecentEvents()
+    incoming, outgoing = event_sockets()
+    with incoming, outgoing:
+        send = sending(outgoing)
+        for _ in range(1000):
+            send(refused(world, "invalid_token", None))
+        with receiving(incoming, memory.record):
+            await eventually(lambda: memory.counts.total() == 1000)
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        pytest.param(1, "1 request refused", id="one"),
+        pytest.param(99, "99 requests refused", id="all of them are kept"),
+        pytest.param(500, "100+ requests refused", id="the newest are kept"),
+    ],
+)
+async def test_the_overview_says_whether_there_were_more_refusals_than_are_kept(
+    world: World, aiohttp_client: AiohttpClient, number: int, says: str
+) -> None:
+    await world.start()
+    memory = RecentEvents()
+    site = dashboard_of(world.receiver, access=DashboardAccess(), memory=memory)
+    client = await aiohttp_client(site.app())
+    for _ in range(number):
+        memory.record(refused(world, "invalid_token", "agent"))
+    assert f"{says} within the last hour" in await page(client, "/")
+
+
+@pytest.mark.parametrize("sender", ["agent", None])
+@pytest.mark.parametrize("step", Step)
+def test_a_refusal_is_shown_at_its_step_and_none_after_it_is_passed(
+    world: World, step: Step, sender: str | None
+) -> None:
+    place = list(Step).index(step)
+    event = dataclasses.replace(
+        refused(world, "storage", sender), steps=tuple(each.word for each in Step)[: place + 1]
+    )
+    steps = steps_of_refused(event)
+    results = [str(each["result"]) for each in steps]
+    assert results == ["passed"] * place + ["refused"] + ["not_reached"] * (len(Step) - place - 1)
+    assert (steps[place]["name"], steps[place]["found"]) == (step.word, event.reason)
+
+
+def test_a_request_that_was_no_notification_has_no_steps(world: World) -> None:
+    assert steps_of_refused(refused(world, "not_found", None)) == []
+
+
+def test_a_mounted_dashboard_needs_a_token(world: World) -> None:
+    with pytest.raises(ConfigError, match="20 visible"):
+        receiver_dashboard(world.receiver, token="short", hosts=["ops.example.com"])
+
+
+async def test_a_notification_in_its_callback_is_not_due(
+    make_world: WorldFactory, aiohttp_client: AiohttpClient
+) -> None:
+    world, called = make_world({"drain": timedelta(0)}), asyncio.Event()
+
+    @world.receiver.on_update
+    async def hang(_: Notification) -> None:
+        called.set()
+        await asyncio.Event().wait()
+
+    async def findings() -> list[str]:
+        site = dashboard_of(world.receiver, access=DashboardAccess())
+        shown = await document(await aiohttp_client(site.app()), "/overview")
+        return [each["says"] for each in shown["findings"]]
+
+    await world.receive(world.draft())
+    await called.wait()
+    world.clock.advance(3600)
+    while_called = await findings()
+    await world.restart()
+    await world.receiver.open()  # without callbacks: nobody claims it
+    world.clock.advance(3600)
+
+    assert not any("no receiver claims" in each for each in while_called)
+    assert any("no receiver claims" in each for each in await findings())
+    await world.receiver.close()

@@ -1,0 +1,472 @@
+"""The inbox on both databases: storing, claiming, settling and giving back."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.queue.leases import give_back
+from pushkit.storage.script import from_micros, to_micros
+from receiver.inbox import inspection, retention
+from receiver.inbox.model import CallbackState, InboxStatus, NotificationJob
+from receiver.inbox.queues import INBOX, queue_id_of, task_of
+from receiver.inbox.store import (
+    PUT_OFF,
+    Change,
+    accepted_before,
+    of_task,
+    store_results,
+    with_news,
+)
+from tests.unit.receiver.inbox.conftest import BODY
+from tests.unit.receiver.storing import claim
+
+if TYPE_CHECKING:
+    from tests.unit.receiver.inbox.conftest import Shelf
+
+LEASE = timedelta(seconds=30)
+
+
+def renew(shelf: Shelf, job: NotificationJob) -> bool:
+    """Extend the lease under which a notification was claimed; return whether it still held."""
+    until = to_micros(shelf.now + LEASE)
+    held, _ = shelf.run(INBOX.renew({job.queue_id: job.epoch}, until))
+    return job.queue_id in held
+
+
+def next_due(shelf: Shelf) -> datetime | None:
+    """Return when a claim may find something next."""
+    moments = shelf.run(INBOX.moments(to_micros(shelf.now)))
+    return from_micros(min(moments)) if moments else None
+
+
+# --- storing --------------------------------------------------------------------------------------
+
+
+def test_ids_grow_and_a_delivery_is_stored_once(shelf: Shelf) -> None:
+    first, again, second = shelf.store(1), shelf.store(1), shelf.store(2)
+
+    assert again is None
+    assert first is not None
+    assert second is not None
+    assert first < second
+
+
+def test_the_same_id_of_another_sender_is_another_delivery(shelf: Shelf) -> None:
+    shelf.store(1)
+
+    assert shelf.store(1, sender="other") is not None
+
+
+def test_an_accepted_id_is_known_with_its_body_also_when_it_was_deleted(shelf: Shelf) -> None:
+    gone = shelf.finish(1, task="gone")
+    shelf.store(1)
+    shelf.run(retention.delete_finished([gone], InboxStatus.DONE))
+    names = ("task-1#1", "gone-1#1", "unknown")
+
+    known = shelf.run(accepted_before([("agent", name) for name in names]))
+    of_others = shelf.run(accepted_before([("other", name) for name in names]))
+
+    digest = hashlib.sha256(BODY).hexdigest()
+    assert known == {("agent", "task-1#1"): digest, ("agent", "gone-1#1"): digest}
+    assert of_others == {}
+
+
+@pytest.mark.parametrize("task_id", ["task-1", "a\nb", "a\rb", "\r", None])
+def test_the_id_of_a_queue_says_its_task(task_id: str | None) -> None:
+    assert task_of(queue_id_of("agent", task_id, "of\nan agent")) == task_id
+
+
+def test_a_stored_notification_is_read_back_whole(shelf: Shelf) -> None:
+    shelf.store(3)
+
+    [claimed] = shelf.claim()
+    notification = claimed.notification.decode()
+
+    assert (notification.delivery_id, notification.seq, notification.missing) == ("task-1#3", 3, 2)
+    assert notification.late is False
+    assert (notification.issued_at, notification.received_at) == (shelf.now, shelf.now)
+    assert notification.update.task_id == "task-1"
+
+
+def test_gaps_and_late_updates_are_reported(shelf: Shelf) -> None:
+    for seq in (1, 2, 5, 4, 6):
+        shelf.store(seq)
+
+    rows = shelf.query("SELECT seq, missing, late FROM pushkit_inbox ORDER BY id")
+
+    assert [(row["seq"], row["missing"], row["late"]) for row in rows] == [
+        (1, 0, 0),
+        (2, 0, 0),
+        (5, 2, 0),
+        (4, 0, 1),
+        (6, 0, 0),
+    ]
+
+
+def test_generations_that_do_not_follow_are_reported(shelf: Shelf) -> None:
+    large = 2**62
+    for seq, generation in ((1, 1), (2, None), (3, 4), (5, large), (4, 2), (6, 1), (7, 2)):
+        shelf.store(seq, generation=generation)
+
+    rows = shelf.query(
+        "SELECT seq, missing, late, generation_before FROM pushkit_inbox ORDER BY id"
+    )
+
+    assert [tuple(row) for row in rows] == [
+        (1, 0, 0, None),
+        (2, 0, 0, None),
+        (3, 0, 0, 1),
+        (5, 1, 0, 4),
+        (4, 0, 1, None),
+        (6, 0, 0, large),
+        (7, 0, 0, None),
+    ]
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def test_only_the_oldest_of_a_task_is_claimed(shelf: Shelf) -> None:
+    for number in (1, 2):
+        shelf.store(number, "task-1")
+        shelf.store(number, "task-2")
+
+    assert shelf.claimed_ids() == ["task-1#1", "task-2#1"]
+    assert shelf.claimed_ids("two") == []
+
+
+def test_the_next_one_is_claimed_once_the_one_before_is_settled(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [first] = shelf.claim()
+    shelf.settle(first)
+
+    assert shelf.claimed_ids("two") == ["task-1#2"]
+
+
+def test_a_dead_letter_does_not_delay_its_task(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [first] = shelf.claim()
+    shelf.settle(first, InboxStatus.DEAD)
+
+    assert shelf.claimed_ids() == ["task-1#2"]
+
+
+def test_a_retry_delays_its_task(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [first] = shelf.claim()
+    shelf.settle(first, InboxStatus.RECEIVED, retry_in=10)
+
+    before = shelf.claimed_ids()
+    shelf.advance(10)
+
+    assert (before, shelf.claimed_ids()) == ([], ["task-1#1"])
+
+
+def test_a_redriven_one_waits_for_what_is_in_progress_of_its_task(shelf: Shelf) -> None:
+    first_id = shelf.stored(1)
+    shelf.store(2)
+    shelf.store(3)
+    [first] = shelf.claim()
+    shelf.settle(first, InboxStatus.DEAD)
+    [second] = shelf.claim()
+    shelf.redrive(first_id)
+
+    meanwhile = shelf.claimed_ids()
+    shelf.settle(second)
+
+    assert (meanwhile, shelf.claimed_ids()) == ([], ["task-1#1"])
+
+
+def test_tasks_of_two_senders_with_one_name_do_not_wait_for_each_other(shelf: Shelf) -> None:
+    shelf.store(1, sender="agent")
+    shelf.store(1, sender="other")
+
+    assert len(shelf.claim()) == 2
+
+
+def test_a_notification_without_a_task_waits_for_nothing(shelf: Shelf) -> None:
+    shelf.store(1, None)
+    shelf.store(2, None)
+
+    assert len(shelf.claim()) == 2
+
+
+def test_a_notification_without_a_task_is_retried_until_it_is_done(shelf: Shelf) -> None:
+    shelf.store(1, None)
+    [first] = shelf.claim()
+    shelf.settle(first, InboxStatus.RECEIVED, retry_in=0)
+    [second] = shelf.claim()
+    shelf.settle(second)
+
+    assert second.notification.id == first.notification.id
+    assert shelf.claim() == []
+
+
+def test_no_more_are_claimed_than_asked_for_and_the_longest_due_first(shelf: Shelf) -> None:
+    for number in range(5):
+        shelf.store(1, f"task-{number}")
+        shelf.advance(1)
+
+    assert shelf.claimed_ids(limit=2) == ["task-0#1", "task-1#1"]
+    assert shelf.claimed_ids(limit=9) == ["task-2#1", "task-3#1", "task-4#1"]
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_ended_counts_as_broken_off(shelf: Shelf) -> None:
+    shelf.store(1)
+    [first] = shelf.claim()
+    shelf.advance(LEASE.total_seconds())
+    [second] = shelf.claim("two")
+
+    assert (first.attempts, first.broken_off) == (0, False)
+    assert (second.attempts, second.broken_off) == (1, True)
+
+
+def test_a_renewed_lease_is_claimed_by_no_other_worker(shelf: Shelf) -> None:
+    shelf.store(1)
+    [claimed] = shelf.claim()
+    shelf.advance(LEASE.total_seconds() - 1)
+    kept = renew(shelf, claimed)
+    shelf.advance(LEASE.total_seconds() - 1)
+
+    assert kept
+    assert shelf.claim("two") == []
+
+
+def test_a_worker_does_not_claim_what_it_holds(shelf: Shelf) -> None:
+    for number in range(150):
+        shelf.store(1, f"task-{number}")
+    held = [job.queue_id for _ in range(2) for job in shelf.claim(limit=100)]
+    shelf.advance(3600)
+
+    assert len(held) == 150
+    assert shelf.claim(held=held) == []
+
+
+def test_an_attempt_that_lost_its_lease_neither_continues_nor_settles(shelf: Shelf) -> None:
+    shelf.store(1)
+    [lost] = shelf.claim()
+    shelf.advance(LEASE.total_seconds())
+    [taken] = shelf.claim()  # the same worker, another attempt
+
+    assert not renew(shelf, lost)
+    assert not shelf.settle(lost)
+    assert renew(shelf, taken)
+    assert shelf.settle(taken)
+
+
+def test_the_notifications_of_a_dead_worker_are_taken_over_at_once(shelf: Shelf) -> None:
+    shelf.store(1, "task-1")
+    shelf.store(1, "task-2")
+    shelf.claim("gone", limit=1)
+    working = shelf.run(INBOX.workers())
+    claimed = shelf.run(
+        claim("one", limit=9, now=shelf.now, until=shelf.now + LEASE, dead=lambda names: names)
+    )
+
+    assert [*working] == ["gone"]
+    assert [(each.attempts, each.broken_off) for each in claimed] == [(1, True), (0, False)]
+
+
+def test_giving_back_is_no_attempt(shelf: Shelf) -> None:
+    notification_id = shelf.stored(1)
+    shelf.claim()
+    shelf.record(notification_id, "first")
+    shelf.run(give_back(INBOX, "one", to_micros(shelf.now), but=()))
+    [claimed] = shelf.claim("two")
+
+    assert (claimed.attempts, claimed.broken_off) == (0, False)
+    assert claimed.had_by("first")
+
+
+def test_what_calls_hang_on_is_not_given_back(shelf: Shelf) -> None:
+    shelf.store(1, "task-1")
+    shelf.store(1, "task-2")
+    hanging, other = shelf.claim()
+    shelf.run(give_back(INBOX, "one", to_micros(shelf.now), but=[hanging.queue_id]))
+
+    assert [each.notification.id for each in shelf.claim("two")] == [other.notification.id]
+
+
+def test_putting_off_is_no_attempt_and_delays_the_task(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [claimed] = shelf.claim()
+    again = Change("pending", 0, PUT_OFF, to_micros(shelf.now + timedelta(seconds=10)))
+    shelf.run(store_results([(claimed, again)], now=shelf.now))
+    shelf.run(give_back(INBOX, "one", to_micros(shelf.now), but=()))
+    meanwhile = shelf.claim()
+    shelf.advance(10)
+    [later] = shelf.claim()
+
+    assert meanwhile == []
+    assert later.notification.id == claimed.notification.id
+    assert (later.attempts, later.broken_off) == (0, False)
+
+
+# --- what is due ----------------------------------------------------------------------------------
+
+
+def test_an_inbox_without_unfinished_notifications_is_never_due(shelf: Shelf) -> None:
+    shelf.store(1)
+    [claimed] = shelf.claim()
+    shelf.settle(claimed)
+
+    assert next_due(shelf) is None
+
+
+def test_a_notification_behind_another_is_not_due_before_it(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [first] = shelf.claim()
+    at_lease = next_due(shelf)
+    shelf.settle(first, InboxStatus.RECEIVED, retry_in=10)
+    at_retry = next_due(shelf)
+
+    assert (at_lease, at_retry) == (shelf.now + LEASE, shelf.now + timedelta(seconds=10))
+
+
+# --- callbacks ------------------------------------------------------------------------------------
+
+
+def test_every_callback_has_its_own_state(shelf: Shelf) -> None:
+    notification_id = shelf.stored(1)
+    [first] = shelf.claim()
+    shelf.record(notification_id, "good")
+    shelf.record(notification_id, "bad", "ValueError")
+    shelf.settle(first, InboxStatus.RECEIVED, retry_in=0)
+    [second] = shelf.claim()
+    shelf.record(notification_id, "bad", "TypeError")
+    report = shelf.run(inspection.show(notification_id))
+
+    assert (second.had_by("good"), second.had_by("bad"), second.had_by("new")) == (
+        True,
+        False,
+        False,
+    )
+    assert report is not None
+    assert report.callbacks == (
+        CallbackState(
+            callback="bad", done=False, attempts=2, last_error="TypeError", last_at=shelf.now
+        ),
+        CallbackState(callback="good", done=True, attempts=1, last_error=None, last_at=shelf.now),
+    )
+
+
+def test_a_callback_that_is_done_stays_done(shelf: Shelf) -> None:
+    notification_id = shelf.stored(1)
+    shelf.record(notification_id, "good")
+    shelf.record(notification_id, "good", "ValueError")  # an attempt whose lease had ended
+    report = shelf.run(inspection.show(notification_id))
+
+    assert report is not None
+    assert [(each.done, each.attempts) for each in report.callbacks] == [(True, 1)]
+
+
+def test_calls_with_other_notifications_are_left_alone(shelf: Shelf) -> None:
+    mine, other = shelf.stored(1, "task-1"), shelf.stored(1, "task-2")
+    shelf.record(other, "good")
+    [claimed, _] = shelf.claim()
+
+    assert claimed.notification.id == mine
+    assert not claimed.had_by("good")
+
+
+# --- a task ---------------------------------------------------------------------------------------
+
+
+def test_a_task_is_read_in_order_after_an_id(shelf: Shelf) -> None:
+    ids = [shelf.stored(number) for number in range(1, 6)]
+    shelf.store(1, "task-2")
+    shelf.store(9, sender="other")
+
+    page = shelf.run(of_task("task-1", after=ids[0], sender="agent", limit=3))
+
+    assert [each.id for each in page] == ids[1:4]
+
+
+# --- any order of events --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_queue_with_unfinished_notifications_is_leased_or_due_and_no_other_one_is(
+    shelf: Shelf, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311  # repeatable, not secret
+    numbers = dict.fromkeys(("task-1", "task-2"), 0)
+    in_hand: list[NotificationJob] = []
+    for _ in range(60):
+        match chance.choice(["store", "store", "claim", "settle", "settle", "redrive", "expire"]):
+            case "store":
+                task = chance.choice(list(numbers))
+                numbers[task] += 1
+                shelf.store(numbers[task], task)
+            case "claim":
+                in_hand += shelf.claim(limit=chance.randint(1, 3))
+            case "settle" if in_hand:
+                claimed = in_hand.pop(chance.randrange(len(in_hand)))
+                status = chance.choice([InboxStatus.DONE, InboxStatus.DEAD, InboxStatus.RECEIVED])
+                shelf.settle(claimed, status, retry_in=1)
+            case "redrive":
+                shelf.redrive(*shelf.ids())
+            case "expire":
+                shelf.advance(LEASE.total_seconds())
+        queues = shelf.query(
+            "SELECT id FROM pushkit_inbox_queues"
+            " WHERE lease_worker IS NOT NULL OR due_at IS NOT NULL"
+        )
+        unfinished = shelf.query(
+            "SELECT DISTINCT queue_id FROM pushkit_inbox WHERE state = 'pending'"
+        )
+        assert {row["id"] for row in queues} == {row["queue_id"] for row in unfinished}
+
+
+# --- fairness among senders -----------------------------------------------------------------------
+
+
+def test_a_claim_is_shared_among_senders_however_much_one_has(shelf: Shelf) -> None:
+    for number in range(20):
+        shelf.store(1, f"flood-{number}", sender="flood")
+    shelf.advance(1)
+    for sender in ("one", "two"):
+        for number in range(3):
+            shelf.store(1, f"{sender}-{number}", sender=sender)
+
+    first = [each.notification.sender for each in shelf.claim(limit=6)]
+    second = [each.notification.sender for each in shelf.claim(limit=6)]
+
+    assert sorted(first) == ["flood", "flood", "one", "one", "two", "two"]
+    assert sorted(second) == ["flood", "flood", "flood", "flood", "one", "two"]
+
+
+def test_the_next_due_moment_is_the_earliest_of_any_sender(shelf: Shelf) -> None:
+    for sender, seconds in (("one", 30), ("two", 10), ("three", 20)):
+        shelf.store(1, sender, sender=sender)
+        [claimed] = shelf.claim()
+        shelf.settle(claimed, InboxStatus.RECEIVED, retry_in=seconds)
+
+    assert next_due(shelf) == shelf.now + timedelta(seconds=10)
+
+
+# --- news -----------------------------------------------------------------------------------------
+
+
+def test_tasks_with_news_are_found_among_many(shelf: Shelf) -> None:
+    old = shelf.stored(1, "old")
+    new = shelf.stored(1, "new")
+    shelf.store(1, "new", sender="other")
+    seen = {("agent", f"none-{number}"): 0 for number in range(200)}
+    seen |= {("agent", "old"): old, ("agent", "new"): new - 1, ("other", "old"): 0}
+
+    assert shelf.run(with_news(seen)) == [("agent", "new")]
+    assert shelf.run(with_news({})) == []

@@ -1,0 +1,262 @@
+"""`receiver.Mailbox`: once, in order, again after an error, and again after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
+
+from pushkit.errors import ConfigError
+from receiver import Mailbox, MailboxRefusedError, Notification
+from tests.eventually import eventually
+from tests.unit.receiver.mailbox.conftest import MAILBOX_TOKEN
+
+if TYPE_CHECKING:
+    from tests.unit.receiver.mailbox.conftest import Laptop
+
+
+@asynccontextmanager
+async def working(laptop: Laptop, had: list[int | None]) -> AsyncIterator[None]:
+    """Run a loop over the mailbox that notes what it had, until the end of the block."""
+
+    async def work() -> None:
+        async with Mailbox(laptop.url, MAILBOX_TOKEN) as mailbox:
+            async for notification in mailbox:
+                had.append(notification.seq)  # noqa: PERF401  # it has no end
+
+    task = asyncio.create_task(work())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def first(mailbox: Mailbox) -> Notification:
+    async for notification in mailbox:
+        return notification
+    raise AssertionError("it has no end")
+
+
+async def left(laptop: Laptop) -> int:
+    """Return how many are not done."""
+    states = await laptop.states()
+    return states[0].pending if states else 0
+
+
+async def test_a_loop_has_every_notification_once_and_in_order(laptop: Laptop) -> None:
+    had: list[int | None] = []
+    async with working(laptop, had):
+        await laptop.accept(1, 2, 3)
+        await eventually(lambda: len(had) == 3)
+        await laptop.accept(4)
+        await eventually(lambda: len(had) == 4)
+
+    assert had == [1, 2, 3, 4]
+
+
+async def test_a_loop_gets_what_a_callback_gets(laptop: Laptop) -> None:
+    called: list[Notification] = []
+    laptop.world.receiver.callbacks.is_frozen = False
+    laptop.world.receiver.on_update(called.append)
+    await laptop.accept(1)
+
+    async with Mailbox(laptop.url, MAILBOX_TOKEN) as mailbox:
+        assert [await first(mailbox)] == called
+
+
+async def test_a_block_that_ends_without_an_error_is_done(
+    laptop: Laptop, caplog: pytest.LogCaptureFixture
+) -> None:
+    await laptop.accept(1)
+    async with Mailbox(laptop.url, MAILBOX_TOKEN) as mailbox:
+        async for _ in mailbox:
+            break
+
+    assert await left(laptop) == 0
+    assert [entry for entry in caplog.records if entry.name == "receiver.mailbox"] == []
+
+
+async def test_after_an_error_it_comes_again(laptop: Laptop) -> None:
+    await laptop.accept(1)
+
+    async def fail() -> None:
+        async with Mailbox(laptop.url, MAILBOX_TOKEN) as mailbox:
+            async for _ in mailbox:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert (await laptop.poll()).found == []
+    laptop.world.clock.advance(10)
+
+    [again] = (await laptop.poll()).found
+
+    assert again["attempt"] == 2
+
+
+async def test_a_loop_without_a_block_that_is_left_gives_it_back(laptop: Laptop) -> None:
+    await laptop.accept(1)
+    async for _ in Mailbox(laptop.url, MAILBOX_TOKEN):
+        break
+    await eventually(lambda: given_back(laptop))
+    laptop.world.clock.advance(10)
+
+    assert len((await laptop.poll()).found) == 1
+
+
+async def given_back(laptop: Laptop) -> bool:
+    [state] = await laptop.states()
+    return not state.handed_out
+
+
+async def test_a_lease_is_renewed_while_the_body_runs(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await laptop.accept(1)
+    renewed = asyncio.Event()
+    ask = Mailbox._ask
+
+    async def noting(self: Mailbox, method: str, to: str, *more: Any) -> Any:
+        if to == "/renew":
+            renewed.set()
+        return await ask(self, method, to, *more)
+
+    monkeypatch.setattr(Mailbox, "_ask", noting)
+    monkeypatch.setattr("receiver.mailbox.client._PART_OF_LEASE", 6000)
+    async with Mailbox(laptop.url, MAILBOX_TOKEN) as mailbox:
+        async for _ in mailbox:
+            await renewed.wait()
+            break
+
+    assert await left(laptop) == 0
+
+
+async def test_what_was_handled_after_its_lease_had_ended_is_said(
+    laptop: Laptop, caplog: pytest.LogCaptureFixture
+) -> None:
+    await laptop.accept(1)
+    async with Mailbox(laptop.url, MAILBOX_TOKEN) as mailbox:
+        async for _ in mailbox:
+            laptop.world.clock.advance(60)
+            await laptop.poll()
+            break
+
+    assert "was handled, but its lease had ended before" in caplog.text
+
+
+async def test_an_answer_that_is_read_too_late_is_asked_for_again(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that slept during a poll: somebody else may have the notification by now."""
+    await laptop.accept(1)
+    ask_once, moments = Mailbox._ask_once, iter([0.0])
+
+    async def slept(self: Mailbox, method: str, to: str, *more: Any) -> Any:
+        answer = await ask_once(self, method, to, *more)
+        if method == "GET" and answer.message["notifications"] and next(moments, None) is not None:
+            monkeypatch.setattr("receiver.mailbox.client.seconds", lambda: 1e9)
+            laptop.world.clock.advance(60)
+            assert (await laptop.poll()).found == []  # the lease has ended
+            laptop.world.clock.advance(10)
+        return answer
+
+    monkeypatch.setattr(Mailbox, "_ask_once", slept)
+    async with Mailbox(laptop.url, MAILBOX_TOKEN) as mailbox:
+        await first(mailbox)
+
+    assert await left(laptop) == 0
+
+
+async def test_a_wrong_token_ends_the_loop(laptop: Laptop) -> None:
+    async with Mailbox(laptop.url, "another-token-of-somebody") as mailbox:
+        with pytest.raises(MailboxRefusedError, match="mailbox_unauthorized") as refused:
+            await first(mailbox)
+
+    assert "another-token" not in str(refused.value)
+
+
+async def test_a_url_that_is_no_mailbox_ends_the_loop(laptop: Laptop) -> None:
+    async with Mailbox(laptop.url.replace("/mailbox/", "/elsewhere/"), MAILBOX_TOKEN) as mailbox:
+        with pytest.raises(MailboxRefusedError, match="expected a mailbox"):
+            await first(mailbox)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("<html>", id="no-json"),
+        pytest.param("[]", id="no-object"),
+        pytest.param('{"notifications": [{}]}', id="no-notification"),
+        pytest.param('{"notifications": [7]}', id="a-number"),
+    ],
+)
+async def test_another_service_ends_the_loop(aiohttp_server: AiohttpServer, body: str) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=body)
+
+    app = web.Application()
+    app.router.add_get("/mailbox/laptop", answer)
+    server = await aiohttp_server(app)
+
+    async with Mailbox(str(server.make_url("/mailbox/laptop")), MAILBOX_TOKEN) as mailbox:
+        with pytest.raises(MailboxRefusedError):
+            await first(mailbox)
+
+
+async def test_a_redirect_gets_no_token(aiohttp_server: AiohttpServer) -> None:
+    asked: list[str] = []
+
+    async def lead(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        raise web.HTTPFound("/elsewhere")
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", lead)
+    server = await aiohttp_server(app)
+    async with Mailbox(str(server.make_url("/mailbox/laptop")), MAILBOX_TOKEN) as mailbox:
+        with pytest.raises(MailboxRefusedError):
+            await first(mailbox)
+
+    assert asked == ["/mailbox/laptop"]
+
+
+async def test_the_loop_waits_while_the_service_is_out_of_reach(
+    laptop: Laptop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "receiver.mailbox")
+    had: list[int | None] = []
+    await laptop.accept(1)
+    await laptop.world.receiver.close()
+    async with working(laptop, had):
+        await eventually(lambda: "trying again" in caplog.text)
+        await laptop.world.receiver.start()
+        await eventually(lambda: had)
+
+    assert had == [1]
+
+
+@pytest.mark.parametrize(
+    ("url", "token"),
+    [
+        pytest.param("http://client.example.com/mailbox/a", MAILBOX_TOKEN, id="plain-http"),
+        pytest.param("client.example.com", MAILBOX_TOKEN, id="no-url"),
+        pytest.param("https://client.example.com/mailbox/a", "", id="no-token"),
+        pytest.param("https://client.example.com/mailbox/a", "a\r\nb", id="line-break"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_once(url: str, token: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Mailbox(url, token)
+
+    assert not token or token not in str(refused.value)
+
+
+def test_a_host_that_is_named_may_be_plain() -> None:
+    Mailbox("http://receiver:9000/mailbox/a", MAILBOX_TOKEN, allow=["receiver:9000"])

@@ -1,0 +1,391 @@
+"""A mailbox over HTTP: polls, leases, settlements, and who may do so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp.test_utils import TestClient
+from pytest_aiohttp.plugin import AiohttpClient
+
+from pushkit.webui.access import DashboardAccess
+from receiver import MailboxOptions
+from receiver.dashboard.app import inbox_dashboard
+from receiver.inbox.mailboxes import MailboxChange
+from receiver.mailbox.messages import fetched
+from tests.clock import START
+from tests.eventually import eventually
+from tests.metrics_page import MetricsRead
+from tests.unit.receiver.mailbox.conftest import LEASE, MAILBOX_TOKEN, make_laptop
+
+if TYPE_CHECKING:
+    from tests.unit.receiver.conftest import WorldFactory
+    from tests.unit.receiver.mailbox.conftest import Laptop
+
+
+async def test_hands_out_each_task_in_order_one_at_a_time(laptop: Laptop) -> None:
+    await laptop.accept(1, 2)
+    await laptop.accept(1, task_id="task-2")
+
+    first = await laptop.poll("?max=8")
+    assert first.seqs == [("task-1", 1), ("task-2", 1)]
+    assert (await laptop.poll("?max=8")).found == []
+
+    await laptop.settle("ack", first.found[0]["receipt"])
+    assert (await laptop.poll("?max=8")).seqs == [("task-1", 2)]
+
+
+async def test_hands_out_what_was_signed_and_verified(laptop: Laptop) -> None:
+    await laptop.accept(7)
+
+    [found] = (await laptop.poll()).found
+
+    draft = laptop.world.draft(7)
+    assert found["body"].encode() == draft.body
+    assert found["delivery_id"] == draft.delivery_id
+    assert (found["sender"], found["task_id"], found["seq"]) == ("agent", "task-1", 7)
+    assert (found["attempt"], found["lease_seconds"]) == (1, LEASE.total_seconds())
+    assert found["idempotency_key"] == f"agent:{draft.delivery_id}"
+
+
+async def test_a_poll_waits_for_what_comes(laptop: Laptop) -> None:
+    waiting = asyncio.create_task(laptop.poll("?wait=60"))
+    await asyncio.sleep(0)
+    await laptop.accept(1)
+
+    assert (await waiting).seqs == [("task-1", 1)]
+
+
+async def test_what_was_acked_is_done_and_the_same_ack_again_is_answered_alike(
+    laptop: Laptop,
+) -> None:
+    await laptop.accept(1)
+    receipt = (await laptop.poll()).found[0]["receipt"]
+
+    assert (await laptop.settle("ack", receipt)).message == {"state": "done"}
+    assert (await laptop.settle("ack", receipt)).message == {"state": "done"}
+    assert (await laptop.poll()).found == []
+
+
+async def test_a_lease_that_ends_gives_the_notification_out_again(laptop: Laptop) -> None:
+    await laptop.accept(1, 2)
+    lost = (await laptop.poll()).found[0]["receipt"]
+    laptop.world.clock.advance(60)
+    assert (await laptop.poll()).found == []  # it waits as the schedule says
+    laptop.world.clock.advance(10)
+
+    [again] = (await laptop.poll()).found
+
+    assert (again["seq"], again["attempt"]) == (1, 2)
+    for verb in ("ack", "nack", "renew"):
+        refused = await laptop.settle(verb, lost)
+        assert (refused.status, refused.code) == (409, "lease_lost")
+    assert (await laptop.settle("ack", again["receipt"])).status == 200
+
+
+async def test_a_lease_that_is_renewed_does_not_end(laptop: Laptop) -> None:
+    await laptop.accept(1)
+    receipt = (await laptop.poll()).found[0]["receipt"]
+    laptop.world.clock.advance(30)
+
+    renewed = await laptop.settle("renew", receipt)
+    laptop.world.clock.advance(30)
+
+    assert (renewed.status, renewed.message["state"]) == (200, "pending")
+    assert renewed.message["lease_until"] == (START + 1.5 * LEASE).isoformat()
+    assert (await laptop.poll()).found == []
+    assert (await laptop.settle("ack", receipt)).status == 200
+
+
+async def test_what_was_nacked_comes_again_before_what_follows_it(laptop: Laptop) -> None:
+    await laptop.accept(1, 2)
+    receipt = (await laptop.poll()).found[0]["receipt"]
+
+    assert (await laptop.settle("nack", receipt)).message["state"] == "pending"
+    assert (await laptop.poll()).found == []
+    laptop.world.clock.advance(10)
+
+    [again] = (await laptop.poll()).found
+    assert (again["seq"], again["attempt"]) == (1, 2)
+
+
+async def test_a_client_may_say_when_it_wants_it_again(laptop: Laptop) -> None:
+    await laptop.accept(1)
+    receipt = (await laptop.poll()).found[0]["receipt"]
+    await laptop.settle("nack", receipt, retry_after=3600)
+    laptop.world.clock.advance(3599)
+    assert (await laptop.poll()).found == []
+    laptop.world.clock.advance(1)
+
+    assert len((await laptop.poll()).found) == 1
+
+
+async def test_what_fails_too_often_is_a_dead_letter_and_the_next_one_comes(
+    laptop: Laptop, caplog: pytest.LogCaptureFixture
+) -> None:
+    await laptop.accept(1, 2)
+    states = []
+    for _ in range(3):
+        receipt = (await laptop.poll()).found[0]["receipt"]
+        states.append((await laptop.settle("nack", receipt)).message["state"])
+        laptop.world.clock.advance(20)
+
+    assert states == ["pending", "pending", "dead"]
+    assert "is a dead letter: mailbox:laptop: nacked" in caplog.text
+    assert (await laptop.poll()).seqs == [("task-1", 2)]
+    assert (await laptop.state()).dead == 1
+
+
+async def test_leases_that_end_too_often_are_a_dead_letter(
+    laptop: Laptop, caplog: pytest.LogCaptureFixture
+) -> None:
+    await laptop.accept(1)
+    for _ in range(3):
+        assert len((await laptop.poll()).found) == 1
+        laptop.world.clock.advance(60)
+        assert (await laptop.poll()).found == []
+        laptop.world.clock.advance(20)
+
+    assert "is a dead letter: mailbox:laptop: its lease ended" in caplog.text
+    state = await laptop.state()
+    assert (state.pending, state.dead) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "token"),
+    [
+        pytest.param("/mailbox/laptop", None, id="no-token"),
+        pytest.param("/mailbox/laptop", "another-token-of-somebody", id="another-token"),
+        pytest.param("/mailbox/laptop", MAILBOX_TOKEN[:-1], id="a-part-of-it"),
+        pytest.param("/mailbox/other", MAILBOX_TOKEN, id="the-token-of-another-mailbox"),
+        pytest.param("/mailbox/", MAILBOX_TOKEN, id="no-name"),
+        pytest.param("/mailbox/nobody/ack", MAILBOX_TOKEN, id="no-such-mailbox"),
+    ],
+)
+async def test_only_its_own_token_opens_a_mailbox(
+    make_world: WorldFactory, aiohttp_client: AiohttpClient, path: str, token: str | None
+) -> None:
+    world = make_world()
+    world.receiver.mailbox(MailboxOptions(name="other", tokens=["the-token-of-the-other-one"]))
+    laptop = await make_laptop(world, aiohttp_client)
+    await laptop.accept(1)
+
+    refused = await laptop.ask("GET", path, token=token)
+
+    assert (refused.status, refused.code) == (401, "mailbox_unauthorized")
+    assert refused.headers["WWW-Authenticate"] == "Bearer"
+
+
+async def test_every_token_of_a_mailbox_opens_it(
+    make_world: WorldFactory, aiohttp_client: AiohttpClient
+) -> None:
+    tokens = [MAILBOX_TOKEN, "its-next-token-that-replaces-it"]
+    laptop = await make_laptop(make_world(), aiohttp_client, tokens=tokens)
+
+    answers = [await laptop.ask("GET", "/mailbox/laptop", token=each) for each in tokens]
+
+    assert [each.status for each in answers] == [200, 200]
+
+
+async def test_a_receipt_is_of_one_mailbox(
+    make_world: WorldFactory, aiohttp_client: AiohttpClient
+) -> None:
+    world = make_world()
+    token = "the-token-of-the-other-one"
+    world.receiver.mailbox(MailboxOptions(name="other", tokens=[token]))
+    laptop = await make_laptop(world, aiohttp_client)
+    await laptop.accept(1)
+    receipt = (await laptop.poll()).found[0]["receipt"]
+
+    refused = await laptop.ask("POST", "/mailbox/other/ack", token=token, json={"receipt": receipt})
+
+    assert (refused.status, refused.code) == (404, "unknown_receipt")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        pytest.param("GET", "?wait=-1", None, id="negative"),
+        pytest.param("GET", "?wait=1e9", None, id="no-number"),
+        pytest.param("GET", "?max=0", None, id="nothing-at-all"),
+        pytest.param("GET", "/ack", None, id="get-of-ack"),
+        pytest.param("POST", "", "{}", id="post-to-the-mailbox"),
+        pytest.param("POST", "/steal", "{}", id="another-verb"),
+        pytest.param("POST", "/ack", "{}", id="no-receipt"),
+        pytest.param("POST", "/ack", '{"receipt": 7}', id="a-number"),
+        pytest.param("POST", "/ack", '{"receipt": "7.99999999999999999999"}', id="too-large"),
+        pytest.param("POST", "/ack", "[]", id="a-list"),
+        pytest.param("POST", "/ack", "{", id="no-json"),
+        pytest.param("POST", "/ack", '{"receipt": "%s"}' % ("1" * 5000), id="too-long"),
+        pytest.param("POST", "/nack", '{"receipt": "1.1", "retry_after": -1}', id="in-the-past"),
+        pytest.param("POST", "/nack", '{"receipt": "1.1", "retry_after": true}', id="a-boolean"),
+    ],
+)
+async def test_a_malformed_request_is_refused(
+    laptop: Laptop, method: str, path: str, body: str | None
+) -> None:
+    refused = await laptop.ask(method, f"/mailbox/laptop{path}", data=body)
+
+    assert (refused.status, refused.code) in [(400, "malformed_request"), (400, "malformed_json")]
+
+
+async def test_a_mailbox_gets_what_it_was_made_for(
+    make_world: WorldFactory, aiohttp_client: AiohttpClient
+) -> None:
+    world = make_world()
+    token = "the-token-of-the-other-one"
+    world.receiver.mailbox(
+        MailboxOptions(name="ends", tokens=[token]), states=["completed"], senders=["agent"]
+    )
+    laptop = await make_laptop(world, aiohttp_client)
+    await laptop.accept(1)
+    draft = world.draft(2, state="completed")
+    await world.receiver.receive(draft.request(), peer="192.0.2.1")
+    await laptop.settled()
+
+    ends = await laptop.ask("GET", "/mailbox/ends?max=9", token=token)
+
+    assert ends.seqs == [("task-1", 2)]
+    assert (await laptop.poll()).seqs == [("task-1", 1)]
+
+
+async def test_a_full_mailbox_leaves_the_rest_in_the_inbox_without_an_attempt(
+    make_world: WorldFactory, aiohttp_client: AiohttpClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    laptop = await make_laptop(make_world(), aiohttp_client, max_backlog=1)
+    await laptop.accept(1)
+    draft = laptop.world.draft(2)
+    await laptop.world.receiver.receive(draft.request(), peer="192.0.2.1")
+    await eventually(lambda: "mailbox laptop is full" in caplog.text)
+    await laptop.settle("ack", (await laptop.poll()).found[0]["receipt"])
+    laptop.world.clock.advance(30)
+    laptop.world.receiver.dispatcher.wake()
+    await laptop.settled()
+
+    assert (await laptop.poll()).seqs == [("task-1", 2)]
+    [kept, _] = await laptop.world.receiver.inbox.find()
+    assert kept.attempts == 1
+
+
+async def test_another_process_on_the_same_database_hands_out_and_settles(
+    laptop: Laptop, aiohttp_client: AiohttpClient
+) -> None:
+    other = laptop.world.another_receiver()
+    other.mailbox(MailboxOptions(name="laptop", tokens=[MAILBOX_TOKEN], lease=LEASE))
+    await laptop.world.receivers.enter_async_context(other)
+    server = await laptop.world.server_factory(other.app())
+    beside = type(laptop)(laptop.world, await aiohttp_client(server), server)
+    await laptop.accept(1, 2)
+
+    receipt = (await laptop.poll()).found[0]["receipt"]
+    assert (await beside.poll()).found == []
+    waiting = asyncio.create_task(laptop.poll("?wait=60"))
+    assert (await beside.settle("ack", receipt)).status == 200
+
+    assert (await waiting).seqs == [("task-1", 2)]
+
+
+async def test_what_a_mailbox_still_has_is_not_purged(laptop: Laptop) -> None:
+    await laptop.accept(1, 2)
+    laptop.world.clock.advance(30 * 86400)
+    admin = laptop.world.receiver.inbox
+    assert await admin.purge(older_than=timedelta(days=7)) == 0
+
+    for _ in range(2):
+        await laptop.settle("ack", (await laptop.poll()).found[0]["receipt"])
+
+    assert await admin.purge(older_than=timedelta(days=7)) == 2
+    with contextlib.closing(sqlite3.connect(laptop.world.database)) as connection:
+        left = connection.execute(
+            "SELECT (SELECT COUNT(*) FROM pushkit_mailbox),"
+            " (SELECT COUNT(*) FROM pushkit_mailbox_queues)"
+        )
+        assert left.fetchone() == (0, 0)
+
+
+async def test_polls_are_answered_when_the_service_stops(laptop: Laptop) -> None:
+    waiting = asyncio.create_task(laptop.poll("?wait=60"))
+    await asyncio.sleep(0.05)
+
+    laptop.world.receiver.wind_down()
+
+    assert (await waiting).found == []
+
+
+async def test_operators_see_redrive_and_drop_what_is_in_mailboxes(laptop: Laptop) -> None:
+    await laptop.accept(1, 2, 3)
+    for _ in range(3):
+        await laptop.settle("nack", (await laptop.poll()).found[0]["receipt"], retry_after=0)
+    admin = laptop.world.receiver.inbox
+    leased = (await laptop.poll()).found[0]["receipt"]
+    state = await laptop.state()
+    assert (state.mailbox, state.pending, state.handed_out, state.dead) == ("laptop", 2, 1, 1)
+
+    assert await admin.change_mailbox("laptop", MailboxChange.REDRIVE) == 1
+    await laptop.settle("ack", leased)
+    assert (await laptop.poll()).seqs == [("task-1", 1)]
+
+    assert await admin.change_mailbox("laptop", MailboxChange.DROP_ALL) == 2
+    assert await laptop.states() == []
+
+
+async def test_metrics_count_what_is_in_mailboxes(laptop: Laptop) -> None:
+    async def read() -> MetricsRead:
+        return MetricsRead.of((await laptop.world.receiver.metrics.page()).body)
+
+    await laptop.accept(1)
+    laptop.world.clock.advance(5)
+
+    found = await read()
+    assert found.value("receiver_mailbox", mailbox="laptop", status="pending") == 1
+    assert found.value("receiver_mailbox", mailbox="laptop", status="dead") == 0
+    assert found.value("receiver_mailbox_oldest_seconds", mailbox="laptop") == 5
+
+
+async def test_the_dashboard_shows_what_is_in_mailboxes(laptop: Laptop) -> None:
+    await laptop.accept(1)
+    access = DashboardAccess()
+    site = inbox_dashboard(laptop.world.receiver.inbox, access=access)
+    server = await laptop.world.server_factory(site.app())
+    client: TestClient[Any, Any] = await laptop.world.client_factory(server)
+
+    async with client.get("/mailboxes") as answer:
+        assert "<code>laptop</code>" in await answer.text()
+    async with client.get("/api/v1/mailboxes") as answer:
+        [found] = (await answer.json())["mailboxes"]
+    assert (found["mailbox"], found["pending"], found["handed_out"]) == ("laptop", 1, 0)
+
+
+VECTOR = json.loads((Path(__file__).parents[4] / "docs/vectors/mailbox.json").read_bytes())
+
+
+def test_the_vector_is_what_a_client_reads() -> None:
+    [message] = VECTOR["answer"]["notifications"]
+
+    found = fetched(message)
+
+    assert found.receipt == message["receipt"]
+    assert hashlib.sha256(found.notification.body).hexdigest() == VECTOR["body_sha256"]
+    assert found.notification.idempotency_key == message["idempotency_key"]
+    assert found.notification.task_id == message["task_id"]
+
+
+async def test_the_vector_is_what_the_service_says(laptop: Laptop) -> None:
+    await laptop.accept(1)
+    [found] = (await laptop.poll()).found
+    [message] = VECTOR["answer"]["notifications"]
+    assert [*found, "unknown"] == [*message]
+
+    for one in VECTOR["settlements"]:
+        body = json.loads(json.dumps(one["body"]).replace(message["receipt"], found["receipt"]))
+        answer = await laptop.ask("POST", f"/mailbox/laptop/{one['verb']}", json=body)
+        assert answer.status == one["status"]
+        assert answer.message.get("code") == one.get("code")
+        assert "answer" not in one or answer.message == one["answer"]

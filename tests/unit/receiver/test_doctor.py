@@ -1,0 +1,342 @@
+"""`doctor`: it catches each wrong receiver, or names the checks that it could not make."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import xml.etree.ElementTree as ET
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pytest_aiohttp.plugin import AiohttpServer
+
+from pushkit.errors import ConfigError
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import generate_webhook_secret
+from receiver import Limits, Receiver, TaskPolicy, TrustedSender
+from receiver.diagnosis.bodies import body_checks
+from receiver.diagnosis.checks import CHECKS
+from receiver.diagnosis.report import CheckOutcome, Examined, as_json, as_junit, as_text, summary
+from receiver.diagnosis.subject import ReceiverAtUrl, check_consent
+from receiver.diagnosis.trial import Trial, examine
+from receiver.testing import SigningAgent
+from tests.ports import free_port
+from tests.unit.receiver.wrong.miniature import Miniature
+from tests.unit.receiver.wrong.receivers import CAUGHT_BY
+
+pytestmark = pytest.mark.usefixtures("no_stalls")
+
+NAMES = (*CHECKS, "malformed_json", "oversized_body", "slow_body")
+SECONDS = timedelta(seconds=3)  # on a clock that stops while this process is suspended
+RESTART = """\
+touch restart-please
+while [ -e restart-please ]; do sleep 0.02; done
+"""
+
+
+class Noted(list[str]):
+    """The calls, also in a file that a command can print."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.touch()
+
+    def append(self, delivery_id: str) -> None:
+        super().append(delivery_id)
+        with self._path.open("a") as file:
+            file.write(f"{delivery_id}\n")
+
+
+Run = Callable[[type[Miniature]], contextlib.AbstractAsyncContextManager[Miniature]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a receiver, whose calls a command prints, and which a command restarts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "restart.sh").write_text(RESTART)
+
+    @contextlib.asynccontextmanager
+    async def running(kind: type[Miniature]) -> AsyncIterator[Miniature]:
+        subject = kind(tmp_path, free_port())
+        subject._called = Noted(tmp_path / "called.txt")
+        await subject.start()
+
+        async def restarting() -> None:
+            asked = tmp_path / "restart-please"
+            while True:
+                if asked.exists():
+                    await subject.restart()
+                    asked.unlink()
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(restarting())
+        try:
+            yield subject
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await subject.stop()
+
+    return running
+
+
+async def found(
+    subject: ReceiverAtUrl, agent: SigningAgent, *only: str, patience: timedelta = SECONDS
+) -> dict[str, Examined]:
+    checks = {**CHECKS, **body_checks(subject, patience)}
+    results = examine(checks, lambda: Trial(subject, agent, SECONDS, 20), only=only)
+    return {result.check: result async for result in results}
+
+
+def failed(results: dict[str, Examined]) -> set[str]:
+    return {name for name, result in results.items() if result.outcome is CheckOutcome.FAILED}
+
+
+@pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
+@pytest.mark.slow
+async def test_each_wrong_receiver_is_caught_with_both_commands(
+    run: Run, kind: type[Miniature]
+) -> None:
+    async with run(kind) as wrong:
+        url = wrong.agent.webhook_url
+        subject = ReceiverAtUrl(url, observe="cat called.txt", restart="sh restart.sh")
+        results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
+    assert failed(results) == CAUGHT_BY[kind]
+    assert results["genuine"].outcome is CheckOutcome.PASSED
+
+
+UNSEEN_OVER_HTTP = {"CheckThenInsert", "MarksBeforeStoring", "AnswersBeforeStoring"}
+
+
+@pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
+@pytest.mark.slow
+async def test_a_wrong_receiver_is_caught_over_http_alone_or_its_check_is_unseen(
+    run: Run, kind: type[Miniature]
+) -> None:
+    async with run(kind) as wrong:
+        subject = ReceiverAtUrl(wrong.agent.webhook_url, observe=None, restart=None)
+        results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
+    unseen = {name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN}
+    assert failed(results) | unseen == CAUGHT_BY[kind]
+    assert bool(failed(results)) == (kind.__name__ not in UNSEEN_OVER_HTTP)
+    for name in unseen:
+        assert "--observe" in results[name].details[0]
+
+
+@pytest.fixture
+async def ours(aiohttp_server: AiohttpServer, tmp_path: Path) -> SigningAgent:
+    """Run pushkit's own receiver; return the agent that it trusts."""
+    port = free_port()
+    agent = SigningAgent(webhook_url=f"http://127.0.0.1:{port}/a2a/push")
+    sender = TrustedSender(
+        name="agent",
+        issuer=agent.issuer,
+        keys=[agent.key.to_verification_key()],
+        tokens=[agent.token],
+        tasks=TaskPolicy.ANY,
+    )
+    url, database = f"http://127.0.0.1:{port}", tmp_path / "inbox.db"
+    limits = Limits(request_timeout=timedelta(seconds=2))
+    receiver = Receiver(url=url, senders=[sender], database=database, limits=limits)
+    await aiohttp_server(receiver.app(), port=port)
+    return agent
+
+
+@pytest.mark.slow
+async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(
+    ours: SigningAgent,
+) -> None:
+    subject = ReceiverAtUrl(ours.webhook_url, observe=None, restart=None)
+    results = await found(subject, ours, patience=timedelta(seconds=25))
+    assert failed(results) == set()
+    assert set(results) == set(NAMES)
+    unseen = [name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN]
+    assert set(unseen) == {
+        "concurrent_copies",
+        "crash_after_answer",
+        "crash_before_answer",
+        "retry",
+        "retry_after_restart",
+    }
+
+
+@pytest.mark.parametrize("scheme", [Scheme.HTTP_MESSAGE_SIGNATURES, Scheme.STANDARD_WEBHOOKS])
+async def test_the_doctor_signs_by_the_scheme_that_a_receiver_expects(
+    aiohttp_server: AiohttpServer, tmp_path: Path, scheme: Scheme
+) -> None:
+    port = free_port()
+    secrets = (generate_webhook_secret(),) if scheme is Scheme.STANDARD_WEBHOOKS else ()
+    agent = SigningAgent(
+        webhook_url=f"http://127.0.0.1:{port}/a2a/push",
+        schemes=frozenset({scheme}),
+        webhook_secrets=secrets,
+    )
+    key = agent.key.to_verification_key()
+    sender = TrustedSender(
+        name="agent",
+        keys=None if secrets else [key],
+        schemes=[scheme],
+        webhook_secrets=secrets,
+        tokens=[agent.token],
+        tasks=TaskPolicy.ANY,
+    )
+    url, database = f"http://127.0.0.1:{port}", tmp_path / "inbox.db"
+    await aiohttp_server(Receiver(url=url, senders=[sender], database=database).app(), port=port)
+    subject = ReceiverAtUrl(agent.webhook_url, observe=None, restart=None)
+    checks = ["genuine", "signature", "raw_body", "timestamp", "audience", "token", "silence"]
+    results = await found(subject, agent, *checks, "conflict", "key_from_message")
+    assert failed(results) == set()
+    unseen = {name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN}
+    assert unseen == {"key_from_message"} | ({"audience"} if secrets else set())
+
+
+@pytest.mark.slow
+async def test_a_receiver_that_takes_any_body_and_waits_for_it_is_caught(run: Run) -> None:
+    async with run(Miniature) as careless:
+        subject = ReceiverAtUrl(careless.agent.webhook_url, observe=None, restart=None)
+        strained = ("malformed_json", "oversized_body", "slow_body")
+        results = await found(subject, careless.agent, *strained, patience=timedelta(seconds=1))
+    assert failed(results) == {"malformed_json", "slow_body"}
+    assert "a body that is not JSON: answered 202" in results["malformed_json"].details[0]
+
+
+async def test_checks_that_a_receiver_that_accepts_nothing_would_pass_are_shown_as_not_run(
+    run: Run,
+) -> None:
+    async with run(Miniature) as receiver:
+        stranger = SigningAgent(webhook_url=receiver.agent.webhook_url)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=None, restart=None)
+        results = await found(subject, stranger)
+    assert list(results) == list(NAMES)
+    assert failed(results) == {"genuine"}
+    others = [result for name, result in results.items() if name != "genuine"]
+    assert {result.outcome for result in others} == {CheckOutcome.NOT_RUN}
+    suite = ET.fromstring(as_junit("it", list(results.values())))  # noqa: S314  # our own
+    assert (suite.get("tests"), suite.get("skipped")) == ("17", "16")
+    assert all("not run" in str(each.get("message")) for each in suite.iter("skipped"))
+    assert summary(list(results.values())) == "0 passed, 1 failed, 0 unseen, 16 not run"
+
+
+@pytest.mark.parametrize("check", ["silence", "malformed_json", "oversized_body"])
+async def test_a_receiver_that_accepts_nothing_passes_no_check_that_is_run_alone(
+    run: Run, check: str
+) -> None:
+    async with run(Miniature) as receiver:
+        stranger = SigningAgent(webhook_url=receiver.agent.webhook_url)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=None, restart=None)
+        results = await found(subject, stranger, check)
+    assert failed(results) == {check}
+
+
+@pytest.mark.parametrize("observe", [None, "cat called.txt"])
+async def test_what_cannot_be_seen_is_not_claimed(run: Run, observe: str | None) -> None:
+    async with run(Miniature) as receiver:
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=observe, restart=None)
+        results = await found(subject, receiver.agent, "genuine", "conflict", "signature")
+    assert {result.outcome for result in results.values()} == {CheckOutcome.PASSED}
+    claims = [result.promise for result in results.values() if "called back" in result.promise]
+    assert bool(claims) is (observe is not None)
+    for name in ("genuine", "conflict"):
+        assert ("add --observe" in "".join(results[name].details)) is (observe is None)
+
+
+async def test_a_refusal_names_the_steps_that_its_code_can_come_from(ours: SigningAgent) -> None:
+    subject = ReceiverAtUrl(ours.webhook_url, observe=None, restart=None)
+    stranger = SigningAgent(webhook_url=ours.webhook_url, token=ours.token)
+    results = await found(subject, stranger, "genuine")
+    told = "answered 401 invalid_signature, by step signature or body, expected 2xx"
+    assert results["genuine"].details == (told,)
+
+
+async def test_a_command_that_fails_is_reported(run: Run) -> None:
+    async with run(Miniature) as receiver:
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe="cat none.txt", restart=None)
+        with pytest.raises(ConfigError, match="--observe: cat ended with status 1"):
+            await found(subject, receiver.agent, "genuine")
+
+
+async def test_a_process_that_a_command_leaves_running_is_not_waited_for(run: Run) -> None:
+    left = "sh -c 'sleep 600 & echo $!'"  # it keeps the command's output open
+    async with run(Miniature) as receiver:
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=left, restart=None)
+        async with asyncio.timeout(60):
+            [pid] = await subject.callbacks()
+        os.kill(int(pid), signal.SIGKILL)
+
+
+# --- consent --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/push", "http://[::1]:9/", "http://localhost/"])
+async def test_this_machine_needs_no_consent(url: str) -> None:
+    await check_consent(ReceiverAtUrl(url, observe=None, restart=None), operated=False)
+
+
+async def test_the_operators_confirmation_is_enough_for_another_machine() -> None:
+    await check_consent(
+        ReceiverAtUrl("https://client.example.com/push", observe=None, restart=None), operated=True
+    )
+
+
+@pytest.mark.parametrize("echoes", [True, False])
+async def test_another_machine_that_echoes_a_token_has_consented(
+    aiohttp_server: AiohttpServer, tmp_path: Path, echoes: bool
+) -> None:
+    port, sender = free_port(), TrustedSender(name="agent", issuer="urn:agent", keys=[])
+    receiver = Receiver(
+        url="http://127.0.0.1",
+        senders=[sender],
+        database=tmp_path / "inbox.db",
+        validation_echo=echoes,
+    )
+    await aiohttp_server(receiver.app(), port=port)
+    refused = contextlib.nullcontext() if echoes else pytest.raises(ConfigError, match="i-operate")
+    with refused:
+        # RFC 6761 §6.3: names below localhost are this machine, but doctor does not rely on that.
+        await check_consent(
+            ReceiverAtUrl(f"http://app.localhost:{port}{sender.path}", observe=None, restart=None),
+            operated=False,
+        )
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+RESULTS = [
+    Examined(check="genuine", promise="It is accepted.", outcome=CheckOutcome.PASSED),
+    Examined(
+        check="token",
+        promise='Only "the" token <whole>.',
+        outcome=CheckOutcome.FAILED,
+        details=("no token: answered 202, expected 401", "a \x1b[31m & more"),
+    ),
+    Examined(check="retry", promise="Once.", outcome=CheckOutcome.UNSEEN, details=("--observe",)),
+]
+
+
+def test_junit_has_failed_checks_as_failures_and_unseen_ones_as_skipped() -> None:
+    suite = ET.fromstring(as_junit("http://127.0.0.1:9000/", RESULTS))  # noqa: S314  # our own
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
+    [failure] = suite.findall("testcase/failure")
+    assert failure.get("message") == "no token: answered 202, expected 401; a \\x1b[31m & more"
+    assert failure.text == 'Only "the" token <whole>.'
+    assert len(suite.findall("testcase/skipped")) == 1
+
+
+def test_json_has_every_result() -> None:
+    document = json.loads(as_json("http://127.0.0.1:9000/", RESULTS))
+    assert [each["outcome"] for each in document["results"]] == ["passed", "failed", "unseen"]
+
+
+def test_text_has_a_line_per_check_and_a_summary() -> None:
+    lines = as_text("http://127.0.0.1:9000/", RESULTS).splitlines()
+    assert lines[0].startswith("✓ genuine")
+    assert "    no token: answered 202, expected 401" in lines
+    assert not any("\x1b" in line for line in lines)
+    assert summary(RESULTS) == "1 passed, 1 failed, 1 unseen"

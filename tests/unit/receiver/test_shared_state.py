@@ -1,0 +1,268 @@
+"""Several receivers on one state, in SQLite and in PostgreSQL: as if they were one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.a2a import TaskState
+from receiver import InboxStatus, Limits, Notification, RateLimit, Receiver, TaskPolicy
+from receiver.callbacks import dispatcher, waiting
+from tests.eventually import DEADLINE, eventually
+
+if TYPE_CHECKING:
+    from tests.unit.receiver.conftest import World, WorldFactory
+
+FAST = RateLimit(per_second=100_000, burst=100_000)
+COPIES = 1000
+
+
+def record_calls(receiver: Receiver, called: list[str]) -> None:
+    @receiver.on_update(name="record")
+    async def record(notification: Notification) -> None:
+        called.append(notification.delivery_id)
+
+
+@pytest.fixture
+def make_shared(make_world: WorldFactory, location: str) -> Callable[..., World]:
+    """Make a world whose receivers keep their state there."""
+
+    def make(**sender: object) -> World:
+        limits = Limits(sender_rate=FAST, peer_rate=FAST)
+        world = make_world({"limits": limits}, **sender)
+        world.database = location
+        world.clock.now = datetime.now(UTC)  # what PostgreSQL's clock says
+        return world
+
+    return make
+
+
+@pytest.fixture
+def shared(make_shared: Callable[..., World]) -> World:
+    return make_shared()
+
+
+async def until_all_is_done(receiver: Receiver, count: int) -> None:
+    async def done() -> bool:
+        statuses = (await receiver.inbox.stats()).statuses
+        return statuses[InboxStatus.DONE] == sum(statuses.values()) == count
+
+    await eventually(done)
+
+
+@pytest.mark.slow
+async def test_a_thousand_copies_at_two_receivers_are_one_callback(shared: World) -> None:
+    called: list[str] = []
+    receivers = [shared.receiver, shared.another_receiver()]
+    for receiver in receivers:
+        record_calls(receiver, called)
+    request = shared.draft().request()
+
+    async with receivers[0], receivers[1]:
+        verdicts = Counter(
+            verdict.status
+            for verdict in await asyncio.gather(
+                *(receivers[n % 2].receive(request) for n in range(COPIES))
+            )
+        )
+        after = await receivers[1].receive(request)
+        await until_all_is_done(receivers[0], 1)
+
+    assert verdicts[202] == 1
+    assert set(verdicts) <= {202, 200, 503}
+    assert after.code == "duplicate"
+    assert called == ["delivery-task-1-1"]
+
+
+@pytest.mark.slow
+async def test_a_thousand_copies_after_a_restart_call_nobody(shared: World) -> None:
+    called: list[str] = []
+    record_calls(shared.receiver, called)
+    request = shared.draft().request()
+    async with shared.receiver as receiver:
+        await receiver.receive(request)
+        await until_all_is_done(receiver, 1)
+    called_later: list[str] = []
+    restarted = shared.another_receiver()
+    record_calls(restarted, called_later)
+
+    async with restarted:
+        verdicts = await asyncio.gather(*(restarted.receive(request) for _ in range(COPIES)))
+        await until_all_is_done(restarted, 1)
+
+    assert {(verdict.status, verdict.code) for verdict in verdicts} == {(200, "duplicate")}
+    assert (called, called_later) == (["delivery-task-1-1"], [])
+
+
+async def test_copies_with_two_bodies_at_two_receivers_have_one_winner(shared: World) -> None:
+    receivers = [shared.receiver, shared.another_receiver()]
+    requests = [shared.draft(state=state).request() for state in ("working", "failed")] * 50
+
+    async with receivers[0], receivers[1]:
+        verdicts = Counter(
+            verdict.status
+            for verdict in await asyncio.gather(
+                *(receivers[n // 2 % 2].receive(request) for n, request in enumerate(requests))
+            )
+        )
+        after = Counter([(await receivers[0].receive(each)).status for each in requests[:2]])
+
+    assert verdicts[202] == 1
+    assert set(verdicts) <= {202, 200, 409, 503}
+    assert after == {200: 1, 409: 1}
+
+
+async def test_ids_refused_by_step_8_are_not_remembered(make_shared: Callable[..., World]) -> None:
+    world = make_shared(tasks=TaskPolicy.REGISTERED, token_required=False)
+    draft = world.draft()
+    async with world.receiver as receiver:
+        refused = await receiver.receive(draft.request())
+        expectation = await receiver.expect(task_id="task-1")
+        assert expectation.config.token is not None
+        token = expectation.config.token
+        draft.replace_header("X-A2A-Token", token)
+        draft.replace_header("X-A2A-Notification-Token", token)
+        accepted = await receiver.receive(draft.request())
+
+    assert (refused.status, accepted.status) == (404, 202)
+
+
+async def test_one_of_two_concurrent_tasks_binds_their_token(
+    make_shared: Callable[..., World],
+) -> None:
+    world = make_shared(tasks=TaskPolicy.BIND)
+    receivers = [world.receiver, world.another_receiver()]
+    async with receivers[0], receivers[1]:
+        expectation = await receivers[0].expect()
+        token = expectation.config.token
+        assert token is not None
+        verdicts = await asyncio.gather(
+            *(
+                receivers[n % 2].receive(world.draft(task_id=f"task-{n}", token=token).request())
+                for n in range(20)
+            )
+        )
+
+    assert Counter(verdict.status for verdict in verdicts) == {202: 1, 404: 19}
+
+
+async def test_two_receivers_share_the_work_and_keep_the_order(shared: World) -> None:
+    called: list[str] = []
+    receivers = [shared.receiver, shared.another_receiver()]
+    for receiver in receivers:
+        record_calls(receiver, called)
+    tasks, updates = 8, 6
+
+    async def send(task: int) -> None:
+        for number in range(1, updates + 1):
+            draft = shared.draft(number, task_id=f"task-{task}")
+            verdict = await receivers[(task + number) % 2].receive(draft.request())
+            assert verdict.status == 202
+
+    async with receivers[0], receivers[1]:
+        await asyncio.gather(*map(send, range(tasks)))
+        await until_all_is_done(receivers[0], tasks * updates)
+
+    for task in range(tasks):
+        prefix = f"delivery-task-{task}-"
+        numbers = [name.removeprefix(prefix) for name in called if name.startswith(prefix)]
+        assert numbers == [str(number) for number in range(1, updates + 1)]
+    assert len(called) == tasks * updates
+
+
+async def test_a_wait_ends_by_what_another_receiver_accepts(shared: World) -> None:
+    async with shared.receiver as accepting, shared.another_receiver() as waiting:
+        task = asyncio.create_task(waiting.wait("task-1", timeout=DEADLINE))
+        with contextlib.suppress(TimeoutError):  # by then it has looked in vain
+            await waiting.wait("task-1", timeout=0.02)
+        await accepting.receive(shared.draft(state="completed").request())
+
+        found = await task
+
+    assert found.state is TaskState.COMPLETED
+
+
+async def test_updates_come_from_every_receiver_in_order(shared: World) -> None:
+    seen: list[int | None] = []
+    states = ("working", "working", "working", "completed")
+    async with shared.receiver as one, shared.another_receiver() as two:
+
+        async def follow() -> None:
+            seen.extend([update.seq async for update in two.updates("task-1")])
+
+        following = asyncio.create_task(follow())
+        for number, state in enumerate(states, start=1):
+            receiver = (one, two)[number % 2]
+            await receiver.receive(shared.draft(number, state=state).request())
+        async with asyncio.timeout(DEADLINE):
+            await following
+
+    assert seen == [1, 2, 3, 4]
+
+
+async def test_an_idle_receiver_calls_back_what_one_without_callbacks_accepts(
+    shared: World,
+) -> None:
+    called: list[str] = []
+    calling = shared.another_receiver()
+    record_calls(calling, called)
+    async with calling:
+        await shared.receiver.open()
+        await shared.receiver.receive(shared.draft().request())
+        await until_all_is_done(calling, 1)
+        await shared.receiver.close()
+
+    assert called == ["delivery-task-1-1"]
+
+
+async def test_postgresql_wakes_waiters_and_callbacks_of_other_processes_without_polling(
+    make_world: WorldFactory, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_POLL_SECONDS", 3600)
+    monkeypatch.setattr(dispatcher, "POLL_INTERVAL", timedelta(hours=1))
+    world = make_world()
+    world.database = postgres_dsn
+    world.clock.now = datetime.now(UTC)
+    called: list[str] = []
+    idle = world.another_receiver()
+    record_calls(idle, called)
+    async with idle:
+        task = asyncio.create_task(idle.wait("task-1", timeout=DEADLINE))
+        with contextlib.suppress(TimeoutError):
+            await idle.wait("task-1", timeout=0.5)
+        await world.receiver.open()
+        await world.receiver.receive(world.draft(state="completed").request())
+        found = await task
+        await until_all_is_done(idle, 1)
+        await world.receiver.close()
+
+    assert found.state is TaskState.COMPLETED
+    assert called == ["delivery-task-1-1"]
+
+
+async def test_gaps_follow_the_order_of_acceptance_of_concurrent_requests(
+    shared: World,
+) -> None:
+    receivers = [shared.receiver, shared.another_receiver()]
+    async with receivers[0], receivers[1]:
+        await asyncio.gather(
+            *(
+                receivers[n % 2].receive(shared.draft(seq).request())
+                for n, seq in enumerate([3, 1, 9, 7, 8, 2, 12, 11, 5, 20])
+            )
+        )
+        found = await receivers[0].inbox.find()
+
+    assert len(found) == 10
+    last = 0
+    for summary in found:
+        assert summary.seq is not None
+        assert summary.late == (summary.seq < last)
+        assert summary.missing == max(summary.seq - last - 1, 0)
+        last = max(last, summary.seq)

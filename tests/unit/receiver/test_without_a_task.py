@@ -1,0 +1,112 @@
+"""Messages that belong to no task: accepted, stored and called back like any other update."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tenacity import stop_after_attempt
+
+from pushkit.a2a import MessageUpdate
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
+from receiver import InboxFilter, InboxStatus, Notification, TaskPolicy
+from tests.eventually import DEADLINE, eventually
+
+if TYPE_CHECKING:
+    from tests.unit.receiver.conftest import Draft, World, WorldFactory
+
+MESSAGE = {"messageId": "m", "role": "agent", "parts": [{"text": "hi"}]}
+OLD_MESSAGE = {**MESSAGE, "kind": "message", "parts": [{"kind": "text", "text": "hi"}]}
+AT_ONCE = RetryPolicy(wait=wait_schedule((0,)), stop=stop_after_attempt(3))
+
+
+def message(world: World, number: int = 1, **document: Any) -> Draft:
+    draft = world.draft(number)
+    draft.body = json.dumps(document or {"message": MESSAGE}).encode()
+    draft.claim(taskId=None)
+    return draft
+
+
+async def done(world: World, number: int) -> None:
+    async def are_done() -> bool:
+        found = await world.receiver.inbox.find(InboxFilter(status=InboxStatus.DONE))
+        return len(found) == number
+
+    await eventually(are_done)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param({"message": MESSAGE}, id="1.0"), pytest.param(OLD_MESSAGE, id="0.3")],
+)
+async def test_a_message_without_a_task_is_accepted_once_and_called_back(
+    world_behind: World, document: dict[str, Any]
+) -> None:
+    world, called = world_behind, list[Notification]()
+
+    @world.receiver.on_update
+    async def record(notification: Notification) -> None:
+        called.append(notification)
+
+    answers = [await world.post(message(world, **document)) for _ in range(2)]
+    await done(world, 1)
+
+    assert [answer.status for answer in answers] == [202, 200]
+    [notification] = called
+    assert isinstance(notification.update, MessageUpdate)
+    assert (notification.task_id, notification.state) == (None, None)
+    assert (notification.seq, notification.missing, notification.late) == (1, 0, False)
+
+
+async def test_messages_without_a_task_do_not_wait_for_each_other(
+    make_world: WorldFactory,
+) -> None:
+    world, called = make_world({"drain": timedelta(0)}), asyncio.Queue[str]()
+
+    @world.receiver.on_update
+    async def hang(notification: Notification) -> None:
+        await called.put(notification.delivery_id)
+        await asyncio.Event().wait()
+
+    for number in (1, 2):
+        await world.receive(message(world, number))
+    async with asyncio.timeout(DEADLINE):
+        delivery_ids = {await called.get(), await called.get()}
+
+    assert delivery_ids == {"delivery-task-1-1", "delivery-task-1-2"}
+
+
+async def test_a_callback_that_failed_for_a_message_without_a_task_is_called_again(
+    make_world: WorldFactory,
+) -> None:
+    world, called = make_world({"retry": AT_ONCE}), list[str]()
+
+    @world.receiver.on_update
+    async def fail_once(notification: Notification) -> None:
+        called.append(notification.delivery_id)
+        if len(called) == 1:
+            raise ValueError
+
+    await world.receive(message(world))
+    await done(world, 1)
+
+    assert called == ["delivery-task-1-1"] * 2
+
+
+@pytest.mark.parametrize("tasks", TaskPolicy)
+async def test_a_message_without_a_task_comes_with_a_token_that_was_handed_out(
+    make_world: WorldFactory, tasks: TaskPolicy
+) -> None:
+    world = make_world(tasks=tasks, tokens=())
+    token = (await world.receiver.expect("agent")).config.token or ""
+    drafts = [message(world, 1), message(world, 2)]
+    drafts[0].replace_header("X-A2A-Token", token)
+    drafts[0].replace_header("X-A2A-Notification-Token", token)
+
+    assert [(await world.receive(draft)).code for draft in drafts] == [
+        "accepted",
+        "invalid_token",
+    ]

@@ -1,0 +1,755 @@
+"""Every interleaving of two dispatchers, a sender, retention and an operator over one task's queue.
+
+As in `outbox` the database is a value, and what a worker remembers is a real `HeldQueue`; scripts
+and attempts are the receiver's own (`inbox_scripts`). A notification has two callbacks, and the
+queue is deleted with its last notification.
+
+python -m tests.verification.exhaustive.inbox --notifications 2 --operations 1 --failures 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+
+from pushkit.queue import rules
+from pushkit.queue.held import Ask, HeldQueue, Reply
+from pushkit.queue.rules import Handed
+from receiver.callbacks import dispatcher as dispatching
+from receiver.inbox.model import Attempted, InboxStatus
+from tests.verification.exhaustive.inbox_scripts import (
+    AHEAD,
+    BEYOND,
+    CALLBACKS,
+    GROUP,
+    OLD,
+    QUEUE,
+    Database,
+    Job,
+    Leased,
+    Log,
+    Note,
+    Sql,
+    View,
+    continued,
+)
+from tests.verification.exhaustive.search import Wrong, search
+
+__all__ = ["Budget", "Found", "explore"]
+
+
+class Budget(NamedTuple):
+    """How much may happen in one run."""
+
+    notifications: int = 2
+    operations: int = 0  # redrives
+    deletions: int = 0  # by retention
+    failures: int = 0  # of callbacks; put off, unreadable, wanted by none
+    crashes: int = 0
+    retirings: int = 0  # of a process that breaks its call off, or whose call hangs
+    lost: int = 0  # replies of transactions that never arrive
+    late: int = 0  # replies that arrive after other things
+    expiries: int = 0  # leases that end under a live worker
+    setbacks: int = 0  # of the clock
+    asleep: bool = False  # whether the workers' clock stands still while they sleep
+    apart: bool = False  # whether notifications are stored by a process without a dispatcher
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+_FAILS: Final = ("unreadable", "unwanted", "full")
+_ANSWERS: Final = dispatching._ANSWERS
+
+
+class Held(NamedTuple):
+    """A `HeldQueue` as a value, and the attempt under way; `until` is 1 while lease is left."""
+
+    epoch: int
+    waiting: tuple[Job, ...]
+    current: Job | None
+    answered: tuple[Job, ...]
+    settling: tuple[Job, ...]
+    is_settling: bool
+    tail: int
+    gap: bool
+    must_settle: bool
+    stops: bool
+    until: int
+    log: Log = ()
+    ask: tuple[Any, ...] | None = None  # what the attempt waits for
+
+    @property
+    def begun(self) -> list[int]:
+        """The notifications that were begun, and are not known to be settled."""
+        jobs = (*self.answered, *self.settling, *([self.current] if self.current else []))
+        return [job.id for job in jobs]
+
+
+class Store(NamedTuple):
+    """The reply to a caller whose notification was handed over, on its way to memory."""
+
+    id: int
+    handed: Handed
+    until: int
+
+
+class Worker(NamedTuple):
+    """What a worker remembers, and the replies that are on their way to it."""
+
+    held: Held | None = None
+    lost: Held | None = None  # not in memory any more; its attempt still runs, or is not settled
+    settled: Reply | None = None
+    claimed: tuple[Leased, int] | None = None
+    stores: tuple[Store, ...] = ()
+
+
+class History(NamedTuple):
+    """What happened, as far as it matters; sets of notifications are bits."""
+
+    had: int = 0  # by which callbacks
+    excused: int = 0  # a call may be repeated: its worker died, was late, or broke it off
+    set_back: bool = False  # whether the clock was, and no worker has noticed
+    hangs: bool = False  # the call whose queue is leased under the old name
+
+
+class State(NamedTuple):
+    """One state of the whole."""
+
+    database: Database
+    workers: tuple[Worker, Worker]
+    left: Budget
+    history: History
+
+
+Move = tuple[str, State]
+
+
+def _memory(epoch: int, until: int, tail: int, jobs: Sequence[Job] = ()) -> HeldQueue[Job]:
+    leased = rules.Leased(QUEUE, GROUP, epoch, jobs, tail)
+    return HeldQueue[Job](leased, until=float(until), seen_at=0.0, most_unsettled=1)
+
+
+def _thawed(held: Held) -> HeldQueue[Job]:
+    queue = _memory(held.epoch, held.until, held.tail, held.waiting)
+    queue.current = held.current
+    queue.answered = list(held.answered)
+    queue.settling = held.settling
+    queue.is_settling = held.is_settling
+    queue.gap, queue.must_settle, queue.stops = held.gap, held.must_settle, held.stops
+    return queue
+
+
+def _frozen(queue: HeldQueue[Job], of: Held | None = None) -> Held:
+    log, ask = (of.log, of.ask) if of and queue.current else ((), None)
+    return Held(
+        queue.epoch, tuple(queue.waiting), queue.current, tuple(queue.answered),
+        tuple(queue.settling), queue.is_settling, queue.tail, queue.gap, queue.must_settle,
+        queue.stops, int(queue.until), log, ask,
+    )  # fmt: skip
+
+
+def _bits(ids: Sequence[int]) -> int:
+    return sum(1 << each for each in set(ids))
+
+
+def _bit_of(number: int, callback: str) -> int:
+    return 1 << (2 * number + CALLBACKS.index(callback))
+
+
+def _spend(state: State, name: str, by: int = 1) -> State:
+    left = state.left._replace(**{name: getattr(state.left, name) - by})
+    return state._replace(left=left)
+
+
+def _with(state: State, number: int, worker: Worker) -> State:
+    workers = (worker, state.workers[1]) if number == 0 else (state.workers[0], worker)
+    return state._replace(workers=workers)
+
+
+def _excuse(state: State, *turns: Held | None) -> State:
+    bits = _bits([each for turn in turns if turn for each in turn.begun])
+    return state._replace(history=state.history._replace(excused=state.history.excused | bits))
+
+
+def _lose(worker: Worker) -> Worker:
+    """Forget the queue; what was begun goes on. An older attempt ends unheard then."""
+    held = worker.held
+    if held is None or not (held.current or held.answered):
+        return worker._replace(held=None, settled=None)
+    lost = held._replace(waiting=(), settling=(), is_settling=False, stops=True)
+    return worker._replace(held=None, settled=None, lost=lost)
+
+
+class Explorer:
+    """Visits every state within a budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.sql = Sql()
+        self.budget = budget
+        self.begun_stale = 0
+        self.attempts: dict[tuple[Job, Log, View], Any] = {}
+
+    # --- what must never happen ------------------------------------------------------------
+
+    def transact(self, state: State, label: str, name: str, *args: Any) -> tuple[State, Any]:
+        after, reply = self.sql.run(state.database, name, *args)
+        try:
+            self.check(state, after, name, args)
+        except Wrong as exc:
+            raise Wrong(f"{exc} [by {label}]") from None
+        history = state.history
+        gone = [each.id for each in state.database.notes if each.id in after.forgotten]
+        for number in gone:
+            had = history.had & ~_bit_of(number, "a") & ~_bit_of(number, "b")
+            history = history._replace(had=had, excused=history.excused & ~_bits([number]))
+        return state._replace(database=after, history=history), reply
+
+    def check(self, state: State, after: Database, name: str, args: tuple[Any, ...]) -> None:
+        """Check what a transaction did."""
+        before, queue = state.database, after.queue
+        was = {note.id: note for note in before.notes}
+        now = {note.id: note for note in after.notes}
+        self.check_rows(after)
+        for note in was.values():
+            if note.id not in now and (name != "delete" or note.state == "pending"):
+                raise Wrong(f"n{note.id} is lost, which was {note.state}")
+        for number, note in now.items():
+            old = was.get(number, note)
+            if old.state == "pending" and note.state != "pending":
+                self.check_finished(state, note, args)
+            elif old.state != note.state and name != "redrive":
+                raise Wrong(f"n{number} was {old.state}, and is {note.state}")
+        had = {each for each in before.calls if each[2] and each[0] in now}
+        if not had.issubset(after.calls):
+            raise Wrong("a callback that had a notification is recorded as if it had not")
+        if name == "give_back" and args[1] and queue != before.queue:
+            raise Wrong("the queue of a call that hangs is given back")
+        if name == "settle":
+            self.check_settled(before, after, args[0])
+        is_late = queue is not None and queue.lease_worker is None and (queue.due_at or 0) > 1
+        if is_late and not state.history.set_back:  # no wait is longer
+            raise Wrong("due too late")
+
+    def check_rows(self, after: Database) -> None:
+        queue, places = after.queue, [note.place for note in after.notes]  # as accepted
+        if after.stored != len(after.notes) + len(after.forgotten):
+            raise Wrong("an id was accepted, and is not known any more")
+        if queue is None and places:
+            raise Wrong("a notification has no queue")
+        if sorted(set(places)) != places or (queue and max(places, default=0) > queue.last_seq):
+            raise Wrong(f"places collide, or are beyond the last one: {places}")
+        ids = {note.id for note in after.notes}
+        if any(of not in ids for of, _, _ in after.calls):
+            raise Wrong("a call is recorded of a notification that was deleted")
+        if queue is None or queue.lease_worker is not None:
+            return
+        if queue.sending_to:
+            raise Wrong("sending without a lease")
+        if queue.due_at is None and any(note.state == "pending" for note in after.notes):
+            raise Wrong("pending, leased by nobody, and never due: a lost wake-up")
+        if not places:
+            raise Wrong("an empty queue without a lease is left")
+
+    def check_settled(self, before: Database, after: Database, ask: Ask) -> None:
+        is_over = before.queue is None or ask.epoch != before.queue.epoch
+        if is_over and before._replace(calls=()) != after._replace(calls=()):
+            raise Wrong("a result counts under an epoch that is over")
+        results = {job.id: job.redrives for job in ask.results}
+        for old, new in zip(before.notes, after.notes, strict=True):
+            is_changed = old._replace(waits=0) != new._replace(waits=0)
+            if is_changed and results.get(old.id) != old.redrives:
+                raise Wrong(f"a result of before lands on n{old.id}, redriven since")
+
+    def check_finished(self, state: State, note: Note, args: tuple[Any, ...]) -> None:
+        queue, ask = state.database.queue, args[0]
+        if not isinstance(ask, Ask) or queue is None or ask.epoch != queue.epoch:
+            raise Wrong(f"n{note.id} is finished by a transaction that may not")
+        mine = [job for job in ask.results if job.id == note.id and job.redrives == note.redrives]
+        if not mine:
+            raise Wrong(f"n{note.id} is finished without a result")
+        had = all(state.history.had & _bit_of(note.id, name) for name in CALLBACKS)
+        if note.state == "done" and not note.unmatched and not had:
+            raise Wrong(f"n{note.id} is done, and a callback has not had it")
+
+    def check_call(self, state: State, number: int, held: Held, job: Job, name: str) -> None:
+        queue, history = state.database.queue, state.history
+        rows = {note.id: note for note in state.database.notes}
+        if any(each is False for each in held.log):
+            raise Wrong(f"calls {name} with n{job.id} though it was told that its lease is over")
+        if name in job.known:
+            raise Wrong(f"calls {name} with n{job.id}, which was recorded as done")
+        for note in rows.values():
+            if note.id < job.id and note.state == "pending" and not note.redrives:
+                raise Wrong(f"calls {name} with n{job.id} before n{note.id} is finished")
+        if queue is None or held.epoch != queue.epoch:
+            if not self.budget.asleep:
+                raise Wrong(f"calls {name} with n{job.id} under a lease that it knows is over")
+            self.begun_stale += 1
+            return
+        is_excused = history.excused & _bits([job.id])
+        if history.had & _bit_of(job.id, name) and not is_excused:
+            raise Wrong(f"calls {name} with n{job.id} again, and nothing explains it")
+        row = rows.get(job.id)
+        if row is None:
+            raise Wrong(f"takes a queue that was made anew for its own, and calls with n{job.id}")
+        if row.state != "pending" or row.redrives != job.redrives:
+            raise Wrong(f"holds the lease, and calls with n{job.id}, which is {row.state}")
+        if row.place > queue.sending_to or row.waits:
+            raise Wrong(f"calls with n{job.id}, which is not shown as in progress")
+        other = state.workers[1 - number].held
+        if other is not None and other.epoch == queue.epoch:
+            raise Wrong("two workers hold one lease")
+
+    def check_begin(self, state: State, held: Held, job: Job) -> None:
+        """Check that what was redriven comes first, once its holder knows of it."""
+        queue = state.database.queue
+        for note in state.database.notes if queue and queue.epoch == held.epoch else ():
+            if note.place < job.seq and note.state == "pending" and not note.waits:
+                raise Wrong(f"begins n{job.id} before n{note.id}")
+
+    # --- what can happen -------------------------------------------------------------------
+
+    def moves(self, state: State) -> Iterator[Move]:
+        yield from self._sender(state)
+        for number in (0, 1):
+            yield from self._worker(state, number)
+        yield from self._time(state)
+        yield from self._operator(state)
+
+    def _sender(self, state: State) -> Iterator[Move]:
+        if not state.left.notifications:
+            return
+        worker = state.workers[0]
+        name = None if self.budget.apart else "A"
+        number = state.database.stored + 1
+        after, (stored, handed) = self.transact(
+            _spend(state, "notifications"), "the sender", "store", name, number
+        )
+        if stored != number:
+            raise Wrong("ids do not grow in the order of acceptance")
+        if handed is None:
+            yield "store", after
+            return
+        store = Store(stored, handed, 1)
+        yield "store, handed over", self._handed(after, store)
+        if after.left.late:
+            late = worker._replace(stores=(*worker.stores, store))
+            yield "store, handed over later", _with(_spend(after, "late"), 0, late)
+        if after.left.lost:
+            yield "store, the reply is lost", _spend(after, "lost")
+
+    def _handed(self, state: State, store: Store) -> State:
+        worker, handed = state.workers[0], store.handed
+        if worker.held is None or worker.held.epoch < handed.epoch:
+            if not handed.took:
+                return state
+            queue = _memory(handed.epoch, store.until, handed.seq - 1)
+            worker = _lose(worker)
+        elif worker.held.epoch > handed.epoch:
+            return state
+        else:
+            queue = _thawed(worker.held)
+        queue.append(Job(store.id, handed.seq))
+        return _with(state, 0, worker._replace(held=_frozen(queue, worker.held)))
+
+    def _worker(self, state: State, number: int) -> Iterator[Move]:
+        name, worker, queue = "AB"[number], state.workers[number], state.database.queue
+        for at, store in enumerate(worker.stores):
+            rest = worker._replace(stores=worker.stores[:at] + worker.stores[at + 1 :])
+            yield f"{name} hears of n{store.id}", self._handed(_with(state, number, rest), store)
+        is_old_dead = not state.history.hangs
+        if worker.claimed is not None:
+            rest = worker._replace(claimed=None)
+            after = self._claimed(_with(state, number, rest), number, *worker.claimed)
+            yield f"{name} hears its claim", after
+        elif state.history.set_back or (
+            queue is not None
+            and (
+                queue.due_at == 0
+                if queue.lease_worker is None
+                else not queue.lease_until or (queue.lease_worker == OLD and is_old_dead)
+            )
+        ):
+            yield from self._claim(state, number, is_old_dead)
+        if state.left.crashes and (worker != Worker() or (queue and queue.lease_worker == name)):
+            after = _excuse(_spend(state, "crashes"), worker.held, worker.lost)
+            yield f"{name} dies", self._ended(after, number, hangs=False)
+        if state.left.retirings and worker != Worker():
+            yield from self._retires(state, number)
+        for held in (worker.held, worker.lost):
+            if held is not None:
+                yield from self._attempt(state, number, held)
+                yield from self._settles(state, number, held)
+        if worker.held is not None:
+            yield from self._holder(state, number, worker.held)
+
+    def _ended(self, state: State, number: int, *, hangs: bool) -> State:
+        """Let a process end, or go on under a new name: its lease has the old one's."""
+        database, history = state.database, state.history
+        if database.queue is not None and database.queue.lease_worker == "AB"[number]:
+            database = database._replace(queue=database.queue._replace(lease_worker=OLD))
+            history = history._replace(hangs=hangs)
+        return _with(state._replace(database=database, history=history), number, Worker())
+
+    def _retires(self, state: State, number: int) -> Iterator[Move]:
+        name, worker = "AB"[number], state.workers[number]
+        turns = [turn for turn in (worker.held, worker.lost) if turn is not None]
+        state = _excuse(_spend(state, "retirings"), *turns)
+        if any(turn.ask and turn.ask[0] == "call" for turn in turns):
+            label = f"{name} retires, its call hangs"
+            after, _ = self.transact(state, label, "give_back", name, (QUEUE,))
+            yield label, self._ended(after, number, hangs=True)
+        for turn in turns:
+            if turn.ask and turn.ask[0] == "record":
+                state, _ = self.transact(state, name, "record", turn.epoch, turn.ask[1])
+        state, _ = self.transact(state, f"{name}, retiring", "give_back", name, ())
+        yield f"{name} retires, and gives back", _with(state, number, Worker())
+
+    def _claim(self, state: State, number: int, is_old_dead: bool) -> Iterator[Move]:
+        name, worker, history = "AB"[number], state.workers[number], state.history
+        noticed = state._replace(history=history._replace(set_back=False))
+        is_held = worker.held is not None
+        after, leased = self.transact(
+            noticed, f"{name}, claiming", "claim", name, is_held, is_old_dead, history.set_back
+        )
+        if leased is None:
+            # It takes no lease that is over, whosever it is, while its memory has the queue.
+            if after.database == state.database and not (is_held or history.set_back):
+                raise Wrong(f"{name} claims nothing, and would again and again")
+            yield f"{name} claims nothing", after
+            return
+        yield f"{name} claims", self._claimed(after, number, leased, 1)
+        if after.left.late:
+            late = worker._replace(claimed=(leased, 1))
+            yield f"{name} claims, and hears it later", _with(_spend(after, "late"), number, late)
+        if after.left.lost:
+            yield f"{name} claims, the reply is lost", _spend(after, "lost")
+
+    def _claimed(self, state: State, number: int, leased: Leased, until: int) -> State:
+        worker = state.workers[number]
+        if worker.held is not None and worker.held.epoch >= leased.epoch:
+            return state
+        queue = _memory(leased.epoch, until, leased.upto, leased.jobs)
+        return _with(state, number, _lose(worker)._replace(held=_frozen(queue)))
+
+    def _holder(self, state: State, number: int, held: Held) -> Iterator[Move]:
+        name, worker = "AB"[number], state.workers[number]
+        queue, row = _thawed(held), state.database.queue
+        if queue.may_begin(now=0.2):
+            job = queue.begin()
+            self.check_begin(state, held, job)
+            yield from self._goes_on(state, number, _frozen(queue), f"{name} begins n{job.id}")
+        if worker.settled is not None:
+            after = self._settled(state, number, held, worker.settled)
+            yield f"{name} hears its settlement", after
+        is_over = row is None or held.epoch != row.epoch
+        if not held.until or is_over or not (row and row.lease_until):
+            after = self._renewed(state, number)
+            if after != state:
+                yield f"{name} renews", after
+
+    def _renewed(self, state: State, number: int) -> State:
+        name, worker = "AB"[number], state.workers[number]
+        if worker.held is None:
+            return state
+        after, renewed = self.transact(state, f"{name}, renewing", "renew", worker.held.epoch)
+        if renewed:
+            return _with(after, number, worker._replace(held=worker.held._replace(until=1)))
+        return _with(after, number, _lose(worker))
+
+    def _attempt(  # noqa: PLR0912  # a case for each thing that it waits for
+        self, state: State, number: int, held: Held
+    ) -> Iterator[Move]:
+        """Let an attempt go on with what it waits for."""
+        name, row = "AB"[number], state.database.queue
+        if held.current is None or held.ask is None:
+            return
+        what, job = f"{name}, n{held.current.id}", held.current
+        match held.ask:
+            case ("call", callback):
+                of = state
+                if row is None or row.epoch != held.epoch or not row.lease_until:
+                    of = _excuse(state, held)
+                history = of.history._replace(had=of.history.had | _bit_of(job.id, callback))
+                had = of._replace(history=history)
+                yield from self._goes_on(had, number, held, f"{what}: {callback} returns", None)
+                if state.left.failures:
+                    of = _spend(state, "failures")
+                    yield from self._goes_on(of, number, held, f"{what}: {callback} fails", "E")
+            case ("record", call):
+                after, kept = self.transact(state, what, "record", held.epoch, call)
+                if kept and (row is None or row.epoch != held.epoch):
+                    raise Wrong(f"{what}: its lease is over, and it is told that it holds")
+                heard = held._replace(ask=("recorded", kept))
+                yield f"{what}: records {call.callback}", self._put(after, number, held, heard)
+                if after.left.lost:
+                    yield f"{what}: records, the reply is lost", _spend(after, "lost")
+            case ("recorded", kept):
+                yield from self._goes_on(state, number, held, f"{what}: hears its record", kept)
+            case ("slot",):
+                for way in ("taken", "crowded"):
+                    yield from self._goes_on(state, number, held, f"{what}: slot {way}", way)
+            case ("renew",):
+                after = self._renewed(state, number)
+                turn = after.workers[number].held
+                if turn is None or turn.epoch != held.epoch:
+                    turn = after.workers[number].lost
+                if turn is not None and turn.epoch == held.epoch:
+                    label = f"{what}: renews, to be sure"
+                    yield from self._goes_on(after, number, turn, label, "renewed")
+
+    def _goes_on(
+        self, state: State, number: int, held: Held, label: str, *answers: Any
+    ) -> Iterator[Move]:
+        """Run an attempt up to what it waits for next, in each way that it may go."""
+        job, worker = held.current, state.workers[number]
+        assert job is not None
+        known = worker.held
+        view = known and (known.epoch == held.epoch, bool(known.until))
+        key = (job, (*held.log, *answers), view)
+        if key not in self.attempts:
+            self.attempts[key] = continued(*key)
+        for log, result in self.attempts[key]:
+            failures = sum(each in _FAILS for each in log[len(held.log) :])
+            if failures > state.left.failures:
+                continue
+            after = _spend(state, "failures", failures)
+            said = " ".join(each for each in log[len(held.log) :] if each in _FAILS)
+            if isinstance(result, Attempted):
+                queue = _thawed(held)
+                queue.current = job._replace(result=result._replace(error=None))
+                queue.answer(_ANSWERS[result.outcome])
+                ended = self._put(after, number, held, _frozen(queue))
+                yield f"{label} {said} → {result.outcome.value}", ended
+                continue
+            waits = held._replace(log=log, ask=result)
+            if result[0] == "call":
+                self.check_call(after, number, waits, job, result[1])
+            yield f"{label} {said} → {result[0]}", self._put(after, number, held, waits)
+
+    def _put(self, state: State, number: int, held: Held, changed: Held) -> State:
+        """Replace what a worker remembers of a lease."""
+        worker = state.workers[number]
+        if worker.lost is not None and worker.lost.epoch == held.epoch:
+            return _with(state, number, worker._replace(lost=changed))
+        return _with(state, number, worker._replace(held=changed))
+
+    def _settles(self, state: State, number: int, held: Held) -> Iterator[Move]:
+        name, worker, queue = "AB"[number], state.workers[number], _thawed(held)
+        if not queue.wants_settlement or (held == worker.lost and not queue.answered):
+            return
+        ask = queue.ask()
+        ask = ask._replace(results=tuple(ask.results))
+        after, reply = self.transact(state, f"{name}, settling", "settle", ask)
+        if held == worker.lost:
+            yield f"{name} settles what it lost", _with(after, number, worker._replace(lost=None))
+            return
+        asked = _frozen(queue, held)
+        yield f"{name} settles", self._settled(after, number, asked, reply)
+        if after.left.late:
+            late = worker._replace(held=asked, settled=reply)
+            yield f"{name} settles, and hears it later", _with(_spend(after, "late"), number, late)
+        if after.left.lost:
+            queue.unsettled()
+            unheard = worker._replace(held=_frozen(queue, held))
+            yield (
+                f"{name} settles, the reply is lost",
+                _with(_spend(after, "lost"), number, unheard),
+            )
+
+    def _settled(self, state: State, number: int, held: Held, reply: Reply) -> State:
+        worker, queue = state.workers[number], _thawed(held)
+        queue.settled(reply, seen_at=0.0)
+        worker = worker._replace(held=_frozen(queue, held), settled=None)
+        return _with(state, number, worker if reply.kept else _lose(worker))
+
+    def _time(self, state: State) -> Iterator[Move]:
+        database, queue, history = state.database, state.database.queue, state.history
+        if history.hangs:
+            yield "the hung call ends", state._replace(history=history._replace(hangs=False))
+        waits = [note for note in database.notes if note.not_before or note.scheduled_at]
+        if waits or (queue and (queue.lease_until or queue.due_at)):
+            later = _moved(database, _less)
+            turns = [turn for each in state.workers for turn in (each.held, each.lost)]
+            holders = [turn for turn in turns if turn and queue and turn.epoch == queue.epoch]
+            is_held = bool(holders) or any(each.claimed for each in state.workers)
+            is_held = is_held and queue is not None and bool(queue.lease_until)
+            if not is_held or state.left.expiries:
+                after = _spend(state, "expiries") if is_held else state
+                after = _excuse(after, *holders)
+                if not self.budget.asleep:
+                    older = cast("Any", tuple(_older(each) for each in after.workers))
+                    after = after._replace(workers=older)
+                yield "time passes", _ranked(after._replace(database=later), to_past=True)
+        if state.left.setbacks:
+            after = _spend(state, "setbacks")._replace(database=_moved(database, _more))
+            after = after._replace(history=history._replace(set_back=True))
+            yield "the clock is set back", _ranked(after, to_future=True)
+
+    def _operator(self, state: State) -> Iterator[Move]:
+        for note in state.database.notes:
+            if note.state == "pending":
+                continue
+            is_dead = note.state == "dead"
+            if state.left.operations and (is_dead or note.unmatched):
+                label = f"the operator redrives n{note.id}"
+                after, done = self.transact(state, label, "redrive", note.id)
+                if not done:
+                    raise Wrong("nothing is redriven")
+                yield label, _spend(after, "operations")
+            if state.left.deletions:
+                label, status = f"retention deletes n{note.id}", InboxStatus(note.state)
+                after, _ = self.transact(state, label, "delete", note.id, status)
+                yield label, _spend(after, "deletions")
+
+    # --- the search --------------------------------------------------------------------------
+
+    def drained(self, state: State) -> bool:
+        database, queue = state.database, state.database.queue
+        return (
+            all(each == Worker() for each in state.workers)
+            and (queue is None or queue.lease_worker is None)
+            and all(note.state != "pending" for note in database.notes)
+            and self.sql.run(database, "accepted", database.stored)[1] == database.stored
+        )
+
+
+def _moved(database: Database, move: Callable[[Any], Any]) -> Database:
+    queue = database.queue
+    if queue is not None:
+        queue = queue._replace(due_at=move(queue.due_at), lease_until=move(queue.lease_until))
+    notes = tuple(
+        note._replace(not_before=move(note.not_before), scheduled_at=move(note.scheduled_at))
+        if note.state == "pending"
+        else note
+        for note in database.notes
+    )
+    return database._replace(queue=queue, notes=notes)
+
+
+def _less(moment: Any) -> Any:
+    return moment - 1 if moment else moment
+
+
+def _more(moment: Any) -> Any:
+    return None if moment is None else moment + 1
+
+
+def _older(worker: Worker) -> Worker:
+    held, claimed = worker.held, worker.claimed
+    return worker._replace(
+        held=held and held._replace(until=_less(held.until)),
+        claimed=claimed and (claimed[0], _less(claimed[1])),
+        stores=tuple(store._replace(until=_less(store.until)) for store in worker.stores),
+    )
+
+
+def _ranked(state: State, *, to_past: bool = False, to_future: bool = False) -> State:
+    """Number the epochs anew: only their order matters, and which are after a new queue's."""
+    epochs = {state.database.queue.epoch} if state.database.queue else set()
+    for worker in state.workers:
+        epochs.update(turn.epoch for turn in (worker.held, worker.lost) if turn)
+        epochs.update([worker.claimed[0].epoch] if worker.claimed else [])
+        epochs.update(store.handed.epoch for store in worker.stores)
+    row = state.database.queue.epoch if state.database.queue else max(epochs, default=0)
+    rank = {}
+    for at, epoch in enumerate(sorted(epochs), 1):
+        is_ahead = (epoch >= AHEAD and not to_past) or to_future
+        # The row's epoch grows by one: it does not reach those of a time before the setback.
+        rank[epoch] = at + (AHEAD if is_ahead else BEYOND if epoch > row else 0)
+    if all(epoch == at for epoch, at in rank.items()):
+        return state
+
+    def moved(what: Any) -> Any:
+        return what and what._replace(epoch=rank[what.epoch])
+
+    workers = tuple(
+        worker._replace(
+            held=moved(worker.held),
+            lost=moved(worker.lost),
+            claimed=worker.claimed and (moved(worker.claimed[0]), worker.claimed[1]),
+            stores=tuple(each._replace(handed=moved(each.handed)) for each in worker.stores),
+        )
+        for worker in state.workers
+    )
+    database = state.database._replace(queue=moved(state.database.queue))
+    return state._replace(database=database, workers=cast("Any", workers))
+
+
+# A fair schedule in which nothing more goes wrong: the first of these that is possible.
+_FAIR: Final = (
+    "hears of", "hears its", "renews", "slot taken", "records", "returns", "the hung call ends",
+    "begins", "settles", "claims", "time passes",
+)  # fmt: skip
+
+
+def _fair_move(state: State, moves: Sequence[Move]) -> State | None:
+    best: tuple[int, State] | None = None
+    for label, after in moves:
+        rank = next((at for at, word in enumerate(_FAIR) if word in label), None)
+        if rank is None or after == state or after.left != state.left:
+            continue
+        if best is None or rank < best[0]:
+            best = (rank, after)
+    return best and best[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The result of a search."""
+
+    states: int
+    seconds: float
+    transactions: int
+    begun_stale: int  # calls under a lease that was over, as their process could not know
+    wrong: str | None
+    trace: tuple[str, ...]
+
+
+def explore(budget: Budget, *, most: int = 5_000_000, shortest: bool = False) -> Found:
+    """Visit every state; stop at the first that breaks a promise."""
+    explorer = Explorer(budget)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        found = search(
+            State(Database(), (Worker(), Worker()), budget, History()),
+            moves=lambda state: [(label, _ranked(to)) for label, to in explorer.moves(state)],
+            is_drained=explorer.drained,
+            fair=_fair_move,
+            most=most,
+            breadth_first=shortest,
+        )
+    finally:
+        logging.disable(disabled)
+    return Found(
+        states=found.states, seconds=found.seconds, transactions=len(explorer.sql.cache),
+        begun_stale=explorer.begun_stale, wrong=found.wrong, trace=found.trace,
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in Budget._field_defaults.items():
+        if isinstance(default, bool):
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--shortest", action="store_true", help="find a shortest trace")
+    given = vars(parser.parse_args())
+    shortest = given.pop("shortest")
+    result = explore(Budget(**given), shortest=shortest)
+    sys.stdout.write(f"{result.states} states, {result.transactions} transactions,"
+                     f" {result.seconds} s, {result.begun_stale} stale calls:"
+                     f" {result.wrong or 'all promises hold'}\n")  # fmt: skip
+    for line in result.trace:
+        sys.stdout.write(f"    {line}\n")
+    sys.exit(bool(result.wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,958 @@
+"""Every interleaving of two workers, a caller and an operator over one queue, on the real SQL.
+
+The database is a value, moved by the scripts of `pushkit.queue` and `pushkit.outbox` on SQLite in
+memory; what a worker remembers is a real `HeldQueue`. A state is a database, two memories, replies
+that are still on their way, and how many faults are left. Times are relative: now is 0, what has
+passed is 0, too. Every reachable state is visited; in each, what must never happen is asserted, and
+that a fair schedule without more faults drains the queue.
+
+python -m tests.verification.exhaustive.outbox --jobs 3 --operations 1 --failures 1 --lost 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from pushkit.a2a import WireVersion
+from pushkit.delivery import gathering
+from pushkit.outbox import changes
+from pushkit.outbox import store as outbox
+from pushkit.outbox.attempts import store_results
+from pushkit.outbox.model import AttemptResult, Delivery
+from pushkit.outbox.schema import SCHEMA
+from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
+from pushkit.queue import rules
+from pushkit.queue.held import Ask, Consequence, HeldQueue, Reply
+from pushkit.queue.leases import Claims, advance, reschedule
+from pushkit.queue.rules import Handed, appended, released
+from pushkit.storage.script import EPOCH, Script, Statement, from_micros, to_micros
+from pushkit.storage.sqlite import run_script
+from pushkit.subscriptions.model import OUTBOX
+from tests.verification.exhaustive.search import Wrong, search
+
+__all__ = ["Budget", "Found", "explore"]
+
+LEASE = BACKOFF = 1
+INTERVAL = timedelta(microseconds=1)
+QUEUE = "q"
+GROUP = ("", "o", "https://a")
+NOW = from_micros(0)
+PROBATION = 99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much may happen in one run."""
+
+    jobs: int = 2
+    operations: int = 0  # of an operator
+    crashes: int = 0
+    failures: int = 0  # answers that are no acknowledgement
+    lost: int = 0  # replies of transactions that never arrive
+    late: int = 0  # replies that arrive after other things
+    expiries: int = 0  # leases that end under a live worker
+    setbacks: int = 0  # of the clock
+    waits: bool = False  # whether the destination may wait
+    asleep: bool = False  # whether the workers' clock stands still while they sleep
+    apart: bool = False  # whether the caller is in a process of its own, without a worker
+    gathers: bool = False  # whether a job may be a chunk, which is gathered
+
+
+# --- the database as a value ----------------------------------------------------------------------
+
+_QUEUE = (
+    "last_seq", "due_at", "lease_worker", "lease_until", "epoch", "sending_to", "settled_to",
+    "abandoned", "paused", "active",
+)  # fmt: skip
+_JOB = ("seq", "state", "not_before", "scheduled_at", "redrives", "waits")
+
+
+class Row(NamedTuple):
+    """The queue's row."""
+
+    last_seq: int = 0
+    due_at: int | None = None
+    lease_worker: str | None = None
+    lease_until: int | None = None
+    epoch: int = 0
+    sending_to: int = 0
+    settled_to: int = 0
+    abandoned: int = 0
+    paused: int = 0
+    active: int = 1
+
+
+class JobRow(NamedTuple):
+    """A job's row."""
+
+    seq: int
+    state: str
+    not_before: int
+    scheduled_at: int
+    redrives: int
+    waits: int
+    first: int = 0  # of a chunk: the first job whose content it has
+
+
+class Database(NamedTuple):
+    """All rows."""
+
+    queue: Row
+    jobs: tuple[JobRow, ...] = ()
+    until: int = 0  # of the destination
+    set_at: int = 0
+
+
+class Job(NamedTuple):
+    """A job in a worker's memory, or its result."""
+
+    seq: int
+    redrives: int
+    outcome: Outcome | None = None
+    size: int = 1
+
+
+class Sql:
+    """Runs scripts on databases that are values; each pair of them once."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.connection.row_factory = sqlite3.Row
+        for statement in SCHEMA:
+            self.connection.execute(statement)
+        self.connection.execute(
+            "INSERT INTO pushkit_subscriptions (id, tenant, task_id, owner, config_id, version,"
+            " url, origin, schemes, profile, filter, created_at, updated_at)"
+            " VALUES (?, '', 't', 'o', 'c', '1.0', 'https://a/', 'https://a', '[]', 's', '{}',"
+            " 0, 0)",
+            (QUEUE,),
+        )
+        self.cache: dict[tuple[Any, ...], tuple[Database, Any]] = {}
+
+    def load(self, database: Database) -> None:
+        sets = ", ".join(f"{name} = ?" for name in _QUEUE)
+        execute = self.connection.execute
+        execute(f"UPDATE pushkit_subscriptions SET {sets}", database.queue)
+        execute("DELETE FROM pushkit_deliveries")
+        execute("DELETE FROM pushkit_destinations")
+        execute("DELETE FROM pushkit_bodies")
+        self.connection.executemany(
+            f"INSERT INTO pushkit_deliveries ({', '.join(_JOB)}, id, subscription_id, tenant,"
+            " owner, task_id, config_id, origin, version, body_bytes, notified_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, 'q', '', 'o', 't', 'c', 'https://a', 'j', 1, 0)",
+            [(*job[:-1], f"d{job.seq}") for job in database.jobs],
+        )
+        self.connection.executemany(
+            "INSERT INTO pushkit_bodies (id, body) VALUES (?, ?)",
+            [(f"d{job.seq}", str(job.first).encode()) for job in database.jobs if job.first],
+        )
+        if database.until:
+            execute(
+                "INSERT INTO pushkit_destinations (tenant, owner, origin, until, set_at)"
+                " VALUES ('', 'o', 'https://a', ?, ?)",
+                (database.until, database.set_at),
+            )
+
+    def dump(self) -> Database:
+        execute = self.connection.execute
+        queue = execute(f"SELECT {', '.join(_QUEUE)} FROM pushkit_subscriptions").fetchone()
+        jobs = execute(
+            f"SELECT {', '.join(_JOB)}, CAST(COALESCE(body, '0') AS INTEGER) AS first"
+            " FROM pushkit_deliveries d LEFT JOIN pushkit_bodies b ON b.id = d.id ORDER BY seq"
+        ).fetchall()
+        until = execute("SELECT until, set_at FROM pushkit_destinations").fetchone() or (0, 0)
+        shown = [
+            JobRow(*job) if job["state"] == "pending" else JobRow(job["seq"], job["state"], 0, 0,
+                                                                  job["redrives"], job["waits"],
+                                                                  job["first"])
+            for job in jobs
+        ]  # fmt: skip
+        ends = max(0, until[0])
+        return Database(Row(*queue), tuple(shown), ends, max(0, until[1]) if ends else 0)
+
+    def run(self, database: Database, name: str, *args: Any) -> tuple[Database, Any]:
+        key = (database, name, args)
+        found = self.cache.get(key)
+        if found is None:
+            self.load(database)
+            self.connection.execute("BEGIN")
+            reply = run_script(self.connection, TRANSACTIONS[name](*args))
+            self.connection.execute("COMMIT")
+            found = self.cache[key] = (self.dump(), reply)
+        return found
+
+
+# --- the transactions: the scripts of the sender, over one queue -------------------------------
+
+
+def _store(worker: str | None, is_chunk: bool = False) -> Script[Handed | None]:
+    [queue] = (yield from OUTBOX.lock([QUEUE])).values()
+    # All chunks are of one artifact. A body is the `seq` where its content begins.
+    to = yield from gathering.place(
+        queue,
+        str(queue.last_seq + 1).encode(),
+        (lambda _, stored: stored) if is_chunk else None,
+        interval=INTERVAL,
+        now=0,
+    )
+    queue = yield from gathering.make_way(queue, to, now=0)
+    queue, handed = appended(
+        queue, worker, now=0, until=LEASE, probation_from=PROBATION, not_before=to.not_before
+    )
+    yield Statement(
+        "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id, config_id,"
+        " seq, origin, version, body_bytes, notified_at, not_before, scheduled_at, waits)"
+        " VALUES ($1, 'q', '', 'o', 't', 'c', $2, 'https://a', 'j', 1, 0, $3, 0, $4)",
+        (f"d{queue.last_seq}", queue.last_seq, to.not_before,
+         int(to.may_be_joined and handed is None)),
+    )  # fmt: skip
+    if is_chunk:
+        yield Statement(
+            "INSERT INTO pushkit_bodies (id, body) VALUES ($1, $2)",
+            (f"d{queue.last_seq}", to.body),
+        )
+    yield from OUTBOX.write([queue])
+    return handed
+
+
+class Leased(NamedTuple):
+    """The reply of a claim."""
+
+    epoch: int
+    jobs: tuple[Job, ...]
+    upto: int
+
+
+def _lose(lost: Any, now: int) -> Script[None]:  # noqa: ARG001  # the policy is tested elsewhere
+    yield from ()
+
+
+def _claim(worker: str, is_held: bool, is_after_setback: bool) -> Script[Leased | None]:
+    claims = Claims(tables=OUTBOX, lose=_lose, probation_from=PROBATION)
+    if is_after_setback:
+        yield from OUTBOX.after_setback(0, LEASE)
+    held = [QUEUE] if is_held else []
+    yield from claims.take_over(worker, held=held, dead=lambda _: (), now=0)
+    result = yield from claims.claim(worker, rules.Room(8, lambda _: 8), now=0, until=LEASE)
+    if not result.claimed:
+        return None
+    [claimed] = result.claimed
+    return Leased(claimed.queue.epoch, _jobs(claimed.jobs), claimed.upto)
+
+
+def _jobs(pending: Any) -> tuple[Job, ...]:
+    return tuple(Job(job.seq, job.redrives) for job in pending)
+
+
+def _settle(ask: Ask) -> Script[Reply | None]:
+    """Settle a queue as `pushkit.delivery.settle` does; None if it was lost."""
+    [queue] = (yield from OUTBOX.lock([QUEUE])).values()
+    if queue.epoch != ask.epoch and "settle under any epoch" not in OFF:
+        return None
+    pairs = [(_delivery(job), _result(job)) for job in ask.results]
+    stored = yield from store_results(pairs, now=0, ahead=NOW - NOW)
+    gone = False
+    for delivery, result in pairs:
+        if delivery.id not in stored:
+            continue
+        if result.outcome is not Outcome.RETRY:
+            queue = queue._replace(settled_to=max(queue.settled_to, delivery.seq))
+        queue = queue._replace(abandoned=0)
+        gone |= result.outcome is Outcome.GONE
+    if gone:
+        yield from outbox.cancel_subscription(QUEUE, NOW, CancelledBy.DISABLED)
+        yield Statement("UPDATE pushkit_subscriptions SET active = 0")
+        yield from OUTBOX.write([released(queue, None)])
+        return Reply(kept=False)
+    advanced = yield from advance(
+        OUTBOX,
+        [(queue, ask)],
+        stops=lambda each: not each.may_send(0, probation_from=PROBATION),
+        now=0,
+    )
+    [after] = advanced.values()
+    fetched = after.fetched
+    jobs = _jobs(fetched.jobs) if fetched else ()
+    return Reply(after.kept, jobs, fetched.upto if fetched else 0, after.stops)
+
+
+def _delivery(job: Job) -> Delivery:
+    return Delivery(
+        id=f"d{job.seq}", subscription_id=QUEUE, tenant="", owner="o", task_id="t", config_id="c",
+        seq=job.seq, origin="https://a", version=WireVersion.V1_0, body=b"", redrives=job.redrives,
+        notified_at=NOW, not_before=NOW, attempts=1,
+    )  # fmt: skip
+
+
+def _result(job: Job) -> AttemptResult:
+    assert job.outcome is not None
+    retry_at = from_micros(BACKOFF) if job.outcome is Outcome.RETRY else None
+    return AttemptResult(outcome=job.outcome, retry_at=retry_at, started_at=EPOCH)
+
+
+def _renew(epoch: int) -> Script[bool]:
+    _, extended = yield from OUTBOX.renew({QUEUE: epoch}, LEASE)
+    return bool(extended)
+
+
+def _cancel(seq: int) -> Script[bool]:
+    [queue] = (yield from OUTBOX.lock([QUEUE])).values()
+    return bool((yield from changes.cancel(queue, [f"d{seq}"], NOW)))
+
+
+def _redrive(seq: int) -> Script[bool]:
+    [queue] = (yield from OUTBOX.lock([QUEUE])).values()
+    states = [each for each in DeliveryState if each not in ("pending", "in_flight")]
+    done: list[str] = []
+    for state in states:
+        done += yield from changes.redrive(queue, [f"d{seq}"], states=[state], now=NOW)
+    return bool(done)
+
+
+def _retry_now() -> Script[None]:
+    [queue] = (yield from OUTBOX.lock([QUEUE])).values()
+    yield from changes._make_due([f"d{seq}" for seq in range(1, queue.last_seq + 1)], NOW)
+    yield from reschedule(OUTBOX, [queue], to_micros(NOW))
+    others = yield from OUTBOX.lock((yield from OUTBOX.due_later([GROUP], 0)))
+    yield from OUTBOX.look_again([*others.values()], 0)
+    yield Statement("UPDATE pushkit_destinations SET until = 0, set_at = 0")
+
+
+def _pause(paused: int) -> Script[None]:
+    yield Statement("UPDATE pushkit_subscriptions SET paused = $1", (paused,))
+    [queue] = (yield from OUTBOX.lock([QUEUE])).values()
+    yield from reschedule(OUTBOX, [queue], to_micros(NOW))
+
+
+def _disable() -> Script[None]:
+    yield from outbox.cancel_subscription(QUEUE, NOW, CancelledBy.DISABLED)
+    yield Statement("UPDATE pushkit_subscriptions SET active = 0")
+    [queue] = (yield from OUTBOX.lock([QUEUE])).values()
+    yield from OUTBOX.write([released(queue, None)])
+
+
+def _enable() -> Script[None]:
+    yield Statement("UPDATE pushkit_subscriptions SET active = 1")
+
+
+def _wait() -> Script[None]:
+    yield Statement(
+        "INSERT INTO pushkit_destinations (tenant, owner, origin, until, set_at)"
+        " VALUES ('', 'o', 'https://a', 1, 0)"
+        " ON CONFLICT (tenant, owner, origin) DO UPDATE SET until = 1, set_at = 0"
+    )
+
+
+def _supersede() -> Script[bool]:
+    yield Statement("UPDATE pushkit_deliveries SET status = 'bare'")
+    [queue] = (yield from OUTBOX.lock([QUEUE])).values()
+    done = yield from outbox.supersede(queue, by_new_status=False, now=NOW)
+    if done and queue.lease_worker is None:
+        yield from reschedule(OUTBOX, [queue], to_micros(NOW))
+    return bool(done)
+
+
+TRANSACTIONS: Final[dict[str, Callable[..., Script[Any]]]] = {
+    "store": _store, "claim": _claim, "settle": _settle, "renew": _renew, "cancel": _cancel,
+    "redrive": _redrive, "retry": _retry_now, "pause": _pause, "disable": _disable,
+    "enable": _enable, "wait": _wait, "supersede": _supersede,
+}  # fmt: skip
+OFF: set[str] = set()
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+class Held(NamedTuple):
+    """A `HeldQueue` as a value; `until` is 1 while its lease is known to be valid."""
+
+    epoch: int
+    waiting: tuple[Job, ...]
+    current: Job | None
+    answered: tuple[Job, ...]
+    settling: tuple[Job, ...]
+    is_settling: bool
+    tail: int
+    gap: bool
+    must_settle: bool
+    stops: bool
+    until: int
+
+
+class Store(NamedTuple):
+    """The reply to a caller whose job was handed over, on its way to the worker's memory."""
+
+    handed: Handed
+    until: int
+
+
+class Worker(NamedTuple):
+    """What a worker remembers, and the replies that are on their way to it."""
+
+    held: Held | None = None
+    settled: Reply | str | None = ""  # the reply of a settlement that is heard later; "" for none
+    claimed: tuple[Leased, int] | None = None
+    stores: tuple[Store, ...] = ()
+
+
+class History(NamedTuple):
+    """What happened, as far as it matters; sets of `seq` are bits."""
+
+    arrived: int = 0
+    owed: int = 0  # redriven, and not arrived since
+    redriven: int = 0
+    paused_at: int = 0  # `sending_to` when it was paused
+    set_back: bool = False  # whether the clock was, and no worker has noticed
+    taken: bool = False  # whether an operator took a lease away: its holder hears of it later
+    begun: int = 0  # chunks that a worker began, whatever is stored of that
+
+
+class State(NamedTuple):
+    """One state of the whole."""
+
+    database: Database
+    workers: tuple[Worker, Worker]
+    left: Budget
+    history: History
+
+
+def _thawed(held: Held) -> HeldQueue[Job]:
+    queue = HeldQueue[Job](
+        rules.Leased(QUEUE, GROUP, held.epoch, held.waiting, held.tail),
+        until=float(held.until),
+        seen_at=0.0,
+    )
+    queue.current = held.current
+    queue.answered = list(held.answered)
+    queue.settling = held.settling
+    queue.is_settling = held.is_settling
+    queue.gap, queue.must_settle, queue.stops = held.gap, held.must_settle, held.stops
+    return queue
+
+
+def _frozen(queue: HeldQueue[Job]) -> Held:
+    return Held(
+        queue.epoch, tuple(queue.waiting), queue.current, tuple(queue.answered),
+        tuple(queue.settling), queue.is_settling, queue.tail, queue.gap, queue.must_settle,
+        queue.stops, int(queue.until),
+    )  # fmt: skip
+
+
+def _bit(seq: int) -> int:
+    return 1 << seq
+
+
+_ANSWERS = {
+    Outcome.DELIVERED: Consequence.ACKNOWLEDGED,
+    Outcome.RETRY: Consequence.RETRY,
+    Outcome.DEAD: Consequence.FINISHED,
+    Outcome.GONE: Consequence.FINISHED,
+}
+Move = tuple[str, State]
+
+
+class Explorer:
+    """Visits every state within a budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.sql = Sql()
+        self.budget = budget
+        self.begun_stale = self.arrived_late = 0
+
+    # --- what must never happen ------------------------------------------------------------
+
+    def checked(self, state: State, after: Database) -> History:
+        """Check what a transaction did; return the history afterwards."""
+        before, history = state.database, state.history
+        queue, was = after.queue, {job.seq: job for job in before.jobs}
+        owed, redriven = history.owed, history.redriven
+        if len(after.jobs) < len(before.jobs):
+            raise Wrong("a job is lost")
+        for job in after.jobs:
+            old = was.get(job.seq)
+            if old is None:
+                self.check_gathered(job, before, after, history)
+                continue
+            if old.state == "pending" and job.state == "delivered":
+                if not history.arrived & _bit(job.seq) or owed & _bit(job.seq):
+                    raise Wrong(f"job {job.seq} is called delivered, and was not sent")
+            elif old.state != "pending" and job.state == "pending":
+                owed, redriven = owed | _bit(job.seq), redriven | _bit(job.seq)
+            elif old.state not in ("pending", job.state):
+                raise Wrong(f"job {job.seq} is finished twice")
+        first = next((job for job in after.jobs if job.state == "pending"), None)
+        if queue.lease_worker is None:
+            if queue.sending_to:
+                raise Wrong("sending without a lease")
+            if first and queue.active and not queue.paused and queue.due_at is None:
+                raise Wrong("pending, leased by nobody, and never due: a lost wake-up")
+            # No wait is longer than this, also after the clock was set back.
+            if (queue.due_at or 0) > BACKOFF and not history.set_back:
+                raise Wrong("due too late")
+        if first and not queue.active:
+            raise Wrong("pending in a disabled queue")
+        paused_at = history.paused_at if queue.paused else 0
+        if queue.paused and not before.queue.paused:
+            paused_at = queue.sending_to
+        elif queue.paused and queue.lease_worker and queue.sending_to > paused_at:
+            raise Wrong("handed out while paused")
+        return history._replace(owed=owed, redriven=redriven, paused_at=paused_at)
+
+    def check_gathered(
+        self, job: JobRow, before: Database, after: Database, history: History
+    ) -> None:
+        """Check what a job that was just stored did to those before it."""
+        was = {each.seq: each.state for each in before.jobs}
+        for each in after.jobs[:-1]:
+            is_within = job.first and job.first <= each.seq
+            if is_within and each.state != "cancelled" and not history.redriven & _bit(each.seq):
+                raise Wrong(f"gathered over job {each.seq}")
+            if each.state != was[each.seq] and not is_within:
+                raise Wrong(f"the content of job {each.seq} is lost")
+            if each.state != was[each.seq] and history.begun & _bit(each.seq):
+                raise Wrong(f"the content of job {each.seq} may arrive twice")
+            if (
+                each.state == "pending"
+                and each.waits
+                and not each.redrives
+                and each.not_before > each.scheduled_at
+            ):
+                raise Wrong(f"job {job.seq} waits for the interval of job {each.seq}")
+
+    def check_begin(self, state: State, number: int, held: Held, job: Job) -> None:
+        queue = state.database.queue
+        if held.epoch != queue.epoch:
+            if not self.budget.asleep and not state.history.taken:
+                raise Wrong(f"begins {job.seq} under a lease that it should know is over")
+            self.begun_stale += 1
+            return
+        row = next(each for each in state.database.jobs if each.seq == job.seq)
+        if row.state != "pending" or row.redrives != job.redrives:
+            raise Wrong(f"holds the lease, and begins job {job.seq}, which is {row.state}")
+        if job.seq > queue.sending_to or row.waits:
+            raise Wrong(f"begins {job.seq}, which is not shown as in flight")
+        if queue.paused and job.seq > state.history.paused_at:
+            raise Wrong(f"begins {job.seq} though it is paused")
+        other = state.workers[1 - number].held
+        if other is not None and other.epoch == queue.epoch:
+            raise Wrong("two workers hold one lease")
+
+    def arrival(self, state: State, held: Held, seq: int) -> History:
+        """Check an acknowledged job against the order; return the history afterwards."""
+        history = state.history
+        if not (history.arrived | history.redriven) & _bit(seq):
+            for job in state.database.jobs:
+                if history.redriven & _bit(job.seq):
+                    continue
+                has_arrived = history.arrived & _bit(job.seq)
+                if job.seq < seq and not has_arrived and job.state in ("pending", "delivered"):
+                    raise Wrong(f"job {seq} arrives before job {job.seq}, which is {job.state}")
+                if job.seq > seq and has_arrived:
+                    if held.epoch == state.database.queue.epoch:
+                        raise Wrong(f"job {seq} arrives first after job {job.seq}")
+                    self.arrived_late += 1  # it was given up or cancelled: the page says so
+        bits = _bit(seq)
+        return history._replace(arrived=history.arrived | bits, owed=history.owed & ~bits)
+
+    # --- what can happen -------------------------------------------------------------------
+
+    def moves(self, state: State) -> Iterator[Move]:
+        yield from self._caller(state)
+        for number in (0, 1):
+            yield from self._worker(state, number)
+        yield from self._time(state)
+        yield from self._operator(state)
+
+    def transact(self, state: State, label: str, name: str, *args: Any) -> tuple[State, Any]:
+        try:
+            database, reply = self.sql.run(state.database, name, *args)
+            history = self.checked(state, database)
+        except Wrong as exc:
+            raise Wrong(f"{exc} [by {label}]") from None
+        return state._replace(database=database, history=history), reply
+
+    def _caller(self, state: State) -> Iterator[Move]:
+        if not state.left.jobs or not state.database.queue.active:
+            return
+        worker, name = state.workers[0], None if self.budget.apart else "A"
+        for kind in ("store", "store a chunk") if self.budget.gathers else ("store",):
+            args = (name, kind != "store") if self.budget.gathers else (name,)
+            after, handed = self.transact(spend(state, "jobs"), "a caller", "store", *args)
+            if handed is None:
+                yield kind, after
+                continue
+            yield f"{kind}, handed over", self._handed(after, 0, Store(handed, 1))
+            if after.left.late:
+                late = worker._replace(stores=tuple(sorted((*worker.stores, Store(handed, 1)))))
+                yield f"{kind}, handed over later", with_worker(spend(after, "late"), 0, late)
+            if after.left.lost:
+                yield f"{kind}, the reply is lost", spend(after, "lost")
+
+    def _handed(self, state: State, number: int, store: Store) -> State:
+        worker = state.workers[number]
+        handed, held = store.handed, worker.held
+        if held is None or held.epoch < handed.epoch:
+            if not handed.took:
+                return state
+            queue = HeldQueue[Job](
+                rules.Leased(QUEUE, GROUP, handed.epoch, (), handed.seq - 1),
+                until=float(store.until), seen_at=0.0,
+            )  # fmt: skip
+            worker = worker._replace(settled="")
+        elif held.epoch > handed.epoch:
+            return state
+        else:
+            queue = _thawed(held)
+        queue.append(Job(handed.seq, 0))
+        return with_worker(state, number, worker._replace(held=_frozen(queue)))
+
+    def _worker(self, state: State, number: int) -> Iterator[Move]:
+        name, worker, queue = "AB"[number], state.workers[number], state.database.queue
+        for at, store in enumerate(worker.stores):
+            rest = worker._replace(stores=worker.stores[:at] + worker.stores[at + 1 :])
+            yield (
+                f"{name} hears of job {store.handed.seq}",
+                self._handed(with_worker(state, number, rest), number, store),
+            )
+        if worker.claimed is not None:
+            yield (
+                f"{name} hears its claim",
+                self._claimed(
+                    with_worker(state, number, worker._replace(claimed=None)),
+                    number,
+                    *worker.claimed,
+                ),
+            )
+        elif (
+            (queue.lease_worker is None and queue.due_at == 0)
+            or (queue.lease_worker is not None and not queue.lease_until)
+            or state.history.set_back
+        ):
+            yield from self._claim(state, number)
+        if state.left.crashes and worker != Worker():
+            yield f"{name} dies", with_worker(spend(state, "crashes"), number, Worker())
+        if worker.held is not None:
+            yield from self._holder(state, number, worker.held)
+
+    def _claim(self, state: State, number: int) -> Iterator[Move]:
+        name, worker = "AB"[number], state.workers[number]
+        set_back = state.history.set_back
+        noticed = state._replace(history=state.history._replace(set_back=False))
+        is_held = worker.held is not None
+        after, leased = self.transact(
+            noticed, f"{name}, claiming", "claim", name, is_held, set_back
+        )
+        if leased is None:
+            yield f"{name} claims nothing", after
+            return
+        yield f"{name} claims", self._claimed(after, number, leased, 1)
+        if after.left.late:
+            late = worker._replace(claimed=(leased, 1))
+            yield (
+                f"{name} claims, and hears it later",
+                with_worker(spend(after, "late"), number, late),
+            )
+        if after.left.lost:
+            yield f"{name} claims, the reply is lost", spend(after, "lost")
+
+    def _claimed(self, state: State, number: int, leased: Leased, until: int) -> State:
+        worker = state.workers[number]
+        if worker.held is not None and worker.held.epoch >= leased.epoch:
+            return state
+        queue = HeldQueue[Job](
+            rules.Leased(QUEUE, GROUP, leased.epoch, leased.jobs, leased.upto),
+            until=float(until),
+            seen_at=0.0,
+        )
+        return with_worker(state, number, worker._replace(held=_frozen(queue), settled=""))
+
+    def _holder(self, state: State, number: int, held: Held) -> Iterator[Move]:
+        name, worker = "AB"[number], state.workers[number]
+
+        def then(queue: HeldQueue[Job], of: State = state, settled: Any = worker.settled) -> State:
+            return with_worker(of, number, worker._replace(held=_frozen(queue), settled=settled))
+
+        queue = _thawed(held)
+        queue.until = 1.0 if self.budget.asleep else queue.until
+        if queue.may_begin(now=0.2):
+            job = queue.begin()
+            queue.until = float(held.until)
+            self.check_begin(state, number, held, job)
+            history = state.history
+            if any(each.first for each in state.database.jobs if each.seq == job.seq):
+                history = history._replace(begun=history.begun | _bit(job.seq))
+            yield f"{name} begins {job.seq}", then(queue, state._replace(history=history))
+        if held.current is not None:
+            seq = held.current.seq
+            outcomes = [Outcome.DELIVERED]
+            if state.left.failures:
+                outcomes += [Outcome.RETRY, Outcome.DEAD, Outcome.GONE]
+            for outcome in outcomes:
+                queue, of = _thawed(held), state
+                queue.current = held.current._replace(outcome=outcome)
+                queue.answer(_ANSWERS[outcome])
+                if outcome is Outcome.DELIVERED:
+                    of = state._replace(history=self.arrival(state, held, seq))
+                else:
+                    of = spend(state, "failures")
+                yield f"{name}: {seq} is answered: {outcome.value}", then(queue, of)
+        if worker.settled != "":
+            yield f"{name} hears its settlement", self._settled(state, number, held, worker.settled)
+        elif _thawed(held).wants_settlement:
+            queue = _thawed(held)
+            ask = queue.ask()
+            ask = ask._replace(results=tuple(ask.results))
+            after, reply = self.transact(state, f"{name}, settling", "settle", ask)
+            is_stale = held.epoch != state.database.queue.epoch
+            if is_stale and reply is not None:
+                raise Wrong("a settlement under an old epoch was heard")
+            yield f"{name} settles", self._settled(after, number, _frozen(queue), reply)
+            if after.left.late:
+                yield (
+                    f"{name} settles, and hears it later",
+                    then(queue, spend(after, "late"), settled=reply),
+                )
+            if after.left.lost:
+                unheard = _thawed(_frozen(queue))
+                unheard.unsettled()
+                yield f"{name} settles, the reply is lost", then(unheard, spend(after, "lost"))
+        is_over = held.epoch != state.database.queue.epoch
+        if not held.until or is_over or not state.database.queue.lease_until:
+            after, renewed = self.transact(state, f"{name}, renewing", "renew", held.epoch)
+            if renewed:
+                yield f"{name} renews", then(_thawed(held._replace(until=1)), after)
+            elif not held.current:
+                yield (
+                    f"{name} hears that its lease is over",
+                    with_worker(after, number, worker._replace(held=None, settled="")),
+                )
+
+    def _settled(self, state: State, number: int, held: Held, reply: Reply | str | None) -> State:
+        worker = state.workers[number]
+        if reply is None or (isinstance(reply, Reply) and not reply.kept):
+            return with_worker(state, number, worker._replace(held=None, settled=""))
+        assert isinstance(reply, Reply)
+        queue = _thawed(held)
+        queue.settled(reply, seen_at=0.0)
+        return with_worker(state, number, worker._replace(held=_frozen(queue), settled=""))
+
+    def _time(self, state: State) -> Iterator[Move]:
+        database, queue = state.database, state.database.queue
+        waits = [job for job in database.jobs if job.not_before or job.scheduled_at]
+        if queue.lease_until or queue.due_at or database.until or waits:
+            later = database._replace(
+                queue=_moved(queue, _less),
+                jobs=tuple(
+                    job._replace(
+                        not_before=_less(job.not_before), scheduled_at=_less(job.scheduled_at)
+                    )
+                    for job in database.jobs
+                ),
+                until=_less(database.until),
+                set_at=_less(database.set_at),
+            )  # fmt: skip
+            workers = state.workers
+            if not self.budget.asleep:
+                workers = tuple(_older(each) for each in workers)  # type: ignore[assignment]
+            ends = bool(queue.lease_until) and any(
+                (each.held is not None and each.held.epoch == queue.epoch) or each.claimed
+                for each in state.workers
+            )
+            if not ends or state.left.expiries:
+                after = spend(state, "expiries") if ends else state
+                yield "time passes", after._replace(database=later, workers=workers)
+        if state.left.setbacks:
+            back = database._replace(
+                queue=_moved(queue, _more),
+                jobs=tuple(
+                    job._replace(not_before=job.not_before + 1, scheduled_at=1)
+                    if job.state == "pending" else job
+                    for job in database.jobs
+                ),
+                until=database.until + 1 if database.until else 0,
+                set_at=1 if database.until else 0,
+            )  # fmt: skip
+            history = state.history._replace(set_back=True)
+            yield (
+                "the clock is set back",
+                spend(state, "setbacks")._replace(database=back, history=history),
+            )
+
+    def _operator(self, state: State) -> Iterator[Move]:
+        database, queue = state.database, state.database.queue
+        if queue.paused:
+            yield "an operator resumes", self.transact(state, "an operator", "pause", 0)[0]
+        if not state.left.operations:
+            return
+        wanted: list[tuple[Any, ...]] = []
+        if queue.active:
+            wanted += [("disable",), ("supersede",)]
+            if not queue.paused:
+                wanted.append(("pause", 1))
+            if self.budget.waits and not database.until:
+                wanted.append(("wait",))
+            if database.until or any(job.not_before for job in database.jobs):
+                wanted.append(("retry",))
+        else:
+            wanted.append(("enable",))
+        for job in database.jobs:
+            if job.state == "pending":
+                wanted.append(("cancel", job.seq))
+            elif queue.active and job.redrives < 1:
+                wanted.append(("redrive", job.seq))
+        for name, *args in wanted:
+            after, done = self.transact(state, f"an operator, {name}", name, *args)
+            if name == "disable":
+                after = after._replace(history=after.history._replace(taken=True))
+            if done is not False:
+                yield f"an operator: {name} {args or ''}", spend(after, "operations")
+
+    # --- the search --------------------------------------------------------------------------
+
+    def drained(self, state: State) -> bool:
+        database = state.database
+        idle = all(each == Worker() for each in state.workers)
+        return (
+            idle
+            and database.queue.lease_worker is None
+            and all(job.state != "pending" for job in database.jobs)
+        )
+
+
+def spend(state: State, name: str) -> State:
+    left = replace(state.left, **{name: getattr(state.left, name) - 1})
+    return state._replace(left=left)
+
+
+def with_worker(state: State, number: int, worker: Worker) -> State:
+    workers = (worker, state.workers[1]) if number == 0 else (state.workers[0], worker)
+    return state._replace(workers=workers)
+
+
+def _moved(queue: Row, move: Callable[[Any], Any]) -> Row:
+    return queue._replace(due_at=move(queue.due_at), lease_until=move(queue.lease_until))
+
+
+def _less(moment: Any) -> Any:
+    return moment - 1 if moment else moment
+
+
+def _more(moment: int | None) -> int | None:
+    return None if moment is None else moment + 1
+
+
+def _older(worker: Worker) -> Worker:
+    held, claimed = worker.held, worker.claimed
+    return worker._replace(
+        held=held and held._replace(until=_less(held.until)),
+        claimed=claimed and (claimed[0], _less(claimed[1])),
+        stores=tuple(store._replace(until=_less(store.until)) for store in worker.stores),
+    )
+
+
+def ranked(state: State) -> State:
+    """Number the epochs anew from 1: only their order matters."""
+    epochs = {state.database.queue.epoch}
+    for worker in state.workers:
+        epochs.update([worker.held.epoch] if worker.held else [])
+        epochs.update([worker.claimed[0].epoch] if worker.claimed else [])
+        epochs.update(store.handed.epoch for store in worker.stores)
+    rank = {epoch: at for at, epoch in enumerate(sorted(epochs), 1)}
+    if all(epoch == at for epoch, at in rank.items()):
+        return state
+    queue = state.database.queue
+    workers = tuple(
+        worker._replace(
+            held=worker.held and worker.held._replace(epoch=rank[worker.held.epoch]),
+            claimed=worker.claimed
+            and (
+                worker.claimed[0]._replace(epoch=rank[worker.claimed[0].epoch]),
+                worker.claimed[1],
+            ),
+            stores=tuple(
+                store._replace(handed=store.handed._replace(epoch=rank[store.handed.epoch]))
+                for store in worker.stores
+            ),
+        )
+        for worker in state.workers
+    )
+    database = state.database._replace(queue=queue._replace(epoch=rank[queue.epoch]))
+    return state._replace(database=database, workers=workers)  # type: ignore[arg-type]
+
+
+# A fair schedule in which nothing more goes wrong: the first of these that is possible.
+_FAIR: Final = (
+    "hears of", "hears its", "hears that", "resumes", "renews", "answered: delivered", "begins",
+    "settles", "claims", "time passes",
+)  # fmt: skip
+_FAULTS: Final = ("lost", "later", "dies", "set back")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The result of a search."""
+
+    states: int
+    seconds: float
+    transactions: int
+    wrong: str | None = None  # what was wrong, if anything
+    trace: tuple[str, ...] = ()  # how it came to it
+    begun_stale: int = 0
+    arrived_late: int = 0
+
+
+def explore(budget: Budget, *, most: int = 5_000_000) -> Found:
+    """Visit every state; stop at the first that breaks a promise."""
+    explorer = Explorer(budget)
+    found = search(
+        State(Database(Row()), (Worker(), Worker()), budget, History()),
+        moves=lambda state: [(label, ranked(after)) for label, after in explorer.moves(state)],
+        is_drained=explorer.drained,
+        fair=_fair_move,
+        most=most,
+    )
+    return Found(
+        states=found.states, seconds=found.seconds, wrong=found.wrong, trace=found.trace,
+        transactions=len(explorer.sql.cache), begun_stale=explorer.begun_stale,
+        arrived_late=explorer.arrived_late,
+    )  # fmt: skip
+
+
+def _fair_move(state: State, moves: Sequence[Move]) -> State | None:
+    best: tuple[int, State] | None = None
+    for label, after in moves:
+        if after == state or any(word in label for word in _FAULTS):
+            continue
+        if label.startswith("an operator") and "resumes" not in label:
+            continue
+        rank = next((at for at, word in enumerate(_FAIR) if word in label), None)
+        if rank is not None and (best is None or rank < best[0]):
+            best = (rank, after)
+    return best and best[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for each in fields(Budget):
+        name = f"--{each.name}"
+        if isinstance(each.default, bool):
+            parser.add_argument(name, action="store_true")
+        else:
+            parser.add_argument(name, type=int, default=each.default)
+    given = vars(parser.parse_args())
+    result = explore(Budget(**given))
+    sys.stdout.write(f"{result.states} states, {result.transactions} transactions,"
+                     f" {result.seconds} s: {result.wrong or 'all promises hold'}\n")  # fmt: skip
+    for line in result.trace:
+        sys.stdout.write(f"    {line}\n")
+    sys.exit(bool(result.wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""The programs of a world, running the real code: agents and workers that send, and receivers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from aiohttp import web
+from tenacity import stop_after_attempt
+
+from pushkit import Algorithm, PushSender, RetryPolicy, SenderOptions, Signing, wait_schedule
+from pushkit.errors import PushkitError
+from pushkit.keys.jwk import (
+    SigningKey,
+    VerificationKey,
+    generate_key,
+    public_jwk,
+    verification_key,
+)
+from pushkit.keys.source import KeySource
+from pushkit.secrets.sealing import SecretKeys
+from receiver import Limits, Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from tests.verification.simulation.fairness import CROWDED_STEPS
+from tests.verification.simulation.secrecy import CANARY, WEBHOOK_SECRET
+from tests.verification.simulation.webhook import KeyServer
+from tests.verification.simulation.world import Unit
+
+__all__ = [
+    "CALLBACK_TIMEOUT",
+    "ISSUER",
+    "OTHER_ISSUER",
+    "SCHEMES",
+    "ReceivingUnit",
+    "SendingUnit",
+    "other_key",
+    "trusted",
+]
+
+CALLBACK_TIMEOUT = timedelta(seconds=120)
+ISSUER = "https://agent.example.com"
+OTHER_ISSUER = "https://other.example.com"
+
+# How notifications are signed, by the last part of a webhook's URL. Receivers that verify nothing
+# (`unsigned`), or not every claim (`samples`), get a JWT all the same.
+SCHEMES: Final = {
+    "jwt": Signing(),
+    "signatures": Signing(schemes=["http-message-signatures"]),
+    "webhooks": Signing(schemes=["standard-webhooks"], webhook_secrets=[WEBHOOK_SECRET]),
+    "both": Signing(schemes=["jwt", "http-message-signatures"]),
+    "samples": Signing(),
+    "unsigned": Signing(),
+}
+
+
+@functools.cache
+def other_key() -> SigningKey:
+    """Return the key of another trusted agent, which floods receivers."""
+    return generate_key(Algorithm.ES256)
+
+
+@functools.cache
+def _verified_by_other() -> VerificationKey:
+    return verification_key(public_jwk(other_key()))
+
+
+def _tokens(trust: str) -> list[str]:
+    owners = range(2 if trust == "fewer" else 8)
+    return [f"{CANARY}-owner{n}{again}" for n in owners for again in ("", "-again")]
+
+
+def trusted(hows: Collection[str], trust: str = "all") -> list[TrustedSender]:
+    """Return a receiver's trusted senders, one for each way to sign.
+
+    Args:
+        hows: The ways to sign in use; `jwt` is always added.
+        trust: `all`; `fewer` for the tokens of two owners; `other` for another agent only.
+    """
+    keys = {"jwks_url": f"{ISSUER}/.well-known/jwks.json"}
+    given: dict[str, dict[str, Any]] = {
+        "jwt": {"issuer": ISSUER, **keys},
+        "signatures": {"schemes": {"http-message-signatures"}, **keys},
+        "webhooks": {"schemes": {"standard-webhooks"}, "webhook_secrets": [WEBHOOK_SECRET]},
+        "both": {"issuer": ISSUER, "schemes": {"jwt", "http-message-signatures"}, **keys},
+        "samples": {"profile": SenderProfile.A2A_SAMPLES, **keys},
+        "unsigned": {"profile": SenderProfile.UNSIGNED_SECRET_ONLY},
+        # Its tokens are handed out, and each belongs to one task.
+        "renewed": {"issuer": ISSUER, "tasks": TaskPolicy.BIND, "tokens": [], **keys},
+    }
+    other = TrustedSender(
+        name="other",
+        issuer=OTHER_ISSUER,
+        keys=[_verified_by_other()],
+        path="/jwt",
+        tasks=TaskPolicy.ANY,
+        tokens=[f"{CANARY}-other"],
+    )
+    if trust == "other":
+        return [other]
+    return [other] + [
+        TrustedSender(
+            name=how,
+            path=f"/{how}",
+            **{"tasks": TaskPolicy.ANY, "tokens": _tokens(trust), **given[how]},
+        )
+        for how in given
+        if how == "jwt" or how in hows
+    ]
+
+
+@dataclass(eq=False, kw_only=True)
+class SendingUnit(Unit):
+    """An agent, or a worker."""
+
+    keys: KeySource
+    options: SenderOptions
+    delivers: bool  # whether it delivers, or only enqueues
+    keys_at: str | None = None  # the address at which it publishes its keys, if it does
+    on_published: Callable[[bytes], object]  # called with each published key set
+    keys_for: int = 60  # seconds for which a key set may be cached
+    crowded: bool = False  # whether its claims read only few of the due deliveries
+    secrets: SecretKeys | None = None  # the secret keys of its next start, if secrets are sealed
+    running_secrets: SecretKeys | None = field(default=None, init=False)
+    sender: PushSender | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        if not self.is_up:
+            self.sender = None  # the one of a dead process does not answer
+        super().start()
+
+    async def main(self) -> None:
+        sender = PushSender(
+            issuer=ISSUER,
+            keys=self.keys,
+            database="simulated",
+            clock=self.machine.now,
+            options=self.options,
+            secrets=self.secrets,
+            on_event=lambda event: self.world.secrets.check("an event", repr(event)),
+        )
+
+        def document() -> bytes:
+            body = sender.jwks().body
+            self.on_published(body)
+            return body
+
+        self.running_secrets = self.secrets
+        await (sender.start() if self.delivers else sender.open())
+        if self.crowded:
+            claims = sender.worker._claims
+            claims.window, claims.steps = 1, CROWDED_STEPS
+        self.sender = sender
+        if self.keys_at is not None:
+            with contextlib.suppress(OSError):
+                self.world.network.listen(
+                    lambda: KeyServer(document, self.keys_for), self.keys_at, 443, tls=True
+                )
+        await asyncio.Event().wait()
+
+    async def shut(self) -> None:
+        sender, self.sender = self.sender, None
+        if sender is not None:
+            await sender.close()
+
+    @property
+    def slots_taken(self) -> int:
+        """How many slots its worker uses, for deliveries or for a claim in progress."""
+        if not self.is_up or self.sender is None or not self.delivers:
+            return 0
+        return self.options.concurrency - self.sender.worker.runner.scheduler.free
+
+
+@dataclass(eq=False, kw_only=True)
+class ReceivingUnit(Unit):
+    """A receiver of this project, as an aiohttp application."""
+
+    # Called with the host, the callback's name and the notification.
+    callback: Callable[[str, str, Notification], Awaitable[None]]
+    host: str  # its host name, which two twins share
+    hows: Collection[str] = ()  # the ways in which its senders sign
+    limits: Limits
+    trust: str = "all"  # whom it trusts at its next start (see `trusted`)
+    _receiver: Receiver | None = field(default=None, init=False)
+    _runner: web.AppRunner | None = field(default=None, init=False)
+
+    async def main(self) -> None:
+        self._runner = self._receiver = None
+        receiver = Receiver(
+            url=f"https://{self.host}.example.com",
+            senders=trusted(self.hows, self.trust),
+            database="simulated",
+            clock=self.machine.now,
+            retry=RetryPolicy(wait=wait_schedule((1, 2, 4)), stop=stop_after_attempt(20)),
+            callback_timeout=CALLBACK_TIMEOUT,
+            limits=self.limits,
+        )
+        self._receiver = receiver
+
+        @receiver.on_update(name="client")
+        async def client(notification: Notification) -> None:
+            await self.callback(self.host, "client", notification)
+
+        @receiver.on_update(name="audit")
+        async def audit(notification: Notification) -> None:
+            await self.callback(self.host, "audit", notification)
+
+        runner = web.AppRunner(receiver.app(), handle_signals=False, access_log=None)
+        await runner.setup()
+        tls: Any = object()
+        await web.TCPSite(runner, self.machine.address, 443, ssl_context=tls).start()
+        self._runner = runner
+        await asyncio.Event().wait()
+
+    async def expect(self, **how: Any) -> str | None:
+        """Hand out a token to the sender `renewed`; None if that fails."""
+        if self._receiver is None:
+            return None
+        try:
+            return (await self._receiver.expect("renewed", **how)).config.token
+        except PushkitError:
+            return None
+
+    async def purge(self) -> None:
+        """Delete the notifications that are done."""
+        if self._receiver is not None:
+            with contextlib.suppress(PushkitError):
+                await self._receiver.inbox.purge(older_than=timedelta(0))
+
+    @property
+    def worker(self) -> str | None:
+        """The name under which it leases queues, once it has one."""
+        return None if self._receiver is None else vars(self._receiver.dispatcher).get("name")
+
+    @property
+    def slots_taken(self) -> int:
+        """How many of its permits are in use."""
+        if self._receiver is None or not self.is_up:
+            return 0
+        return self._receiver.dispatcher.usage()[0]
+
+    def reload(self, trust: str) -> None:
+        """Change whom it trusts, now and at its next starts."""
+        self.trust = trust
+        receiver = self._receiver
+
+        async def reload() -> None:
+            # As a service reads its file, when it runs: a frozen process reloads several times.
+            if receiver is not None:
+                await receiver.reload_senders(trusted(self.hows, self.trust))
+
+        self.do(reload)
+
+    async def shut(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()

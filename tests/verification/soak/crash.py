@@ -1,0 +1,300 @@
+"""Repeatedly kill sending processes with SIGKILL, and check what happened to their updates.
+
+python -m tests.verification.soak.crash --kills 1000 [--seed 7]
+    [--database postgresql://… --workers 4]
+
+Whenever the kill comes:
+
+- no update that `notify()` acknowledged is lost,
+- no update arrives for the first time before an earlier one of its task,
+- an update arrives again at most as often as it was in flight when its worker was killed,
+- deliveries continue soon: other workers claim the queues of a dead worker at once on SQLite, and
+  when their lease ends on PostgreSQL.
+
+After each kill, the deliveries that were in flight are read from the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from tests.served import answering, served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+from pushkit.clock import utc_now
+from pushkit.progress import advance
+from pushkit.storage.database import Database, open_location
+from pushkit.storage.migrations import Migration
+from pushkit.storage.script import Script, Statement, count
+from pushkit.terminal.progress import showing_progress
+from tests.eventually import eventually
+from tests.forked import forked
+from tests.verification.soak.reporting import kill_options, write_report
+
+TASKS = 8  # of each process
+_PATIENCE = 60  # seconds in which something must arrive, in the end
+_NOTHING = Migration(1, ())
+
+
+@dataclass(slots=True)
+class WorkingTime:
+    """A clock that stops while no process works: a busy machine starts processes slowly."""
+
+    workers: int = 0
+    _passed: float = 0.0
+    _since: float = 0.0
+
+    def now(self) -> float:
+        """Return the seconds in which at least one has worked."""
+        return self._passed + (time.monotonic() - self._since if self.workers else 0.0)
+
+    def begin(self) -> None:
+        """Count one that works from now on."""
+        if not self.workers:
+            self._since = time.monotonic()
+        self.workers += 1
+
+    def end(self) -> None:
+        """Count one less."""
+        self._passed, self._since = self.now(), time.monotonic()
+        self.workers -= 1
+
+
+@dataclass(slots=True)
+class Webhook:
+    """The webhook, which records the updates in order of arrival."""
+
+    random: random.Random
+    clock: WorkingTime
+    numbers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    ids: Counter[str] = field(default_factory=Counter)
+    awaited: dict[str, float] = field(default_factory=dict)
+    slowest_resume: float = 0.0
+
+    async def receive(self, request: web.Request) -> web.Response:
+        """Take one update; answer a few of them slowly."""
+        update = json.loads(await request.read())["statusUpdate"]
+        delivery_id = request.headers["webhook-id"]
+        self.numbers[update["taskId"]].append(int(update["contextId"]))
+        self.ids[delivery_id] += 1
+        since = self.awaited.pop(delivery_id, None)
+        if since is not None:
+            self.slowest_resume = max(self.slowest_resume, self.clock.now() - since)
+        if self.random.random() < 0.05:
+            await asyncio.sleep(0.02)
+        return web.Response(status=202)
+
+
+@dataclass(slots=True)
+class Report:
+    """The counts of a run."""
+
+    kills: int = 0
+    acknowledged: int = 0
+    arrived: int = 0
+    lost: int = 0
+    overtaken: int = 0
+    in_flight_at_kills: int = 0
+    duplicates: int = 0
+    unexplained_duplicates: int = 0
+    unfinished: int = 0
+    slowest_resume: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether every promise was kept; the caller checks the time to resume."""
+        return not (self.lost or self.overtaken or self.unexplained_duplicates or self.unfinished)
+
+
+@dataclass(slots=True)
+class Agent:
+    """One process at a time, and what it said."""
+
+    tasks: tuple[str, ...]
+    clock: WorkingTime
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    worker: str = ""
+    process: asyncio.subprocess.Process | None = None
+
+    async def read(self) -> None:
+        """Take down what the process says, to its end."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            if not line.endswith(b"\n"):
+                return  # cut off by the kill: not acknowledged
+            words = line.decode().split()
+            if words[0] == "WORKER":
+                self.worker = words[1]
+                self.clock.begin()
+            else:
+                self.acknowledged[words[1]] = int(words[2])
+
+
+class Killer:
+    """Runs processes, kills them, runs them again.
+
+    Args:
+        location: The database: a path or a DSN.
+        seed: Of the moments of the kills and of the webhook's slowness.
+        workers: How many processes at once.
+        lease: The timeout of an attempt and the margin of its lease, in seconds.
+    """
+
+    def __init__(
+        self, location: str, *, seed: int = 0, workers: int = 1, lease: tuple[float, float]
+    ) -> None:
+        self._location = location
+        self._random = random.Random(seed)  # repeatable, not secret
+        self._lease = lease
+        self._url = ""
+        self._exposed: Counter[str] = Counter()
+        self._clock = WorkingTime()
+        self._agents = [
+            Agent(tuple(f"task-{place}-{n}" for n in range(TASKS)), self._clock)
+            for place in range(workers)
+        ]
+        self.webhook = Webhook(random.Random(seed), self._clock)
+        self.report = Report()
+
+    async def run(self, kills: int) -> Report:
+        """Kill so many times in all, let the rest be delivered, and count."""
+        app = answering(self.webhook.receive)
+        async with served(app) as self._url, self._reading() as database:
+            left = iter(range(kills))
+            await asyncio.gather(*(self._lives(agent, left, database) for agent in self._agents))
+            await self._deliver_the_rest(database)
+        self._count()
+        return self.report
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[Database]:
+        # Another component, without tables: it must not migrate what the agents migrate.
+        database = open_location(
+            self._location, component="soak", migrations=(_NOTHING,), clock=utc_now
+        )
+        await database.open()
+        yield database
+        await database.close()
+
+    async def _lives(self, agent: Agent, left: Iterable[int], database: Database) -> None:
+        for _ in left:
+            reading = await self._start(agent, agent.tasks)
+            await eventually(lambda: agent.worker != "")
+            seen = sum(self.webhook.ids.values())
+            await eventually(lambda: sum(self.webhook.ids.values()) > seen)  # noqa: B023
+            await asyncio.sleep(self._random.uniform(0.0, 0.3))
+            await self._kill(agent, reading)
+            await self._look_at_what_it_held(agent, database)
+
+    async def _look_at_what_it_held(self, agent: Agent, database: Database) -> None:
+        held = await database.read(_held_by(agent.worker))
+        self._exposed.update(held)
+        self.webhook.awaited.update(dict.fromkeys(held, self._clock.now()))
+        self.report.in_flight_at_kills += len(held)
+        self.report.kills += 1
+        advance(1)
+
+    async def _deliver_the_rest(self, database: Database) -> None:
+        agent = Agent((), self._clock)
+        reading = await self._start(agent, ())
+        arrived, deadline = 0, time.monotonic() + _PATIENCE
+        while await database.read(count_unfinished()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            if sum(self.webhook.ids.values()) > arrived:
+                arrived, deadline = sum(self.webhook.ids.values()), time.monotonic() + _PATIENCE
+        self.report.unfinished = await database.read(count_unfinished())
+        await self._kill(agent, reading)
+
+    async def _start(self, agent: Agent, tasks: Iterable[str]) -> asyncio.Task[None]:
+        timeout, margin = self._lease
+        starts = (("--start", f"{task}={agent.acknowledged.get(task, 0)}") for task in tasks)
+        agent.worker = ""
+        agent.process = await asyncio.create_subprocess_exec(
+            *forked("tests.verification.soak.agent_process"),
+            *("--database", self._location, "--webhook", self._url),
+            *("--timeout", str(timeout), "--margin", str(margin)),
+            *(word for start in starts for word in start),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        return asyncio.create_task(agent.read())
+
+    async def _kill(self, agent: Agent, reading: asyncio.Task[None]) -> None:
+        assert agent.process is not None
+        if agent.process.returncode is not None:
+            raise RuntimeError(f"an agent ended by itself, with {agent.process.returncode}")
+        agent.process.send_signal(signal.SIGKILL)
+        await agent.process.wait()
+        await reading  # it ends with the process that writes, which the killed one stands for
+        if agent.worker:
+            self._clock.end()
+
+    def _count(self) -> None:
+        report = self.report
+        acknowledged = {t: n for agent in self._agents for t, n in agent.acknowledged.items()}
+        for task, last in acknowledged.items():
+            numbers = self.webhook.numbers[task]
+            report.acknowledged += last
+            report.arrived += len(numbers)
+            report.lost += len(set(range(1, last + 1)) - set(numbers))
+            firsts = dict.fromkeys(numbers)
+            report.overtaken += sum(later < earlier for earlier, later in pairwise(firsts))
+        for delivery_id, arrivals in self.webhook.ids.items():
+            report.duplicates += arrivals - 1
+            report.unexplained_duplicates += max(0, arrivals - 1 - self._exposed[delivery_id])
+        report.slowest_resume = self.webhook.slowest_resume
+
+
+def _held_by(worker: str) -> Script[list[str]]:
+    rows = yield Statement(
+        "SELECT d.id FROM pushkit_deliveries d JOIN pushkit_subscriptions q"
+        " ON q.id = d.subscription_id WHERE q.lease_worker = $1 AND d.state = 'pending'"
+        " AND d.waits = 0 AND d.seq <= q.sending_to",
+        (worker,),
+    )
+    return [row["id"] for row in rows]
+
+
+def count_unfinished() -> Script[int]:
+    """Return how many deliveries wait."""
+    return (yield from count("pushkit_deliveries WHERE state = 'pending'"))
+
+
+async def main() -> int:
+    """Run from the command line."""
+    parser = kill_options(__doc__)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--timeout", type=float, default=1, help="Of an attempt, in seconds.")
+    parser.add_argument("--margin", type=float, default=1, help="Of its lease, in seconds.")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pushkit-crash-") as folder:
+        killer = Killer(
+            arguments.database or f"{folder}/outbox.db",
+            seed=arguments.seed,
+            workers=arguments.workers,
+            lease=(arguments.timeout, arguments.margin),
+        )
+        report = await killer.run(arguments.kills)
+    return write_report(asdict(report), holds=report.holds, seed=arguments.seed)
+
+
+if __name__ == "__main__":
+    with showing_progress():
+        sys.exit(asyncio.run(main()))

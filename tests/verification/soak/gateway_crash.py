@@ -1,0 +1,457 @@
+"""Repeatedly kill gateways, and break the agent's streams, and check what webhooks were told.
+
+python -m tests.verification.soak.gateway_crash --kills 1000
+    [--database postgresql://… --gateways 2] [--seed 7]
+
+Tasks begin in every way: with a message that is answered early or streamed, in A2A 1.0 and 0.3, or
+at the agent itself, with a config that is set later. Some cannot be joined again, some wait for
+their client in between. Whenever the kill comes:
+
+- the last state of each task is told, of all whose client heard that its config was stored,
+- nothing is told that the agent did not say,
+- what is told is told in order, and no update is stored twice.
+
+Judged by the rows of the outbox, and by what arrived at the webhook.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from pushkit import KeyRing, PushSender
+from pushkit.clock import utc_now
+from pushkit.outbox.states import DeliveryState
+from pushkit.progress import advance
+from pushkit.storage.database import open_location
+from pushkit.storage.migrations import Migration
+from pushkit.terminal.progress import showing_progress
+from tests.eventually import eventually
+from tests.forked import forked
+from tests.served import answering, served
+from tests.verification.soak.crash import count_unfinished
+from tests.verification.soak.reporting import kill_options, write_report
+from tests.verification.soak.webhook_process import reserved_port
+
+CLIENTS = 8  # at once
+_PATIENCE = 180.0  # seconds in which everything must be told, in the end
+_UNREACHABLE = (aiohttp.ClientError, TimeoutError, ConnectionError)
+_NOTHING = Migration(1, ())
+_MODES = ("", "mute", "asking", "asking mute")
+
+
+@dataclass(slots=True)
+class Report:
+    """The counts of a run."""
+
+    kills: int = 0
+    breaks: int = 0
+    tasks: int = 0
+    updates: int = 0
+    arrived: int = 0
+    lost: int = 0
+    made_up: int = 0
+    overtaken: int = 0
+    twice: int = 0
+    unfinished: int = 0
+    tracebacks: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every promise was kept."""
+        return not (
+            self.lost
+            or self.made_up
+            or self.overtaken
+            or self.twice
+            or self.unfinished
+            or self.tracebacks
+        )
+
+
+class Process:
+    """A process that says when it is ready, and is killed."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._arguments = arguments
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> str:
+        """Start it; return its first line."""
+        self._process = await asyncio.create_subprocess_exec(
+            *forked("tests.verification.soak.gateway_process"),
+            *self._arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("a process ended before it was ready")
+        return line.decode().strip()
+
+    async def kill(self) -> None:
+        """Kill it."""
+        assert self._process is not None
+        if self._process.returncode is not None:
+            raise RuntimeError(f"a process ended by itself, with {self._process.returncode}")
+        self._process.send_signal(signal.SIGKILL)
+        await self._process.wait()
+
+
+class Killer:
+    """Runs gateways, kills them, runs them again.
+
+    Args:
+        location: The database: a path or a DSN.
+        folder: For the gateways' logs.
+        seed: Of the moments of the kills, and of all else.
+        gateways: How many at once.
+    """
+
+    def __init__(self, location: str, folder: Path, *, seed: int = 0, gateways: int = 1) -> None:
+        self._location = location
+        self._folder = folder
+        self._seed = seed
+        self._gateways = gateways
+        self._random = random.Random(seed)
+        self._numbers = count()
+        self._agent = ""
+        self._hooks = ""
+        self._ports: list[int] = []
+        self._acknowledged: dict[str, str] = {}  # the config's version, by task
+        self._arrived = defaultdict[str, list[str]](list)  # delivery ids, by task
+        self.report = Report()
+
+    async def run(self, kills: int) -> Report:
+        """Kill so many times, let everything be told, and count."""
+        agent = Process("--seed", str(self._seed))
+        with contextlib.ExitStack() as ports:
+            self._ports = [ports.enter_context(reserved_port()) for _ in range(self._gateways)]
+            async with served(answering(self._receive)) as self._hooks:
+                self._agent = (await agent.start()).removeprefix("AT ")
+                try:
+                    await self._run(kills)
+                finally:
+                    await agent.kill()
+        return self.report
+
+    async def _run(self, kills: int) -> None:
+        gateways = [self._gateway(place) for place in range(self._gateways)]
+        await asyncio.gather(*[each.start() for each in gateways])
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+            self._session = session
+            busy = [asyncio.create_task(self._begin_tasks()) for _ in range(CLIENTS)]
+            busy.append(asyncio.create_task(self._answer_tasks()))
+            left = iter(range(kills))
+            await asyncio.gather(*[self._lives(each, left) for each in gateways])
+            for each in busy[:-1]:
+                each.cancel()
+            await asyncio.wait(busy[:-1])
+            await self._finish()
+            self._read_logs()
+            busy[-1].cancel()
+            await asyncio.wait(busy)
+            failed = [each for each in busy if not each.cancelled()]
+        for process in gateways:
+            await process.kill()
+        for each in failed:
+            each.result()
+
+    def _gateway(self, place: int) -> Process:
+        return Process(
+            *("--upstream", self._agent, "--database", self._location),
+            *("--port", str(self._ports[place]), "--log", f"{self._folder}/gateway-{place}.log"),
+        )
+
+    async def _lives(self, gateway: Process, left: Iterator[int]) -> None:
+        for _ in left:
+            await asyncio.sleep(self._random.uniform(0.0, 2.0))
+            if self._random.random() < 0.5:
+                await self._session.post(f"{self._agent}/control/break")
+                self.report.breaks += 1
+                await asyncio.sleep(self._random.uniform(0.0, 0.5))
+            await gateway.kill()
+            self.report.kills += 1
+            advance(1)
+            await gateway.start()
+
+    # --- clients --------------------------------------------------------------------------------
+
+    async def _begin_tasks(self) -> None:
+        ways = (self._sent, self._sent, self._streamed, self._set_later)
+        while True:
+            mode, version = self._random.choice(_MODES), self._random.choice(("1.0", "0.3"))
+            with contextlib.suppress(*_UNREACHABLE):
+                task_id = await self._random.choice(ways)(mode, version)
+                if task_id is not None:
+                    self._acknowledged[task_id] = version
+            await asyncio.sleep(self._random.uniform(0.05, 1.0))
+
+    async def _answer_tasks(self) -> None:
+        """Send the message that tasks wait for, now and again until one arrives."""
+        while True:
+            async with self._session.get(f"{self._agent}/control/waiting") as answer:
+                waiting = await answer.json()
+            for task_id in waiting:
+                with contextlib.suppress(*_UNREACHABLE):
+                    await self._sent("", self._acknowledged.get(task_id, "1.0"), task_id)
+            await asyncio.sleep(0.2)
+
+    async def _sent(self, mode: str, version: str, task_id: str | None = None) -> str | None:
+        """Send a message that is answered early."""
+        params = self._message(mode, version, task_id)
+        method = "SendMessage" if version == "1.0" else "message/send"
+        result = await self._call(self._some_gateway(), method, params)
+        if result is None:
+            return None
+        return str((result["task"] if version == "1.0" else result)["id"])
+
+    async def _streamed(self, mode: str, version: str) -> str | None:
+        """Send a message that is answered with a stream; leave it at some time."""
+        params = self._message(mode, version)
+        method = "SendStreamingMessage" if version == "1.0" else "message/stream"
+        events, task_id = self._random.randint(1, 20), None
+        async with self._post(self._some_gateway(), method, params) as answer:
+            async for line in answer.content:
+                if line.startswith(b"data:"):
+                    result = json.loads(line[5:])["result"]
+                    if task_id is None:
+                        task_id = str((result["task"] if version == "1.0" else result)["id"])
+                        self._acknowledged[task_id] = version
+                    events -= 1
+                if not events:
+                    break
+        return task_id
+
+    async def _set_later(self, mode: str, version: str) -> str | None:
+        """Begin a task at the agent itself; set a config for it at the gateway."""
+        said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": mode}]}
+        begun = await self._call(self._agent, "SendMessage", {"message": said})
+        task_id = str((begun or {})["task"]["id"])
+        await asyncio.sleep(self._random.uniform(0.0, 0.5))
+        url = f"{self._hooks}/{version}"
+        params: dict[str, Any] = {"taskId": task_id, "url": url}
+        method = "CreateTaskPushNotificationConfig"
+        if version == "0.3":
+            method = "tasks/pushNotificationConfig/set"
+            params = {"taskId": task_id, "pushNotificationConfig": {"url": url}}
+        if await self._call(self._some_gateway(), method, params) is None:
+            return None
+        # A config of a task that has ended is told nothing.
+        return None if await self._is_over(task_id) else task_id
+
+    async def _is_over(self, task_id: str) -> bool:
+        async with self._session.get(f"{self._agent}/control/truth") as answer:
+            return (await answer.json())[task_id]["last"] is not None
+
+    def _message(self, mode: str, version: str, task_id: str | None = None) -> dict[str, Any]:
+        said: dict[str, Any] = {"messageId": str(next(self._numbers)), "parts": [{"text": mode}]}
+        said |= {} if task_id is None else {"taskId": task_id}
+        config = {"url": f"{self._hooks}/{version}"}
+        if version == "1.0":
+            configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
+            return {"message": {**said, "role": "ROLE_USER"}, "configuration": configuration}
+        return {
+            "message": {**said, "kind": "message", "role": "user"},
+            "configuration": {"blocking": False, "pushNotificationConfig": config},
+        }
+
+    def _some_gateway(self) -> str:
+        return f"http://127.0.0.1:{self._random.choice(self._ports)}"
+
+    async def _call(self, origin: str, method: str, params: dict[str, Any]) -> Any:
+        """Return a result; None for an error."""
+        async with self._post(origin, method, params) as answer:
+            if answer.status != 200:
+                return None
+            return json.loads(await answer.read()).get("result")
+
+    def _post(self, origin: str, method: str, params: dict[str, Any]) -> Any:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return self._session.post(f"{origin}/", json=body)
+
+    async def _receive(self, request: web.Request) -> web.Response:
+        told = Told.read(await request.read())
+        self._arrived[told.task_id].append(request.headers["webhook-id"])
+        if self._random.random() < 0.02:
+            return web.Response(status=503)
+        return web.Response(status=202)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        """Wait until all is told; judge."""
+        sender = PushSender(
+            issuer="https://agent.example.com",
+            keys=KeyRing.create(datetime.now(UTC)),
+            database=self._location,
+        )
+        # Another component, without tables: it must not migrate what the gateways migrate.
+        self._database = open_location(
+            self._location, component="soak", migrations=(_NOTHING,), clock=utc_now
+        )
+        await self._database.open()
+        await sender.open()
+        try:
+            with contextlib.suppress(TimeoutError):
+                await eventually(lambda: self._is_quiet(sender), within=_PATIENCE)
+            self.report.unfinished = await sender.watches().count()
+            async with self._session.get(f"{self._agent}/control/truth") as answer:
+                truth = await answer.json()
+            for task_id, of_task in truth.items():
+                await self._judge(sender, task_id, of_task)
+        finally:
+            await sender.close()
+            await self._database.close()
+
+    def _read_logs(self) -> None:
+        for log in sorted(self._folder.glob("*.log")):
+            lines = log.read_text().splitlines()
+            at = [n for n, line in enumerate(lines) if line.startswith("Traceback")]
+            self.report.tracebacks += len(at)
+            self.report.wrong += ["\n".join(lines[n - 1 : n + 30]) for n in at[:2]]
+
+    async def _is_quiet(self, sender: PushSender) -> bool:
+        if await sender.watches().count():
+            return False
+        return not await self._database.read(count_unfinished())
+
+    async def _judge(self, sender: PushSender, task_id: str, truth: dict[str, Any]) -> None:
+        by_subscription = defaultdict[str, list[Told]](list)
+        arrived = set(self._arrived[task_id])
+        for stored in await sender.deliveries(task_id):
+            if stored.state is DeliveryState.CANCELLED:
+                continue  # its chunks are in the next one, with more
+            told = Told.read(stored.body)
+            by_subscription[stored.subscription_id].append(told)
+            self.report.updates += 1
+            if stored.id not in arrived:
+                self._note(f"lost ({stored.state}, {stored.last_error})", task_id, truth, [told])
+        self.report.tasks += task_id in self._acknowledged
+        self.report.arrived += len(self._arrived[task_id])
+        if task_id in self._acknowledged and not by_subscription:
+            self._note("lost", task_id, truth, [])
+        for updates in by_subscription.values():
+            if updates[-1].number != truth["last"] and task_id in self._acknowledged:
+                self._note("lost", task_id, truth, updates)
+            if not all(each.is_true(truth) for each in updates):
+                self._note("made_up", task_id, truth, updates)
+            last, number = -1, -1
+            for each in updates:
+                last, number = number, each.number
+                if each.first < last or number < last:
+                    self._note("overtaken", task_id, truth, updates)
+                elif (each.is_event and each.first == last) or (each.is_whole and number == last):
+                    self._note("twice", task_id, truth, updates)
+
+    def _note(self, what: str, task_id: str, truth: dict[str, Any], told: list[Told]) -> None:
+        name = what.partition(" ")[0]
+        setattr(self.report, name, getattr(self.report, name) + 1)
+        if len(self.report.wrong) < 20:
+            by = self._acknowledged.get(task_id)
+            self.report.wrong.append(
+                f"{what}: {task_id} ({by}): {' '.join(map(str, told))} of {truth}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one delivery tells of a task, in the agent's numbers."""
+
+    task_id: str
+    state: str | None
+    status: int | None
+    chunks: tuple[int, ...]
+    is_event: bool = False  # a status or chunks
+    is_whole: bool = False  # a whole task of 1.0; those of 0.3 tell what is so, again
+
+    @classmethod
+    def read(cls, body: bytes) -> Told:
+        """Read a body."""
+        document = json.loads(body)
+        if document.get("kind") == "task":
+            return cls._of_task(document, is_whole=False)
+        [(name, value)] = document.items()
+        if name == "task":
+            return cls._of_task(value, is_whole=True)
+        if name == "artifactUpdate":
+            chunks = _chunks(value["artifact"])
+            return cls(value["taskId"], None, None, chunks, is_event=True)
+        state, number = _status(value["status"])
+        return cls(value["taskId"], state, number, (), is_event=True)
+
+    @classmethod
+    def _of_task(cls, task: dict[str, Any], *, is_whole: bool) -> Told:
+        chunks = tuple(n for each in task.get("artifacts", ()) for n in _chunks(each))
+        return cls(task["id"], *_status(task["status"]), chunks, is_whole=is_whole)
+
+    def __str__(self) -> str:
+        kind = "event" if self.is_event else "task"
+        return f"{kind}({self.state}:{self.status},{','.join(map(str, self.chunks))})"
+
+    @property
+    def number(self) -> int:
+        """The last number that it tells."""
+        return max(*self.chunks, self.status or 0, 0)
+
+    @property
+    def first(self) -> int:
+        """The first number that is news in it: a whole task repeats what was told."""
+        return min(self.chunks) if self.is_event and self.chunks else self.number
+
+    def is_true(self, truth: dict[str, Any]) -> bool:
+        """Return whether the agent said it."""
+        if self.status is not None and truth["states"].get(str(self.status)) != self.state:
+            return False
+        if self.is_event:
+            start = truth["chunks"].index(self.chunks[0]) if self.chunks else 0
+        else:
+            start = 0
+        return tuple(truth["chunks"][start : start + len(self.chunks)]) == self.chunks
+
+
+def _chunks(artifact: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(int(n) for part in artifact["parts"] for n in part["text"].split())
+
+
+def _status(status: dict[str, Any]) -> tuple[str, int]:
+    state = status["state"].removeprefix("TASK_STATE_").replace("-", "_").upper()
+    parts = status.get("message", {}).get("parts", ())
+    return state, int(parts[0]["text"]) if parts else 0
+
+
+async def main() -> int:
+    """Run from the command line."""
+    parser = kill_options(__doc__)
+    parser.add_argument("--gateways", type=int, default=1)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pushkit-gateway-crash-") as folder:
+        location = arguments.database or f"{folder}/outbox.db"
+        killer = Killer(location, Path(folder), seed=arguments.seed, gateways=arguments.gateways)
+        report = await killer.run(arguments.kills)
+    counts = asdict(report)
+    for line in counts.pop("wrong"):
+        print(line)
+    return write_report(counts, holds=report.holds, seed=arguments.seed)
+
+
+if __name__ == "__main__":
+    with showing_progress():
+        sys.exit(asyncio.run(main()))

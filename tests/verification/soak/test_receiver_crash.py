@@ -1,0 +1,120 @@
+"""A short run of `receiver_crash.py`; the long one kills 1,000 times: `--kills 1000`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.eventually import DEADLINE
+from tests.long_runs import examples
+from tests.verification.soak.call_log import CallLog
+from tests.verification.soak.receiver_crash import Killer
+
+KILLS = examples(10)
+TASKS = 25
+LEASE = 4  # seconds: it ends within the test, and not only because the machine is busy
+DONE = ("BEGIN 1 first task 1 a", "END 1 first task 1 a")
+ELSE = ("BEGIN 1 second task 1 a", "END 1 second task 1 a")
+
+
+async def test_kills_on_sqlite_lose_repeat_and_reorder_nothing(tmp_path: Path) -> None:
+    database = str(tmp_path / "inbox.db")
+    killer = Killer(tmp_path, database=database, seed=1, lease=2 * DEADLINE, tasks=TASKS)
+    report = await killer.run(KILLS)
+    assert report.holds, report
+    assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
+    assert report.in_hand_at_kills > 0, report  # or the kills fell into nothing
+    # By the lock file: leases are not waited for.
+    assert report.slowest_resume < DEADLINE, report
+
+
+async def test_kills_of_two_receivers_on_sqlite_lose_repeat_and_reorder_nothing(
+    tmp_path: Path,
+) -> None:
+    database = str(tmp_path / "inbox.db")
+    killer = Killer(tmp_path, database=database, seed=3, receivers=2, tasks=TASKS)
+    report = await killer.run(2 * KILLS)
+    assert report.holds, report
+    assert (report.kills, report.acknowledged > 2 * KILLS) == (2 * KILLS, True)
+    assert report.in_hand_at_kills > 0, report
+
+
+async def test_kills_of_two_receivers_on_postgresql_lose_repeat_and_reorder_nothing(
+    tmp_path: Path, postgres_dsn: str
+) -> None:
+    killer = Killer(tmp_path, database=postgres_dsn, seed=2, receivers=2, lease=LEASE, tasks=TASKS)
+    report = await killer.run(KILLS)
+    assert report.holds, report
+    assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
+    assert report.in_hand_at_kills > 0, report
+    assert report.slowest_resume < LEASE + DEADLINE, report  # a lease, and a busy machine
+
+
+def read(*lines: str, killed: int | None = None) -> CallLog:
+    log = CallLog()
+    if killed is not None:
+        log.kill(killed)
+    for line in lines:
+        log.read(line)
+    return log
+
+
+def test_one_call_of_each_callback_keeps_every_promise() -> None:
+    log = read("START 1 dispatcher", *DONE, *ELSE)
+
+    assert log.dispatchers == {1: "dispatcher"}
+    assert log.missing({"task": 1}) == 0
+    assert (log.overtaken, log.overlapping, log.called_again, log.unexplained) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(DONE, id="one-callback-never-called"),
+        pytest.param((*DONE, ELSE[0]), id="one-callback-never-ended"),
+    ],
+)
+def test_a_lost_call_is_seen(lines: tuple[str, ...]) -> None:
+    assert read(*lines).missing({"task": 1}) == 1
+
+
+def test_a_call_that_is_made_twice_is_seen() -> None:
+    log = read(*DONE, *DONE)
+
+    assert (log.called_again, log.again_after_end, log.unexplained) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("held", "unexplained"),
+    [
+        pytest.param({"a": ()}, 0, id="in-hand"),
+        pytest.param({"a": ("first",)}, 1, id="in-hand-of-another-callback"),
+        pytest.param({"b": ()}, 1, id="another-in-hand"),
+    ],
+)
+def test_only_what_was_in_hand_at_the_kill_may_be_called_again(
+    held: dict[str, tuple[str, ...]], unexplained: int
+) -> None:
+    log = read(DONE[0])
+    log.kill(1)
+    log.count_broken_off(1)
+    log.excuse(held)
+    log.read("BEGIN 2 first task 1 a")
+
+    assert (log.broken_off, log.called_again, log.unexplained) == (1, 1, unexplained)
+    assert log.overlapping == 0
+
+
+@pytest.mark.parametrize("numbers", [(2, 1), (1, 3), (1, 2, 1), (2,)])
+def test_an_update_out_of_order_is_seen(numbers: tuple[int, ...]) -> None:
+    lines = [f"{what} 1 first task {n} {n}" for n in numbers for what in ("BEGIN", "END")]
+
+    assert read(*lines).overtaken > 0
+
+
+def test_two_calls_of_a_task_at_once_are_seen() -> None:
+    lines = (DONE[0], "BEGIN 2 first task 2 b")
+
+    assert read(*lines).overlapping == 1
+    assert read(*lines, killed=1).overlapping == 0
