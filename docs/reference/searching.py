@@ -35,6 +35,8 @@ BOOSTS = {
     "secrets.md": 4,
     "upgrading.md": 2,
     "architecture.md": 0.1,
+    "decisions.md": 0.1,
+    "delivery-path.md": 0.1,
     "interop.md": 0.05,
     "performance.md": 0.3,
     "push-config-api.md": 0.7,

@@ -1,4 +1,8 @@
-"""Claiming, advancing and releasing queues, as scripts: the I/O around `pushkit.queue.rules`."""
+"""When a lease begins and ends, as scripts: claimed, settled, given back, over, or taken over.
+
+What the death of a worker costs a queue is decided here, too. What its row becomes then, says
+`pushkit.queue.rules`.
+"""
 
 from __future__ import annotations
 

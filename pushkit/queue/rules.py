@@ -1,4 +1,4 @@
-"""The lease of a queue, as pure rules: who may hand a job to memory, and how a lease ends.
+"""The lease of a queue, as pure rules: who may hand a job to memory, and what its row becomes.
 
 A queue is jobs in order. A worker leases the queue, not the job, takes its next jobs into memory,
 works them off one after another, and writes their results in batches.

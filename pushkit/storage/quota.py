@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from pushkit.storage.script import Script
 
@@ -14,14 +14,28 @@ _MIN_COUNT_AGE: Final = 1.0  # seconds
 _MAX_COUNT_AGE: Final = 60.0
 _MOST_ADDED: Final = 10_000  # by other processes, in each second
 _MAX_REMEMBERED: Final = 10_000
+_MUCH: Final = 10  # a count is out of date once a tenth of the limit was added to it
+
+
+class _Usage(NamedTuple):
+    """What a holder had at a count, and what this process added since."""
+
+    counted_at: datetime
+    counted: int
+    added: int = 0
+
+    @property
+    def known(self) -> int:
+        return self.counted + self.added
 
 
 class Quota(Generic[_Holder]):
-    """The quotas of many holders (or of one: None); usage is counted at most once a second.
+    """The quotas of many holders (or of one: None); usage is counted about once a second.
 
-    Between two counts, only this process's additions are known: a holder may exceed its limit by
-    what other processes add within a second. Far from the limit, usage is counted less often,
-    because others wait for a count: of 500,000 deliveries for a tenth of a second.
+    Between two counts, only this process's additions are known, and not what was finished: a holder
+    may exceed its limit by what other processes add within a second. Far from the limit, usage is
+    counted less often, because others wait for a count: of 500,000 deliveries for a tenth of a
+    second. It is counted anew before a holder is refused that has added much since.
 
     Args:
         limit: The most that each holder may have.
@@ -31,7 +45,7 @@ class Quota(Generic[_Holder]):
     def __init__(self, limit: int, count: Callable[[_Holder, int], Script[int]]) -> None:
         self.limit = limit
         self._count = count
-        self._used: dict[_Holder, tuple[datetime, int]] = {}
+        self._used: dict[_Holder, _Usage] = {}
 
     def left(self, holder: _Holder, now: datetime) -> Script[int]:
         """Return how many more a holder may add, counted if it is time; 0 or less if none."""
@@ -41,9 +55,11 @@ class Quota(Generic[_Holder]):
 
     def is_due(self, holder: _Holder, now: datetime) -> bool:
         """Return whether it is time to count what a holder has."""
-        counted_at, used = self._used.get(holder, (None, 0))
-        age = max(_MIN_COUNT_AGE, min((self.limit - used) / _MOST_ADDED, _MAX_COUNT_AGE))
-        return counted_at is None or not 0 <= (now - counted_at).total_seconds() < age
+        usage = self._used.get(holder)
+        if usage is None or (usage.known >= self.limit and usage.added * _MUCH >= self.limit):
+            return True
+        age = max(_MIN_COUNT_AGE, min((self.limit - usage.known) / _MOST_ADDED, _MAX_COUNT_AGE))
+        return not 0 <= (now - usage.counted_at).total_seconds() < age
 
     def is_known(self, holder: _Holder) -> bool:
         """Return whether it was ever counted what a holder has."""
@@ -51,17 +67,16 @@ class Quota(Generic[_Holder]):
 
     def known_left(self, holder: _Holder) -> int:
         """Return how many more a holder may add, by the last count."""
-        return self.limit - self._used[holder][1]
+        return self.limit - self._used[holder].known
 
     def count(self, holder: _Holder, now: datetime) -> Script[None]:
         """Count what a holder has."""
         used = yield from self._count(holder, self.limit)
         if len(self._used) >= _MAX_REMEMBERED:
             self._used.clear()
-        self._used[holder] = (now, used)
+        self._used[holder] = _Usage(now, used)
 
     def add(self, holder: _Holder, number: int) -> None:
         """Count what this process added."""
-        if holder in self._used:
-            counted_at, used = self._used[holder]
-            self._used[holder] = (counted_at, used + number)
+        if (usage := self._used.get(holder)) is not None:
+            self._used[holder] = usage._replace(added=usage.added + number)

@@ -107,6 +107,24 @@ async def test_a_sender_is_taken_in_again_once_there_is_room(make_world: WorldFa
     assert (await world.receive(world.draft(3))).status == 202
 
 
+async def test_what_was_finished_within_the_second_makes_room(make_world: WorldFactory) -> None:
+    world = make_world({"limits": Limits(max_backlog_per_sender=4)})
+
+    @world.receiver.on_update
+    async def take(_: Notification) -> None:
+        pass
+
+    await world.start()
+
+    async def all_done() -> bool:
+        found = await world.receiver.inbox.find(InboxFilter(status=InboxStatus.DONE))
+        return len(found) == number
+
+    for number in range(1, 13):  # the clock stands still
+        assert (await world.receive(world.draft(number))).status == 202
+        await eventually(all_done)
+
+
 async def test_a_refused_notification_binds_no_token(make_world: WorldFactory) -> None:
     world = make_world(
         {"limits": Limits(max_backlog_per_sender=1), "drain": NONE},
