@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import schemathesis
 from hypothesis import given, settings
+from hypothesis.errors import HypothesisDeprecationWarning
 from schemathesis.schemas import APIOperation
 
 from pushkit.webui.site import Site
@@ -68,4 +70,8 @@ def check_answers(
         headers = {"Authorization": f"Bearer {token}"}
         case.call_and_validate(base_url=f"{service.base}/api/v1", headers=headers)
 
-    check()
+    with warnings.catch_warnings():
+        # The service draws random numbers meanwhile, in its thread, which Hypothesis takes for a
+        # strategy's.
+        warnings.simplefilter("ignore", HypothesisDeprecationWarning)
+        check()
