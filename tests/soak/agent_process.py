@@ -6,6 +6,8 @@ the next process continues after the last acknowledged number of each task.
 Clients join some of the tasks late, with a snapshot, which says the number of the last update that
 is stored: `JOINED task number seq` is printed after `subscribe()` has returned, for the config
 `joined-number`. After a kill, the next process joins the first config anew that was not joined yet.
+
+With `--api` it serves the push-config API, and prints `API url`.
 """
 
 from __future__ import annotations
@@ -16,9 +18,30 @@ import random
 import sys
 from datetime import UTC, datetime, timedelta
 
-from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, Task, TaskState, TaskStatus
+from tenacity import stop_after_attempt
+
+from pushkit import (
+    BreakerPolicy,
+    KeyRing,
+    PushSender,
+    RetryPolicy,
+    SenderOptions,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+    wait_schedule,
+)
 from pushkit.delivery import snapshots
 from pushkit.errors import InvalidPushConfigError, StorageError
+from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
+from tests.served import served
+
+ISSUER = "https://agent.example.com"
+OWNER = "soak"
+# Of a sender whose webhook is killed all the time.
+RETRY = RetryPolicy(wait=wait_schedule((0.05, 0.1, 0.2)), stop=stop_after_attempt(10**6))
+BREAKER = BreakerPolicy(failures=10**6)
 
 _BACKLOG = 50  # of a task: a process lives too briefly to deliver all that it could accept
 _JOINS = 6  # of a task: each update is delivered to all of its configs
@@ -34,7 +57,7 @@ def say(line: str) -> None:
 async def accept(sender: PushSender, task_id: str, webhook: str, stored: dict[str, int]) -> None:
     """Accept updates of one task, one after another, until the process is killed."""
     config = {"url": webhook, "id": "soak"}
-    await sender.subscribe(task_id, config, version="1.0", owner="soak")
+    await sender.subscribe(task_id, config, version="1.0", owner=OWNER)
     while True:
         number = stored[task_id]
         # The same bytes whenever repeated.
@@ -62,7 +85,7 @@ async def join(
         while True:
             try:
                 found = await sender.subscribe(
-                    task_id, config, version="1.0", owner="soak", snapshot=read
+                    task_id, config, version="1.0", owner=OWNER, snapshot=read
                 )
                 break
             except (InvalidPushConfigError, StorageError):  # its backlog is full; read too slowly
@@ -74,7 +97,9 @@ async def main() -> None:
     """Run until killed; without a task, only deliver what is there."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--database", required=True)
-    parser.add_argument("--webhook", required=True)
+    parser.add_argument("--keys", help="A key file; without it, new keys.")
+    parser.add_argument("--webhook")
+    parser.add_argument("--api", action="store_true")
     parser.add_argument("--timeout", type=float, default=15, help="Of an attempt, in seconds.")
     parser.add_argument(
         "--margin", type=float, default=15, help="Of a lease beyond an attempt, in seconds."
@@ -89,14 +114,17 @@ async def main() -> None:
     # A killed process leaves a snapshot that is held: what is behind it waits for so long.
     vars(snapshots).update(HELD_FOR=timedelta(seconds=1))
     sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(datetime.now(UTC)),
+        issuer=ISSUER,
+        keys=arguments.keys or KeyRing.create(datetime.now(UTC)),
         database=arguments.database,
         allow=["127.0.0.1:*"],
         options=SenderOptions(
             timeout=timedelta(seconds=arguments.timeout),
             lease_margin=timedelta(seconds=arguments.margin),
             max_backlog_per_subscription=_BACKLOG,
+            max_recovered_per_owner=10**6,
+            retry=RETRY,
+            breaker=BREAKER,
         ),
     )
     async with sender:
@@ -106,10 +134,17 @@ async def main() -> None:
         stored = _numbers(arguments.start)
         webhook, joined = arguments.webhook, _numbers(arguments.join)
         await asyncio.gather(
-            asyncio.Event().wait(),
+            _serve(sender) if arguments.api else asyncio.Event().wait(),
             *(accept(sender, task, webhook, stored) for task in stored),
             *(join(sender, task, webhook, number, stored) for task, number in joined.items()),
         )
+
+
+async def _serve(sender: PushSender) -> None:
+    app = push_config_app(PushConfigApi(sender, task_exists=None), owner=lambda _: OWNER)
+    async with served(app) as url:
+        say(f"API {url}")
+        await asyncio.Event().wait()
 
 
 def _numbers(words: list[str]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 Each line is appended to one file by a single write, so that a kill never leaves half of one:
 
     START pid dispatcher
-    BEGIN pid callback task number delivery-id
+    BEGIN pid callback task number delivery-id [late]
     END pid callback task number delivery-id
 """
 
@@ -30,12 +30,12 @@ from tenacity import stop_after_attempt
 from pushkit import RetryPolicy, StatusUpdate, wait_schedule
 from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
 from receiver.callbacks import dispatcher
+from tests.soak.agent_process import ISSUER
 
-__all__ = ["ISSUER", "TOKEN", "Settings", "reserved_port", "start", "start_process"]
+__all__ = ["TOKEN", "Settings", "reserved_port", "start", "start_process"]
 
 S = TypeVar("S")
 
-ISSUER = "https://agent.example.com"
 TOKEN = "the-token-of-the-soak"
 # Every process is a fork of one that has imported everything: a start takes a tenth of a second.
 _processes = multiprocessing.get_context("forkserver")
@@ -78,7 +78,7 @@ class _Callbacks:
         assert update.task_id is not None
         assert update.context_id is not None
         words = (name, update.task_id, update.context_id, notification.delivery_id)
-        self.write("BEGIN", *words)
+        self.write("BEGIN", *words, *(["late"] if notification.late else []))
         await asyncio.sleep(self._random.uniform(0, 0.01))
         self.write("END", *words)
 
