@@ -31,10 +31,8 @@ class CallLog:
     dispatchers: dict[int, str] = field(default_factory=dict)
     begun: Counter[int] = field(default_factory=Counter)  # how many calls each process began
     runs: Counter[Call] = field(default_factory=Counter)  # how often each call was begun
-    # The updates of a callback and task, in the order of their calls; those that were late apart.
-    numbers: dict[tuple[str, str, bool], list[int]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    # The updates of a callback and task, in the order of their calls.
+    numbers: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
     ended: set[Call] = field(default_factory=set)  # the calls that ended
     # How often a call's process was killed while it held the notification.
     excused: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -113,7 +111,8 @@ class CallLog:
     def overtaken(self) -> int:
         """How often an earlier update was called back after a later one, or one was skipped.
 
-        Once an inbox was lost, updates may be skipped: they come late, in their order.
+        Once an inbox was lost, updates may be skipped: they come late. What was being sent again
+        at the next loss comes ahead of what is asked for after it.
         """
         return self._overtaken + sum(
             later < earlier if self.is_restored else later - earlier not in (0, 1)  # 0: again
@@ -147,7 +146,8 @@ class CallLog:
         self._last[pid] = call.delivery_id
         self.runs[call] += 1
         self.late += is_late
-        self.numbers[(*place, is_late)].append(call.number)
+        if not (is_late and self.is_restored):
+            self.numbers[place].append(call.number)
 
     def _end(self, call: Call) -> None:
         self._open.pop((call.callback, call.task), None)
