@@ -7,7 +7,7 @@ Clients join some of the tasks late, with a snapshot, which says the number of t
 is stored: `JOINED task number seq` is printed after `subscribe()` has returned, for the config
 `joined-number`. After a kill, the next process joins the first config anew that was not joined yet.
 
-With `--api` it serves the push-config API, and prints `API url`.
+With `--api` it serves the push-config API at that port.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import random
 import sys
 from datetime import UTC, datetime, timedelta
 
+from aiohttp import web
 from tenacity import stop_after_attempt
 
 from pushkit import (
@@ -35,7 +36,6 @@ from pushkit import (
 from pushkit.delivery import snapshots
 from pushkit.errors import InvalidPushConfigError, StorageError
 from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
-from tests.served import served
 
 ISSUER = "https://agent.example.com"
 OWNER = "soak"
@@ -99,7 +99,7 @@ async def main() -> None:
     parser.add_argument("--database", required=True)
     parser.add_argument("--keys", help="A key file; without it, new keys.")
     parser.add_argument("--webhook")
-    parser.add_argument("--api", action="store_true")
+    parser.add_argument("--api", type=int, help="A port on 127.0.0.1 that others may share.")
     parser.add_argument("--timeout", type=float, default=15, help="Of an attempt, in seconds.")
     parser.add_argument(
         "--margin", type=float, default=15, help="Of a lease beyond an attempt, in seconds."
@@ -128,23 +128,25 @@ async def main() -> None:
         ),
     )
     async with sender:
+        if arguments.api:
+            await _serve(sender, arguments.api)
         say(f"WORKER {sender.worker.name}")
         # The number of the last update in the task store. It holds each before that is notified,
         # and what a killed process stored: at most the one after the last acknowledged.
         stored = _numbers(arguments.start)
         webhook, joined = arguments.webhook, _numbers(arguments.join)
         await asyncio.gather(
-            _serve(sender) if arguments.api else asyncio.Event().wait(),
+            asyncio.Event().wait(),
             *(accept(sender, task, webhook, stored) for task in stored),
             *(join(sender, task, webhook, number, stored) for task, number in joined.items()),
         )
 
 
-async def _serve(sender: PushSender) -> None:
+async def _serve(sender: PushSender, port: int) -> None:
     app = push_config_app(PushConfigApi(sender, task_exists=None), owner=lambda _: OWNER)
-    async with served(app) as url:
-        say(f"API {url}")
-        await asyncio.Event().wait()
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, reuse_port=True).start()
 
 
 def _numbers(words: list[str]) -> dict[str, int]:

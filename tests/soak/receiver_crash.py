@@ -12,7 +12,8 @@ Whenever the kill comes:
 - callbacks continue soon: at once on SQLite, when the lease ends on PostgreSQL; and from the second
   death in a row on, after the wait that comes with it.
 
-With `--lose-every`, the inbox is lost after every so many kills, and recovered (`losses.py`). Then
+With `--lose-every`, the inbox is lost after every so many kills, and recovered (`losses.py`): an
+operator asks the agent, and every second receiver does so by itself. The agent is killed, too. Then
 every acknowledged update that a restored inbox did not have is called back again, and what comes
 after a later one is late.
 
@@ -132,7 +133,7 @@ class Killer:
         self._random = random.Random(seed)  # repeatable, not secret
         self._keys = KeyRing.create(utc_now())
         self._lose_every = lose_every
-        self._losses = Losses(folder, database, chance=self._random)
+        self._losses = Losses(folder, database, chance=self._random) if lose_every else None
         self._places = [Place(number) for number in range(receivers)]
         self._acknowledged: dict[str, int] = {}
         self._called: dict[str, int] = {}
@@ -151,7 +152,8 @@ class Killer:
         save_key_ring(self._folder / "keys.json", self._keys)
         self._calls.touch()
         with reserved_port() as self._port:
-            async with self._sending() as sender, self._reading() as inbox:
+            agent = self._losses.answering() if self._losses else contextlib.nullcontext()
+            async with self._sending() as sender, self._reading() as inbox, agent:
                 reading = asyncio.create_task(self._follow())
                 accepting = [asyncio.create_task(self._accept(sender, n)) for n in self._tasks]
                 left = iter(range(kills))
@@ -159,7 +161,8 @@ class Killer:
                 for task in accepting:
                     task.cancel()
                 await asyncio.gather(*accepting, return_exceptions=True)
-                await self._losses.recovered()
+                if self._losses:
+                    await self._losses.recovered()
                 await self._finish(sender, inbox)
                 reading.cancel()
         self._count()
@@ -216,13 +219,13 @@ class Killer:
             if self._random.random() < 0.8:  # else while it starts
                 await eventually(lambda: self.log.begun[pid] > 0)  # noqa: B023
             await asyncio.sleep(self._random.uniform(0, 0.3))
-            if self._lose_every:
+            if self._losses:
                 # `recover` asks for tasks that a restored inbox knows.
                 await eventually(lambda: len(self._called) == len(self._tasks))
                 self._losses.copy()
             await self._kill(place, inbox)
             self._count_kill(self.log.begun[pid])
-            if self._lose_every and self.report.kills % self._lose_every == 0:
+            if self._losses and self.report.kills % self._lose_every == 0:
                 self._losses.lose(self.log)
 
     def _count_kill(self, calls: int) -> None:
@@ -240,6 +243,8 @@ class Killer:
             log=self._folder / "receiver.log",
             lease=timedelta(seconds=self._lease),
             seed=self._seed + place.number * 100_000 + place.lives,
+            # Else the operator alone asks.
+            agent=self._losses.agent if self._losses and place.lives % 2 else None,
         )
         place.process = start(settings)
         if len(self._places) == 1:  # no other receiver runs meanwhile
@@ -324,8 +329,9 @@ class Killer:
         report.called_again_after_end = log.again_after_end
         report.unexplained = log.unexplained
         report.called_late = log.late
-        report.inboxes_lost = self._losses.number
-        report.recoveries_broken_off = self._losses.broken_off
+        if self._losses:
+            report.inboxes_lost = self._losses.number
+            report.recoveries_broken_off = self._losses.broken_off
 
 
 def pid_of(place: Place) -> int:

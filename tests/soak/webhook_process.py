@@ -30,6 +30,7 @@ from tenacity import stop_after_attempt
 from pushkit import RetryPolicy, StatusUpdate, wait_schedule
 from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
 from receiver.callbacks import dispatcher
+from receiver.recovery import Recovery
 from tests.soak.agent_process import ISSUER
 
 __all__ = ["TOKEN", "Settings", "reserved_port", "start", "start_process"]
@@ -56,6 +57,8 @@ class Settings:
     lease: timedelta
     seed: int  # decides how long callbacks take
     edge: str = "aiohttp"  # `aiohttp`, or `asgi` for uvicorn
+    # Where the sender's API answers: a third callback asks there for what is missing.
+    agent: str | None = None
 
 
 class _Callbacks:
@@ -146,6 +149,8 @@ async def _serve(settings: Settings) -> None:
     callbacks = _Callbacks(settings)
     receiver.on_update(name="first")(callbacks.first)
     receiver.on_update(name="second")(callbacks.second)
+    if settings.agent is not None:
+        receiver.on_update(name="recovery")(Recovery(settings.agent).missing)
     callbacks.write("START", receiver.dispatcher.name)
     with shared_port(settings.port) as listening:
         await (_serve_asgi if settings.edge == "asgi" else _serve_aiohttp)(receiver, listening)
