@@ -283,7 +283,9 @@ class Killer:
                 for number, seq in enumerate(snapshots):
                     self._judge(task, f"joined-{number}", last, snapshot=seq)
         for arrivals in self.webhook.arrivals.values():
-            report.overtaken += sum(later < earlier for earlier, later in pairwise(arrivals))
+            numbers = [each.number for each in arrivals.values() if not each.is_snapshot]
+            for order in (arrivals, numbers):
+                report.overtaken += sum(later <= earlier for earlier, later in pairwise(order))
         report.arrived = self.webhook.ids.total()
         for delivery_id, times in self.webhook.ids.items():
             report.duplicates += times - 1
@@ -298,10 +300,8 @@ class Killer:
         arrivals = self.webhook.arrivals[task, config]
         before = arrivals.get(snapshot, Arrival(0, is_snapshot=False))
         if snapshot:  # of several, if it was killed while it joined, the first came first
-            begins = before.is_snapshot and next(iter(arrivals.items()))
-            self.report.without_snapshot += not (
-                begins and begins[0] == 1 and begins[1].is_snapshot
-            )
+            is_first = before.is_snapshot and next(iter(arrivals)) == 1 and arrivals[1].is_snapshot
+            self.report.without_snapshot += not is_first
         came = {each.number for each in arrivals.values() if not each.is_snapshot}
         self.report.lost += len(set(range(before.number + 1, last + 1)) - came)
 
