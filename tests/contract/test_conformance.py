@@ -16,7 +16,8 @@ import pytest
 from pushkit.webhook import WebhookRequest
 from receiver.testing import ReceiverUnderTest, SigningAgent, check_receiver
 from tests.eventually import DEADLINE, eventually
-from tests.verification.soak.webhook_process import ISSUER, TOKEN, Settings, reserved_port, start
+from tests.verification.soak.agent_process import ISSUER
+from tests.verification.soak.webhook_process import TOKEN, Settings, reserved_port, start
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,8 @@ Whenever the kill comes:
 - no update that `notify()` acknowledged is lost,
 - no update arrives for the first time before an earlier one of its task,
 - an update arrives again at most as often as it was in flight when its worker was killed,
+- a config that joined late begins with the task as it stood, and every acknowledged update is in
+  that or arrives after it,
 - deliveries continue soon: other workers claim the queues of a dead worker at once on SQLite, and
   when their lease ends on PostgreSQL.
 
@@ -17,6 +19,7 @@ After each kill, the deliveries that were in flight are read from the database.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import random
 import signal
@@ -28,7 +31,7 @@ from collections.abc import Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiohttp import web
 
@@ -48,6 +51,7 @@ from tests.forked import forked
 from tests.verification.soak.reporting import kill_options, write_report
 
 TASKS = 8  # of each process
+_LIVES = 2  # of processes, one after another, in which a task is joined
 _PATIENCE = 60  # seconds in which something must arrive, in the end
 _NOTHING = Migration(1, ())
 
@@ -76,22 +80,34 @@ class WorkingTime:
         self.workers -= 1
 
 
+class Arrival(NamedTuple):
+    """What a notification says."""
+
+    number: int  # of the update; of a snapshot, of the last one in it
+    is_snapshot: bool
+
+
 @dataclass(slots=True)
 class Webhook:
-    """The webhook, which records the updates in order of arrival."""
+    """The webhook, which records what arrives."""
 
     random: random.Random
     clock: WorkingTime
-    numbers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    # Of each task and config, by `seq`, in the order in which each came first.
+    arrivals: dict[tuple[str, str], dict[int, Arrival]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     ids: Counter[str] = field(default_factory=Counter)
     awaited: dict[str, float] = field(default_factory=dict)
     slowest_resume: float = 0.0
 
     async def receive(self, request: web.Request) -> web.Response:
         """Take one update; answer a few of them slowly."""
-        update = json.loads(await request.read())["statusUpdate"]
+        [(kind, update)] = json.loads(await request.read()).items()
         delivery_id = request.headers["webhook-id"]
-        self.numbers[update["taskId"]].append(int(update["contextId"]))
+        claims = _claims_of(request.headers["Authorization"])
+        arrival = Arrival(int(update["contextId"]), is_snapshot=kind == "task")
+        self.arrivals[claims["taskId"], claims["configId"]].setdefault(claims["seq"], arrival)
         self.ids[delivery_id] += 1
         since = self.awaited.pop(delivery_id, None)
         if since is not None:
@@ -110,6 +126,9 @@ class Report:
     arrived: int = 0
     lost: int = 0
     overtaken: int = 0
+    joined: int = 0
+    joined_again: int = 0  # after a kill while the snapshot was held
+    without_snapshot: int = 0
     in_flight_at_kills: int = 0
     duplicates: int = 0
     unexplained_duplicates: int = 0
@@ -119,16 +138,19 @@ class Report:
     @property
     def holds(self) -> bool:
         """Whether every promise was kept; the caller checks the time to resume."""
-        return not (self.lost or self.overtaken or self.unexplained_duplicates or self.unfinished)
+        broken = (self.lost, self.overtaken, self.without_snapshot, self.unexplained_duplicates)
+        return not (any(broken) or self.unfinished)
 
 
 @dataclass(slots=True)
 class Agent:
     """One process at a time, and what it said."""
 
-    tasks: tuple[str, ...]
+    place: int
     clock: WorkingTime
     acknowledged: dict[str, int] = field(default_factory=dict)
+    # Of each task, the `seq` of the snapshot of each config that has joined.
+    joined: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     worker: str = ""
     process: asyncio.subprocess.Process | None = None
 
@@ -143,8 +165,10 @@ class Agent:
             if words[0] == "WORKER":
                 self.worker = words[1]
                 self.clock.begin()
-            else:
+            elif words[0] == "ACK":
                 self.acknowledged[words[1]] = int(words[2])
+            else:
+                self.joined[words[1]].append(int(words[3]))
 
 
 class Killer:
@@ -166,10 +190,7 @@ class Killer:
         self._url = ""
         self._exposed: Counter[str] = Counter()
         self._clock = WorkingTime()
-        self._agents = [
-            Agent(tuple(f"task-{place}-{n}" for n in range(TASKS)), self._clock)
-            for place in range(workers)
-        ]
+        self._agents = [Agent(place, self._clock) for place in range(workers)]
         self.webhook = Webhook(random.Random(seed), self._clock)
         self.report = Report()
 
@@ -194,8 +215,10 @@ class Killer:
         await database.close()
 
     async def _lives(self, agent: Agent, left: Iterable[int], database: Database) -> None:
-        for _ in left:
-            reading = await self._start(agent, agent.tasks)
+        tasks = [f"task-{agent.place}-{n}" for n in range(TASKS)]
+        for life, _ in enumerate(left):
+            joined = f"joined-{agent.place}-{life // _LIVES}"
+            reading = await self._start(agent, [*tasks, joined], joined)
             await eventually(lambda: agent.worker != "")
             seen = sum(self.webhook.ids.values())
             await eventually(lambda: sum(self.webhook.ids.values()) > seen)  # noqa: B023
@@ -212,8 +235,8 @@ class Killer:
         advance(1)
 
     async def _deliver_the_rest(self, database: Database) -> None:
-        agent = Agent((), self._clock)
-        reading = await self._start(agent, ())
+        agent = Agent(len(self._agents), self._clock)
+        reading = await self._start(agent)
         arrived, deadline = 0, time.monotonic() + _PATIENCE
         while await database.read(count_unfinished()) and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
@@ -222,9 +245,12 @@ class Killer:
         self.report.unfinished = await database.read(count_unfinished())
         await self._kill(agent, reading)
 
-    async def _start(self, agent: Agent, tasks: Iterable[str]) -> asyncio.Task[None]:
+    async def _start(
+        self, agent: Agent, tasks: Iterable[str] = (), *joined: str
+    ) -> asyncio.Task[None]:
         timeout, margin = self._lease
-        starts = (("--start", f"{task}={agent.acknowledged.get(task, 0)}") for task in tasks)
+        starts = [("--start", f"{task}={agent.acknowledged.get(task, 0) + 1}") for task in tasks]
+        starts += [("--join", f"{task}={len(agent.joined[task])}") for task in joined]
         agent.worker = ""
         agent.process = await asyncio.create_subprocess_exec(
             *forked("tests.verification.soak.agent_process"),
@@ -248,18 +274,44 @@ class Killer:
 
     def _count(self) -> None:
         report = self.report
-        acknowledged = {t: n for agent in self._agents for t, n in agent.acknowledged.items()}
-        for task, last in acknowledged.items():
-            numbers = self.webhook.numbers[task]
-            report.acknowledged += last
-            report.arrived += len(numbers)
-            report.lost += len(set(range(1, last + 1)) - set(numbers))
-            firsts = dict.fromkeys(numbers)
-            report.overtaken += sum(later < earlier for earlier, later in pairwise(firsts))
-        for delivery_id, arrivals in self.webhook.ids.items():
-            report.duplicates += arrivals - 1
-            report.unexplained_duplicates += max(0, arrivals - 1 - self._exposed[delivery_id])
+        for agent in self._agents:
+            for task, last in agent.acknowledged.items():
+                report.acknowledged += last
+                snapshots = agent.joined[task]
+                report.joined += len(snapshots)
+                report.joined_again += sum(seq > 1 for seq in snapshots)
+                self._judge(task, "soak", last, snapshot=0)
+                for number, seq in enumerate(snapshots):
+                    self._judge(task, f"joined-{number}", last, snapshot=seq)
+        for arrivals in self.webhook.arrivals.values():
+            numbers = [each.number for each in arrivals.values() if not each.is_snapshot]
+            for order in (arrivals, numbers):
+                report.overtaken += sum(later <= earlier for earlier, later in pairwise(order))
+        report.arrived = self.webhook.ids.total()
+        for delivery_id, times in self.webhook.ids.items():
+            report.duplicates += times - 1
+            report.unexplained_duplicates += max(0, times - 1 - self._exposed[delivery_id])
         report.slowest_resume = self.webhook.slowest_resume
+
+    def _judge(self, task: str, config: str, last: int, *, snapshot: int) -> None:
+        """Count what a config lacks of the updates 1… to the last acknowledged one.
+
+        `snapshot` is the `seq` of its last snapshot; 0 for a config that was there from the start.
+        """
+        arrivals = self.webhook.arrivals[task, config]
+        before = arrivals.get(snapshot, Arrival(0, is_snapshot=False))
+        if snapshot:  # of several, if it was killed while it joined, the first came first
+            is_first = before.is_snapshot and next(iter(arrivals)) == 1 and arrivals[1].is_snapshot
+            self.report.without_snapshot += not is_first
+        came = {each.number for each in arrivals.values() if not each.is_snapshot}
+        self.report.lost += len(set(range(before.number + 1, last + 1)) - came)
+
+
+def _claims_of(authorization: str) -> dict[str, Any]:
+    """Return what a notification's JWT says; the receiver's tests check its signature."""
+    payload = authorization.split(".")[1]
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    return claims
 
 
 def _held_by(worker: str) -> Script[list[str]]:

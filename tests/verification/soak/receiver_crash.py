@@ -1,8 +1,7 @@
 """Repeatedly kill receiver processes with SIGKILL under a real sender, and check the callbacks.
 
 python -m tests.verification.soak.receiver_crash --kills 1000
-    [--database postgresql://… --receivers 2]
-    [--seed 7]
+    [--database postgresql://… --receivers 2] [--seed 7] [--lose-every 5]
 
 Whenever the kill comes:
 
@@ -12,6 +11,11 @@ Whenever the kill comes:
   one of a task that it held,
 - callbacks continue soon: at once on SQLite, when the lease ends on PostgreSQL; and from the second
   death in a row on, after the wait that comes with it.
+
+With `--lose-every`, the inbox is lost after every so many kills, and recovered (`losses.py`): an
+operator asks the agent, and every second receiver does so by itself. The agent is killed, too. Then
+every acknowledged update that a restored inbox did not have is called back again, and what comes
+after a later one is late.
 
 What a process holds is read from the inbox while it is stopped, right before the kill; which
 callbacks had begun, from the file to which callbacks append.
@@ -36,22 +40,18 @@ from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from tenacity import stop_after_attempt
-
 from pushkit import (
-    BreakerPolicy,
     DeliveryState,
     KeyRing,
     PushSender,
-    RetryPolicy,
     SenderOptions,
     StatusUpdate,
     TaskState,
     TaskStatus,
-    wait_schedule,
 )
 from pushkit.clock import utc_now
 from pushkit.errors import StorageError
+from pushkit.keys.files import save_key_ring
 from pushkit.keys.jwk import public_jwk
 from pushkit.progress import advance
 from pushkit.storage.database import Database
@@ -60,9 +60,11 @@ from pushkit.terminal.progress import showing_progress
 from receiver import InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
 from tests.eventually import eventually
+from tests.verification.soak.agent_process import BREAKER, ISSUER, OWNER, RETRY
 from tests.verification.soak.call_log import CallLog
+from tests.verification.soak.losses import Losses
 from tests.verification.soak.reporting import kill_options, write_report
-from tests.verification.soak.webhook_process import ISSUER, TOKEN, Settings, reserved_port, start
+from tests.verification.soak.webhook_process import TOKEN, Settings, reserved_port, start
 
 AHEAD = 20  # a task's updates that are accepted and not yet called back
 
@@ -83,6 +85,10 @@ class Report:
     called_again: int = 0
     called_again_after_end: int = 0
     unexplained: int = 0
+    inboxes_lost: int = 0
+    recoveries_broken_off: int = 0
+    called_late: int = 0
+    gaps: int = 0
     unfinished: int = 0
     slowest_resume: float = 0.0
 
@@ -90,7 +96,7 @@ class Report:
     def holds(self) -> bool:
         """Whether every promise was kept; the caller checks the time to resume."""
         broken = (self.calls_missing, self.overtaken, self.overlapping, self.unexplained)
-        return not (any(broken) or self.unfinished)
+        return not (any(broken) or self.gaps or self.unfinished)
 
 
 @dataclass(slots=True)
@@ -114,6 +120,8 @@ class Killer:
         receivers: int = 1,  # how many processes at once, behind one port
         lease: float = 60,  # the lease of a task's notifications, in seconds
         tasks: int = 100,  # of how many tasks updates are sent
+        # After how many kills the inbox is lost, 0 for never: a SQLite file, of one receiver.
+        lose_every: int = 0,
     ) -> None:
         self._folder = folder
         self._database_location = database
@@ -124,6 +132,8 @@ class Killer:
         self._patience = 420 + lease
         self._random = random.Random(seed)  # repeatable, not secret
         self._keys = KeyRing.create(utc_now())
+        self._lose_every = lose_every
+        self._losses = Losses(folder, database, chance=self._random) if lose_every else None
         self._places = [Place(number) for number in range(receivers)]
         self._acknowledged: dict[str, int] = {}
         self._called: dict[str, int] = {}
@@ -139,9 +149,11 @@ class Killer:
         (self._folder / "jwks.json").write_text(
             json.dumps({"keys": [public_jwk(self._keys.signing_key(utc_now()))]}), "utf-8"
         )
+        save_key_ring(self._folder / "keys.json", self._keys)
         self._calls.touch()
         with reserved_port() as self._port:
-            async with self._sending() as sender, self._reading() as inbox:
+            agent = self._losses.answering() if self._losses else contextlib.nullcontext()
+            async with self._sending() as sender, self._reading() as inbox, agent:
                 reading = asyncio.create_task(self._follow())
                 accepting = [asyncio.create_task(self._accept(sender, n)) for n in self._tasks]
                 left = iter(range(kills))
@@ -149,6 +161,8 @@ class Killer:
                 for task in accepting:
                     task.cancel()
                 await asyncio.gather(*accepting, return_exceptions=True)
+                if self._losses:
+                    await self._losses.recovered()
                 await self._finish(sender, inbox)
                 reading.cancel()
         self._count()
@@ -163,13 +177,7 @@ class Killer:
             keys=self._keys,
             database=self._folder / "outbox.db",
             allow=["127.0.0.1:*"],
-            options=SenderOptions(
-                retry=RetryPolicy(
-                    wait=wait_schedule((0.05, 0.1, 0.2)), stop=stop_after_attempt(10**6)
-                ),
-                timeout=timedelta(seconds=5),
-                breaker=BreakerPolicy(failures=10**6),
-            ),
+            options=SenderOptions(retry=RETRY, timeout=timedelta(seconds=5), breaker=BREAKER),
         )
         async with sender:
             yield sender
@@ -177,7 +185,7 @@ class Killer:
     async def _accept(self, sender: PushSender, task: int) -> None:
         task_id = f"task-{task}"
         config = {"url": f"http://127.0.0.1:{self._port}/a2a/push", "id": "soak", "token": TOKEN}
-        await sender.subscribe(task_id, config, version="1.0", owner="soak")
+        await sender.subscribe(task_id, config, version="1.0", owner=OWNER)
         for number in range(1, sys.maxsize):
             update = StatusUpdate(
                 task_id=task_id,
@@ -211,8 +219,14 @@ class Killer:
             if self._random.random() < 0.8:  # else while it starts
                 await eventually(lambda: self.log.begun[pid] > 0)  # noqa: B023
             await asyncio.sleep(self._random.uniform(0, 0.3))
+            if self._losses:
+                # `recover` asks for tasks that a restored inbox knows.
+                await eventually(lambda: len(self._called) == len(self._tasks))
+                self._losses.copy()
             await self._kill(place, inbox)
             self._count_kill(self.log.begun[pid])
+            if self._losses and self.report.kills % self._lose_every == 0:
+                self._losses.lose(self.log)
 
     def _count_kill(self, calls: int) -> None:
         self.report.kills += 1
@@ -229,6 +243,8 @@ class Killer:
             log=self._folder / "receiver.log",
             lease=timedelta(seconds=self._lease),
             seed=self._seed + place.number * 100_000 + place.lives,
+            # Else the operator alone asks.
+            agent=self._losses.agent if self._losses and place.lives % 2 else None,
         )
         place.process = start(settings)
         if len(self._places) == 1:  # no other receiver runs meanwhile
@@ -267,6 +283,8 @@ class Killer:
                 while await self._count_unfinished(sender, inbox):  # noqa: ASYNC110  # two databases'
                     await asyncio.sleep(0.1)
         self.report.unfinished = await self._count_unfinished(sender, inbox)
+        gaps = await InboxAdmin(inbox).gaps("agent")
+        self.report.gaps = sum(each.to_seq is not None for each in gaps)  # else what may come
         for place in self._places:
             await self._kill(place, inbox)
 
@@ -310,6 +328,10 @@ class Killer:
         report.called_again = log.called_again
         report.called_again_after_end = log.again_after_end
         report.unexplained = log.unexplained
+        report.called_late = log.late
+        if self._losses:
+            report.inboxes_lost = self._losses.number
+            report.recoveries_broken_off = self._losses.broken_off
 
 
 def pid_of(place: Place) -> int:
@@ -351,7 +373,10 @@ async def main() -> int:
     parser = kill_options(__doc__)
     parser.add_argument("--receivers", type=int, default=1)
     parser.add_argument("--lease", type=float, default=4, help="In seconds.")
+    parser.add_argument("--lose-every", type=int, default=0, help="So many kills; 0: never.")
     arguments = parser.parse_args()
+    if arguments.lose_every and (arguments.database or arguments.receivers > 1):
+        parser.error("--lose-every: expected one receiver, and no database")
     logging.getLogger("pushkit").setLevel(logging.CRITICAL)  # every kill fails many attempts
     with tempfile.TemporaryDirectory(prefix="pushkit-crash-") as folder:
         killer = Killer(
@@ -360,6 +385,7 @@ async def main() -> int:
             seed=arguments.seed,
             receivers=arguments.receivers,
             lease=arguments.lease,
+            lose_every=arguments.lose_every,
         )
         report = await killer.run(arguments.kills)
     return write_report(asdict(report), holds=report.holds, seed=arguments.seed)

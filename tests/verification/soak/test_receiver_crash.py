@@ -51,6 +51,16 @@ async def test_kills_of_two_receivers_on_postgresql_lose_repeat_and_reorder_noth
     assert report.slowest_resume < LEASE + DEADLINE, report  # a lease, and a busy machine
 
 
+async def test_an_inbox_that_is_lost_between_kills_is_recovered(tmp_path: Path) -> None:
+    killer = Killer(
+        tmp_path, database=str(tmp_path / "inbox.db"), seed=4, tasks=TASKS, lose_every=5
+    )
+    report = await killer.run(KILLS)
+    assert report.holds, report
+    assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
+    assert report.inboxes_lost == KILLS // 5, report
+
+
 def read(*lines: str, killed: int | None = None) -> CallLog:
     log = CallLog()
     if killed is not None:
@@ -118,3 +128,35 @@ def test_two_calls_of_a_task_at_once_are_seen() -> None:
 
     assert read(*lines).overlapping == 1
     assert read(*lines, killed=1).overlapping == 0
+
+
+def test_what_a_restored_inbox_does_not_know_has_to_be_called_again() -> None:
+    log = read(*DONE, *ELSE, "BEGIN 1 first task 2 b", "END 1 first task 2 b")
+    log.lose({("first", "a"), ("second", "a")})
+
+    assert log.missing({"task": 1}) == 0
+    assert log.missing({"task": 2}) == 2
+
+    log.read("BEGIN 2 first task 2 b")
+    assert (log.unexplained, log.overtaken) == (0, 0)
+
+    log.read("BEGIN 2 first task 1 a")
+    assert (log.unexplained, log.overtaken) == (1, 1)
+
+
+def test_what_was_broken_before_an_inbox_was_lost_is_still_seen() -> None:
+    log = read(*DONE, *DONE, "BEGIN 1 first task 3 c")
+    log.lose(set())
+
+    assert (log.unexplained, log.overtaken) == (1, 1)
+
+
+def test_only_late_updates_may_be_overtaken_after_a_loss() -> None:
+    log = read(*DONE)
+    log.lose(set())
+    for number, late in ((4, ""), (1, "late"), (2, "late"), (5, "")):
+        log.read(f"BEGIN 2 first task {number} {number} {late}")
+    assert (log.late, log.overtaken) == (2, 0)
+
+    log.read("BEGIN 2 first task 3 3")
+    assert log.overtaken == 1

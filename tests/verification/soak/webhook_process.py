@@ -3,7 +3,7 @@
 Each line is appended to one file by a single write, so that a kill never leaves half of one:
 
     START pid dispatcher
-    BEGIN pid callback task number delivery-id
+    BEGIN pid callback task number delivery-id [late]
     END pid callback task number delivery-id
 """
 
@@ -30,12 +30,13 @@ from tenacity import stop_after_attempt
 from pushkit import RetryPolicy, StatusUpdate, wait_schedule
 from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
 from receiver.callbacks import dispatcher
+from receiver.recovery import Recovery
+from tests.verification.soak.agent_process import ISSUER
 
-__all__ = ["ISSUER", "TOKEN", "Settings", "reserved_port", "start", "start_process"]
+__all__ = ["TOKEN", "Settings", "reserved_port", "start", "start_process"]
 
 S = TypeVar("S")
 
-ISSUER = "https://agent.example.com"
 TOKEN = "the-token-of-the-soak"
 # Every process is a fork of one that has imported everything: a start takes a tenth of a second.
 _processes = multiprocessing.get_context("forkserver")
@@ -56,6 +57,8 @@ class Settings:
     lease: timedelta
     seed: int  # decides how long callbacks take
     edge: str = "aiohttp"  # `aiohttp`, or `asgi` for uvicorn
+    # Where the sender's API answers: a third callback asks there for what is missing.
+    agent: str | None = None
 
 
 class _Callbacks:
@@ -78,7 +81,7 @@ class _Callbacks:
         assert update.task_id is not None
         assert update.context_id is not None
         words = (name, update.task_id, update.context_id, notification.delivery_id)
-        self.write("BEGIN", *words)
+        self.write("BEGIN", *words, *(["late"] if notification.late else []))
         await asyncio.sleep(self._random.uniform(0, 0.01))
         self.write("END", *words)
 
@@ -146,6 +149,8 @@ async def _serve(settings: Settings) -> None:
     callbacks = _Callbacks(settings)
     receiver.on_update(name="first")(callbacks.first)
     receiver.on_update(name="second")(callbacks.second)
+    if settings.agent is not None:
+        receiver.on_update(name="recovery")(Recovery(settings.agent).missing)
     callbacks.write("START", receiver.dispatcher.name)
     with shared_port(settings.port) as listening:
         await (_serve_asgi if settings.edge == "asgi" else _serve_aiohttp)(receiver, listening)
