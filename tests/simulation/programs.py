@@ -24,8 +24,19 @@ from pushkit.keys.jwk import (
 )
 from pushkit.keys.source import KeySource
 from pushkit.secrets.sealing import SecretKeys
-from receiver import Limits, Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from receiver import (
+    Limits,
+    Mailbox,
+    MailboxOptions,
+    Notification,
+    Receiver,
+    SenderProfile,
+    TaskPolicy,
+    TrustedSender,
+)
+from receiver.mailbox.client import MailboxRefusedError
 from tests.simulation.fairness import CROWDED_STEPS
+from tests.simulation.mailboxes import MAILBOX_TRIES
 from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET
 from tests.simulation.webhook import KeyServer
 from tests.simulation.world import Unit
@@ -35,6 +46,8 @@ __all__ = [
     "ISSUER",
     "OTHER_ISSUER",
     "SCHEMES",
+    "ClientMistakeError",
+    "ReaderUnit",
     "ReceivingUnit",
     "SendingUnit",
     "other_key",
@@ -44,6 +57,9 @@ __all__ = [
 CALLBACK_TIMEOUT = timedelta(seconds=120)
 ISSUER = "https://agent.example.com"
 OTHER_ISSUER = "https://other.example.com"
+_MAILBOX = MailboxOptions(
+    name="laptop", tokens=[f"{CANARY}-of-the-mailbox"], lease=timedelta(seconds=20)
+)
 
 # How notifications are signed, by the last part of a webhook's URL. Receivers that verify nothing
 # (`unsigned`), or not every claim (`samples`), get a JWT all the same.
@@ -184,6 +200,8 @@ class ReceivingUnit(Unit):
     hows: Collection[str] = ()  # the ways in which its senders sign
     limits: Limits
     trust: str = "all"  # whom it trusts at its next start (see `trusted`)
+    has_mailbox: bool = False
+    served_at: list[float] = field(default_factory=list, init=False)  # when it began to, each time
     _receiver: Receiver | None = field(default=None, init=False)
     _runner: web.AppRunner | None = field(default=None, init=False)
 
@@ -194,7 +212,9 @@ class ReceivingUnit(Unit):
             senders=trusted(self.hows, self.trust),
             database="simulated",
             clock=self.machine.now,
-            retry=RetryPolicy(wait=wait_schedule((1, 2, 4)), stop=stop_after_attempt(20)),
+            retry=RetryPolicy(
+                wait=wait_schedule((1, 2, 4)), stop=stop_after_attempt(MAILBOX_TRIES)
+            ),
             callback_timeout=CALLBACK_TIMEOUT,
             limits=self.limits,
         )
@@ -208,11 +228,15 @@ class ReceivingUnit(Unit):
         async def audit(notification: Notification) -> None:
             await self.callback(self.host, "audit", notification)
 
+        if self.has_mailbox:
+            receiver.mailbox(_MAILBOX)
+
         runner = web.AppRunner(receiver.app(), handle_signals=False, access_log=None)
         await runner.setup()
         tls: Any = object()
         await web.TCPSite(runner, self.machine.address, 443, ssl_context=tls).start()
         self._runner = runner
+        self.served_at.append(self.world.loop.time())
         await asyncio.Event().wait()
 
     async def expect(self, **how: Any) -> str | None:
@@ -258,3 +282,57 @@ class ReceivingUnit(Unit):
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+
+
+class ClientMistakeError(Exception):
+    """A program that fetches from a mailbox fails with a notification."""
+
+
+class _Watched(Mailbox):
+    """A client of a mailbox that reports the answers to its settlements."""
+
+    def __init__(
+        self, url: str, token: str, answered: Callable[[str, Notification, int], object]
+    ) -> None:
+        super().__init__(url, token)
+        self._answered = answered
+
+    async def _settle(self, verb: str, held: Any) -> Any:
+        answer = await super()._settle(verb, held)
+        self._answered(verb, held.notification, answer.status)
+        return answer
+
+
+@dataclass(eq=False, kw_only=True)
+class ReaderUnit(Unit):
+    """A program that fetches from the mailbox of a receiver."""
+
+    host: str  # the host name of the receiver
+    # Called with the host and the notification; returns whether it fetches the next one. An error
+    # that the program makes is a `ClientMistakeError`.
+    handle: Callable[[str, Notification], Awaitable[bool]]
+    # Called with the host, the process's verb, the notification, and the status of the answer.
+    answered: Callable[[str, str, Notification, int], object]
+    _main: asyncio.Task[Any] | None = field(default=None, init=False)
+
+    async def main(self) -> None:
+        self._main = asyncio.current_task()
+        url = f"https://{self.host}.example.com{_MAILBOX.path}"
+        while True:
+            answered = functools.partial(self.answered, self.host)
+            try:
+                async with _Watched(url, _MAILBOX.tokens[0], answered) as mailbox:
+                    async for notification in mailbox:
+                        if not await self.handle(self.host, notification):
+                            break
+            except ClientMistakeError:
+                self.world.note("the client's own mistake")
+            except MailboxRefusedError as exc:
+                self.world.violated(f"{self.name} was refused: {exc}")
+            await asyncio.sleep(1.0)
+
+    async def shut(self) -> None:
+        main, self._main = self._main, None
+        if main is not None:
+            main.cancel()
+            await asyncio.wait([main])
