@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from math import inf
 from typing import Final
 
@@ -21,8 +22,9 @@ from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.world import World
 
-__all__ = ["MAILBOX_TRIES", "Handling", "MailboxPromises"]
+__all__ = ["MAILBOX_LEASE", "MAILBOX_TRIES", "Handling", "MailboxPromises"]
 
+MAILBOX_LEASE: Final = timedelta(seconds=20)
 MAILBOX_TRIES: Final = 20  # attempts in the schedule of a mailbox
 # Seconds until a client is heard again after its service was away: a request that the network
 # swallowed times out, and the longest pause before the next one, with its jitter.
@@ -30,6 +32,8 @@ _RECOVERY: Final = 45.0 + 36.0
 # Faults because of which a service may not answer, for all receivers.
 _OF_DATABASES: Final = frozenset({"disk", "upgrade"})
 _OF_SERVICES: Final = frozenset({"death", "stop", "freeze"})
+_LEASE: Final = MAILBOX_LEASE.total_seconds()
+_LOST: Final = (404, 409)  # `unknown_receipt`, `lease_lost`
 _OF_NETWORKS: Final = frozenset({"network", "names"})
 
 _BODY = "SELECT body FROM pushkit_inbox WHERE id = ? AND delivery_id = ?"
@@ -56,9 +60,9 @@ _FINISHED = (
 class Handling(Call):
     """A client that was inside of a notification: between fetching it and its ack."""
 
+    notification: Notification | None = None
     delivery_id: str = ""
-    settled: str = ""  # `ack` or `nack` once that was answered, `lost` if its lease had ended
-    settled_at: float = inf
+    is_acked: bool = False  # whether its ack was answered by 200
 
 
 class MailboxPromises:
@@ -85,7 +89,13 @@ class MailboxPromises:
     def begin(self, receiver: str, notification: Notification, process: Process) -> Handling:
         """Check a client that begins to handle a notification."""
         now, delivery_id = self._world.loop.time(), notification.delivery_id
-        handling = Handling(process, now, notification.sender, delivery_id=delivery_id)
+        handling = Handling(
+            process,
+            now,
+            notification.sender,
+            notification=notification,
+            delivery_id=delivery_id,
+        )
         calls = self._calls[receiver, "mailbox", delivery_id]
         for before in calls:
             if before.sender == notification.sender:
@@ -103,30 +113,41 @@ class MailboxPromises:
         return handling
 
     def settled(self, receiver: str, handling: Handling, verb: str, status: int) -> None:
-        """Check the answer to an ack, a nack or a renewal."""
+        """Check the answer to an ack, a nack or a renewal.
+
+        Without a fault, nothing but an ack or a nack of its client ends a lease. A receipt of a
+        lease that has ended may also be unknown: the inbox forgets what is done.
+        """
         self._world.note(f"mailbox: {verb} of {handling.delivery_id} was answered {status}")
-        if verb == "renew" and status == 200:
-            return
         if status == 200:
-            handling.settled, handling.settled_at = verb, self._world.loop.time()
-            return
-        if status != 409 or handling.settled or handling.failed:
-            if status != 409:
-                self._world.violated(f"{verb} of {handling.delivery_id} was answered {status}")
-            return  # a renewal, or a repeated nack, that crossed the answer to another request
-        if verb == "renew" and handling.ended is not None:
-            return  # it crossed the ack
-        handling.settled, handling.settled_at = "lost", self._world.loop.time()
-        if not self._may_have_ended(receiver, handling):
+            handling.is_acked |= verb == "ack"
+            self._check_receipt(receiver, handling, verb)
+        elif status not in _LOST:
+            self._world.violated(f"{verb} of {handling.delivery_id} was answered {status}")
+        # A renewal may cross an ack or a nack.
+        elif (
+            verb != "renew" or (handling.ended is None and not handling.failed)
+        ) and not self._may_have_ended(receiver, handling):
             self._world.violated(f"a client lost its lease: {handling.delivery_id}")
+
+    def _check_receipt(self, receiver: str, handling: Handling, verb: str) -> None:
+        """A client that lost its lease can no longer settle anything, whatever happened."""
+        calls = self._calls[receiver, "mailbox", handling.delivery_id]
+        for later in calls[calls.index(handling) + 1 :]:
+            # A client frozen between its last check and the first line of its loop is the late one.
+            was_late = self._world.had_trouble(
+                "freeze", later.begun - _LEASE, later.begun, whom=later.process.name
+            )
+            if later.sender == handling.sender and not was_late:
+                self._world.violated(
+                    f"{verb} under a lease that {later.process.name} has: {handling.delivery_id}"
+                )
 
     def _check_repetition(self, receiver: str, before: Handling) -> None:
         """A notification is handled again only after a nack, or if a fault explains it."""
-        if before.failed or (before.ended is None and not before.process.alive):
-            return
-        if before.ended is None:
-            return  # it is inside of the task still: see `_check_alone`
-        if before.settled == "ack":
+        if before.failed or before.ended is None:
+            return  # its client died, or is inside of the task still: see `_check_alone`
+        if before.is_acked:
             self._world.violated(f"handled again after its ack was answered: {before.delivery_id}")
             return
         has_died = self._world.had_trouble(

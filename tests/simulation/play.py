@@ -197,7 +197,7 @@ class _Play:
             for number in range(scenario.receivers * scenario.readers)
             for name in (f"reader{number}",)
         }
-        self._handlings: dict[tuple[Process, str, str], Handling] = {}
+        self._handlings: list[Handling] = []  # of all clients of mailboxes
         self._fetching_behaviours: dict[str, str] = {}
         self.units: dict[str, Unit] = {
             **self.senders,
@@ -524,8 +524,7 @@ class _Play:
         assert mailboxes is not None
         self.world.note(f"handles {notification.delivery_id}")
         handling = mailboxes.begin(host, notification, process)
-        key = (process, notification.sender, notification.delivery_id)
-        self._handlings[key] = handling
+        self._handlings.append(handling)
         self.triggers.moment("mailbox", process, f"{host} mailbox {notification.delivery_id}")
         chance, behaviour = self.world.loop.random, self._fetching_behaviours.get(host, "mixed")
         quick = self._is_healed or behaviour == "quick"
@@ -545,12 +544,11 @@ class _Play:
         return quick or drawn < 0.9  # else it fetches no more, and begins anew
 
     def _settled(self, host: str, verb: str, notification: Notification, status: int) -> None:
-        process, mailboxes = PROCESS.get(), self.promises.mailboxes
-        assert process is not None
+        mailboxes = self.promises.mailboxes
         assert mailboxes is not None
-        handling = self._handlings.get((process, notification.sender, notification.delivery_id))
-        if handling is not None:  # else it is renewed before it is handled
-            mailboxes.settled(host, handling, verb, status)
+        for handling in self._handlings:
+            if handling.notification is notification:  # else it is renewed before it is handled
+                mailboxes.settled(host, handling, verb, status)
 
     def do_fetching(self, host: str, behaviour: str) -> None:
         self._fetching_behaviours[host] = behaviour

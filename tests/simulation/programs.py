@@ -36,7 +36,7 @@ from receiver import (
 )
 from receiver.mailbox.client import MailboxRefusedError
 from tests.simulation.fairness import CROWDED_STEPS
-from tests.simulation.mailboxes import MAILBOX_TRIES
+from tests.simulation.mailboxes import MAILBOX_LEASE, MAILBOX_TRIES
 from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET
 from tests.simulation.webhook import KeyServer
 from tests.simulation.world import Unit
@@ -57,9 +57,7 @@ __all__ = [
 CALLBACK_TIMEOUT = timedelta(seconds=120)
 ISSUER = "https://agent.example.com"
 OTHER_ISSUER = "https://other.example.com"
-_MAILBOX = MailboxOptions(
-    name="laptop", tokens=[f"{CANARY}-of-the-mailbox"], lease=timedelta(seconds=20)
-)
+_MAILBOX = MailboxOptions(name="laptop", tokens=[f"{CANARY}-of-the-mailbox"], lease=MAILBOX_LEASE)
 
 # How notifications are signed, by the last part of a webhook's URL. Receivers that verify nothing
 # (`unsigned`), or not every claim (`samples`), get a JWT all the same.

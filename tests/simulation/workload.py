@@ -246,6 +246,9 @@ def mailboxes(chance: random.Random, actors: Actors, readers: list[str]) -> Iter
             for update in range(chance.choice((1, 2, 3, 5))):
                 at += chance.expovariate(1.0) * chance.choice((0.01, 1.0, 10.0))
                 yield _step(min(at, SPAN), "notify", chance.randrange(actors.agents), name, update)
+                if chance.random() < 0.1:  # it is handed out to a client that stands still
+                    pause = chance.choice((10.0, 25.0, 60.0))
+                    yield _step(min(at, SPAN) - 0.01, "freeze", chance.choice(readers), pause)
         at = chance.random() * SPAN / 2
         how = chance.choice(("mixed", "quick", "failing", "hanging", "slow"))
         yield _step(at, "fetching", receiver, how)
