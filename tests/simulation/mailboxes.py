@@ -24,7 +24,7 @@ from tests.simulation.world import World
 
 __all__ = ["MAILBOX_LEASE", "MAILBOX_TRIES", "Handling", "MailboxPromises"]
 
-MAILBOX_LEASE: Final = timedelta(seconds=20)
+MAILBOX_LEASE: Final = timedelta(seconds=10)
 MAILBOX_TRIES: Final = 20  # attempts in the schedule of a mailbox
 # Seconds until a client is heard again after its service was away: a request that the network
 # swallowed times out, and the longest pause before the next one, with its jitter.

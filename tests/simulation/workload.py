@@ -247,7 +247,7 @@ def mailboxes(chance: random.Random, actors: Actors, readers: list[str]) -> Iter
                 at += chance.expovariate(1.0) * chance.choice((0.01, 1.0, 10.0))
                 yield _step(min(at, SPAN), "notify", chance.randrange(actors.agents), name, update)
                 if chance.random() < 0.1:  # it is handed out to a client that stands still
-                    pause = chance.choice((10.0, 25.0, 60.0))
+                    pause = chance.choice((5.0, 20.0, 25.0, 60.0))
                     yield _step(min(at, SPAN) - 0.01, "freeze", chance.choice(readers), pause)
         at = chance.random() * SPAN / 2
         how = chance.choice(("mixed", "quick", "failing", "hanging", "slow"))
@@ -262,7 +262,7 @@ def mailboxes(chance: random.Random, actors: Actors, readers: list[str]) -> Iter
         elif kind == "await":
             yield _step(at, kind, reader, chance.randint(0, 60), pause)
         else:  # for less and for longer than a lease
-            yield _step(at, kind, reader, chance.choice((3.0, 15.0, 30.0, 90.0)))
+            yield _step(at, kind, reader, chance.choice((3.0, 8.0, 25.0, 90.0)))
     for _ in range(chance.choice((0, 0, 1, 2))):
         what = chance.choice(("crash", "crash", "stop", "freeze", "freeze", "blip"))
         pause, where = chance.choice((0.1, 1.0, 40.0)), chance.choice(("mailbox", "settling"))
