@@ -112,7 +112,9 @@ class MailboxPromises:
         calls.append(handling)
         return handling
 
-    def settled(self, receiver: str, handling: Handling, verb: str, status: int) -> None:
+    def settled(
+        self, receiver: str, handling: Handling, verb: str, status: int, asked_at: float
+    ) -> None:
         """Check the answer to an ack, a nack or a renewal.
 
         Without a fault, nothing but an ack or a nack of its client ends a lease. A receipt of a
@@ -121,7 +123,7 @@ class MailboxPromises:
         self._world.note(f"mailbox: {verb} of {handling.delivery_id} was answered {status}")
         if status == 200:
             handling.is_acked |= verb == "ack"
-            self._check_receipt(receiver, handling, verb)
+            self._check_receipt(receiver, handling, verb, asked_at)
         elif status not in _LOST:
             self._world.violated(f"{verb} of {handling.delivery_id} was answered {status}")
         # A renewal may cross an ack or a nack.
@@ -130,15 +132,19 @@ class MailboxPromises:
         ) and not self._may_have_ended(receiver, handling):
             self._world.violated(f"a client lost its lease: {handling.delivery_id}")
 
-    def _check_receipt(self, receiver: str, handling: Handling, verb: str) -> None:
-        """A client that lost its lease can no longer settle anything, whatever happened."""
+    def _check_receipt(self, receiver: str, handling: Handling, verb: str, asked_at: float) -> None:
+        """A client that lost its lease can no longer settle anything, whatever happened.
+
+        Only an ack is for ever: before another answer is heard, the lease may have ended.
+        """
         calls = self._calls[receiver, "mailbox", handling.delivery_id]
         for later in calls[calls.index(handling) + 1 :]:
             # A client frozen between its last check and the first line of its loop is the late one.
             was_late = self._world.had_trouble(
                 "freeze", later.begun - _LEASE, later.begun, whom=later.process.name
             )
-            if later.sender == handling.sender and not was_late:
+            is_lost = verb == "ack" or later.begun < asked_at
+            if later.sender == handling.sender and is_lost and not was_late:
                 self._world.violated(
                     f"{verb} under a lease that {later.process.name} has: {handling.delivery_id}"
                 )

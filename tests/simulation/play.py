@@ -543,12 +543,14 @@ class _Play:
         self.triggers.moment("settling", process, f"{host} mailbox {notification.delivery_id}")
         return quick or drawn < 0.9  # else it fetches no more, and begins anew
 
-    def _settled(self, host: str, verb: str, notification: Notification, status: int) -> None:
+    def _settled(
+        self, host: str, verb: str, notification: Notification, status: int, asked_at: float
+    ) -> None:
         mailboxes = self.promises.mailboxes
         assert mailboxes is not None
         for handling in self._handlings:
             if handling.notification is notification:  # else it is renewed before it is handled
-                mailboxes.settled(host, handling, verb, status)
+                mailboxes.settled(host, handling, verb, status, asked_at)
 
     def do_fetching(self, host: str, behaviour: str) -> None:
         self._fetching_behaviours[host] = behaviour

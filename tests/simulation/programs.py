@@ -290,14 +290,15 @@ class _Watched(Mailbox):
     """A client of a mailbox that reports the answers to its settlements."""
 
     def __init__(
-        self, url: str, token: str, answered: Callable[[str, Notification, int], object]
+        self, url: str, token: str, answered: Callable[[str, Notification, int, float], object]
     ) -> None:
         super().__init__(url, token)
         self._answered = answered
 
     async def _settle(self, verb: str, held: Any) -> Any:
+        asked_at = asyncio.get_running_loop().time()
         answer = await super()._settle(verb, held)
-        self._answered(verb, held.notification, answer.status)
+        self._answered(verb, held.notification, answer.status, asked_at)
         return answer
 
 
@@ -309,8 +310,9 @@ class ReaderUnit(Unit):
     # Called with the host and the notification; returns whether it fetches the next one. An error
     # that the program makes is a `ClientMistakeError`.
     handle: Callable[[str, Notification], Awaitable[bool]]
-    # Called with the host, the process's verb, the notification, and the status of the answer.
-    answered: Callable[[str, str, Notification, int], object]
+    # Called with the host, the verb of a settlement, its notification, the status of the answer,
+    # and when it was asked for.
+    answered: Callable[[str, str, Notification, int, float], object]
     _main: asyncio.Task[Any] | None = field(default=None, init=False)
 
     async def main(self) -> None:

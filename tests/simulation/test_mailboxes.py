@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,8 +66,8 @@ class Case:
         if ack is not None:
             self.settle(handling, "ack", ack)
 
-    def settle(self, handling: Handling, verb: str, status: int) -> None:
-        self.promises.settled("recv0", handling, verb, status)
+    def settle(self, handling: Handling, verb: str, status: int, *, asked_at: float = inf) -> None:
+        self.promises.settled("recv0", handling, verb, status, asked_at)
         if verb == "ack" and status == 200:
             self.inbox.select(
                 "UPDATE pushkit_mailbox SET state = 'done' WHERE notification_id = ?",
@@ -280,6 +281,21 @@ def test_a_client_that_died_before_its_ack_was_answered_explains_a_repetition(ca
     case.begin(one, case.other)
 
     assert case.world.violations == []
+
+
+@pytest.mark.parametrize(("verb", "is_seen"), [("ack", True), ("nack", False), ("renew", False)])
+def test_an_answer_may_be_older_than_the_lease_of_another(
+    case: Case, verb: str, is_seen: bool
+) -> None:
+    one = case.keep("one")
+    asked_at = case.world.loop.time()
+    case.world.trouble("freeze", whom="reader1.1", lasts=30.0)
+    late = case.begin(one)
+    case.pass_time(30)
+    case.begin(one, case.other)
+    case.settle(late, verb, 200, asked_at=asked_at)
+
+    assert bool(case.world.violations) is is_seen
 
 
 def test_a_client_frozen_before_it_begins_is_the_one_that_is_late(case: Case) -> None:
