@@ -75,7 +75,10 @@ _AT_ONCE = (
 )
 _UNFAIR = ("an innocent owner waited",)
 _REPEATED = ("called back twice", "called back while called back already")
-_HANDLED_AGAIN = ("handled again", "two clients inside of one task", "a client lost its lease")
+_HANDLED_AGAIN = (
+    *("handled again", "two clients inside of one task", "a client lost its lease"),
+    "under a lease that",
+)
 _UNLOCKED = calls(_SET_CONFIG, "lock_all", "{each.id: each for each in found}")
 
 CUTS = (
