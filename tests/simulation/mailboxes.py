@@ -63,6 +63,7 @@ class Handling(Call):
     notification: Notification | None = None
     delivery_id: str = ""
     is_acked: bool = False  # whether its ack was answered by 200
+    not_before: float = 0.0  # when it may come again, if its nack was answered by 200
 
 
 class MailboxPromises:
@@ -119,10 +120,19 @@ class MailboxPromises:
 
         Without a fault, nothing but an ack or a nack of its client ends a lease. A receipt of a
         lease that has ended may also be unknown: the inbox forgets what is done.
+
+        Args:
+            receiver: Whose mailbox it is.
+            handling: The client's.
+            verb: `ack`, `nack` or `renew`.
+            status: The status of the answer.
+            asked_at: When it was asked for; for a nack, when it may come again.
         """
         self._world.note(f"mailbox: {verb} of {handling.delivery_id} was answered {status}")
         if status == 200:
             handling.is_acked |= verb == "ack"
+            if verb == "nack":
+                handling.not_before = asked_at
             self._check_receipt(receiver, handling, verb, asked_at)
         elif status not in _LOST:
             self._world.violated(f"{verb} of {handling.delivery_id} was answered {status}")
@@ -151,6 +161,8 @@ class MailboxPromises:
 
     def _check_repetition(self, receiver: str, before: Handling) -> None:
         """A notification is handled again only after a nack, or if a fault explains it."""
+        if self._world.loop.time() < before.not_before:
+            self._world.violated(f"handled again before it was due: {before.delivery_id}")
         if before.failed or before.ended is None:
             return  # its client died, or is inside of the task still: see `_check_alone`
         if before.is_acked:

@@ -111,6 +111,7 @@ _LOOKS_FOR_WORK = "WHERE q.due_at IS NOT NULL AND q.lease_worker IS NULL"
 _AGENTS, _HOOKS, _KEYS = "198.51.100", "93.184.216", "93.184.217"
 _RECEIVERS, _TWINS, _READERS = "93.184.218", "93.184.219", "198.51.101"
 _CALLS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that a callback takes
+_FETCHING = ("one_by_one", "several", "one_by_one", "stream")  # how clients do, in turn
 _LOOK_SECONDS = 5.0  # between looks into a mailbox for what another process kept
 
 # Forbidden addresses of a name, and whether the host's own addresses are there, too.
@@ -191,6 +192,7 @@ class _Play:
                 name,
                 Machine(self.world, f"{_READERS}.{number + 1}"),
                 host=f"recv{number // scenario.readers}",
+                fetches=_FETCHING[number % len(_FETCHING)],
                 handle=self._handled,
                 answered=self._settled,
             )

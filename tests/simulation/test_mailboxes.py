@@ -96,6 +96,15 @@ def _again_before_its_ack(case: Case) -> None:
     case.begin(one, case.other)
 
 
+def _before_it_is_due(case: Case) -> None:
+    one = case.keep("one")
+    failed = case.begin(one)
+    failed.failed = True
+    case.settle(failed, "nack", 200, asked_at=case.world.loop.time() + 5)
+    case.pass_time(4.9)
+    case.begin(one)
+
+
 def _two_at_once(case: Case) -> None:
     case.begin(case.keep("one", state="done"))
     case.begin(case.keep("two"), case.other)
@@ -181,6 +190,7 @@ def _given_up(case: Case) -> None:
             _again_after_its_ack, "handled again after its ack was answered", id="after its ack"
         ),
         pytest.param(_again_before_its_ack, "handled again: one", id="before its ack"),
+        pytest.param(_before_it_is_due, "before it was due: one", id="before it is due"),
         pytest.param(_two_at_once, "two clients inside of one task", id="two at once"),
         pytest.param(_out_of_order, "handled two before one", id="out of order"),
         pytest.param(_before_one_that_is_not_kept, "handled two before one", id="kept too early"),
@@ -214,7 +224,8 @@ def test_a_history_that_keeps_every_promise_has_no_violation(case: Case) -> None
     failed = case.begin(first)
     case.begin(apart, case.other)
     failed.failed = True
-    case.settle(failed, "nack", 200)
+    case.settle(failed, "nack", 200, asked_at=case.world.loop.time() + 5)
+    case.pass_time(5)
     handled = case.begin(first, case.other)
     case.settle(handled, "renew", 200)
     case.end(handled)
