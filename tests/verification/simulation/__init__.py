@@ -1,11 +1,13 @@
 """Deterministic simulation: whole deployments of pushkit in virtual time, with faults, from a seed.
 
-A seed decides a scenario: how many agents, workers, webhooks and receivers there are, and steps
-such as "agent0 notifies", "worker1 is killed" or "hook0 answers 503 from now on". `play` runs it in
-one operating-system process. The same seed gives the same trace, byte for byte.
+A seed decides a scenario: how many agents, workers, webhooks, receivers and clients of mailboxes
+there are, and steps such as "agent0 notifies", "worker1 is killed" or "hook0 answers 503 from now
+on". `play` runs it in one operating-system process. The same seed gives the same trace, byte for
+byte.
 
-Real: all code of `pushkit` and `receiver`, with SQLite (in memory), its HTTP client and aiohttp's
-server. Three scenarios of four replace signatures by cheaper ones (`cheap`).
+Real: all code of `pushkit` and `receiver`, with SQLite (in memory), its HTTP client, aiohttp's
+server, and aiohttp's client for mailboxes. Three scenarios of four replace signatures by cheaper
+ones (`cheap`).
 
 Simulated:
 
@@ -21,6 +23,8 @@ Checked, while the scenario runs and again once all faults are over and all queu
 
 - `promises`: at least once, in order, no repetition that no fault explains, nothing acknowledged is
   lost, nothing forged is called back, each change of state is allowed
+- `mailboxes`: what a mailbox keeps is handled to its end, in order, by one client at a time, and
+  not again once its ack was answered; a lost lease settles nothing
 - `pacing`: one attempt at a time, fair shares of slots, waits between attempts, `Retry-After`,
   breakers
 - `bounds`: rows, log lines, connections and tasks stay in proportion to the work

@@ -17,7 +17,7 @@ _OUTBOX = {
     "pushkit_attempts": ":claims",
 }
 _INBOX = {
-    "pushkit_callbacks": "2 * (SELECT COUNT(*) FROM pushkit_inbox)",
+    "pushkit_callbacks": ":callbacks * (SELECT COUNT(*) FROM pushkit_inbox)",
     "pushkit_sequences": "(SELECT COUNT(*) FROM pushkit_inbox)"
     " + (SELECT COUNT(*) FROM pushkit_forgotten) + 1",
     "pushkit_inbox_queues": "(SELECT COUNT(*) FROM pushkit_inbox)",
@@ -31,9 +31,10 @@ def check_bounds(
     *,
     claims: int,  # at least how many deliveries were handed to workers
     hosts: int,  # how many webhooks and receivers there are
+    callbacks: int = 2,  # how many each receiver has
 ) -> None:
     """Check the bounds of a world once everything is over."""
-    known = {":claims": claims, ":hosts": hosts}
+    known = {":claims": claims, ":hosts": hosts, ":callbacks": callbacks}
     _check_rows(world, "the outbox", outbox, _OUTBOX, known)
     for name, inbox in inboxes.items():
         _check_rows(world, name, inbox, _INBOX, known)

@@ -62,6 +62,8 @@ _ACCEPTING = "receiver.accepting"
 _CALLING = "receiver.callbacks.dispatcher:Dispatcher._call_back"
 _CALLING_ALL = "receiver.callbacks.dispatcher:Dispatcher._call_all"
 _INBOX = "receiver.inbox.store"
+_MAILBOX = "receiver.inbox.mailboxes"
+_MAILBOX_CLIENT = "receiver.mailbox.client:Mailbox"
 _VERIFY = "receiver.verification"
 _REGISTRATIONS = "receiver.registrations:RegistrationStore"
 
@@ -73,6 +75,10 @@ _AT_ONCE = (
 )
 _UNFAIR = ("an innocent owner waited",)
 _REPEATED = ("called back twice", "called back while called back already")
+_HANDLED_AGAIN = (
+    *("handled again", "two clients inside of one task", "a client lost its lease"),
+    "under a lease that",
+)
 _UNLOCKED = calls(_SET_CONFIG, "lock_all", "{each.id: each for each in found}")
 
 CUTS = (
@@ -630,5 +636,74 @@ CUTS = (
         "A callback that hangs is cancelled.",
         ("not called back", "called back while called back already"),
         answers("receiver.callbacks.calls:CallbackCaller.call", "limit", "False"),
+    ),
+    # --- mailboxes ------------------------------------------------------------------------------
+    _cut(
+        "mailbox order",
+        "The next notification of a task is handed out once the one before it is settled.",
+        (*_HANDLED_AGAIN, "order of a task"),
+        calls(
+            "receiver.mailbox.service:Mailboxes._keep", "queue_id_of", "notification.delivery_id"
+        ),
+    ),
+    _cut(
+        "mailbox fencing",
+        "A receipt is of no use once the lease of its queue has ended.",
+        (*_HANDLED_AGAIN, "acked, but not handled"),
+        asks_not(f"{_MAILBOX}:_leased", "epoch"),
+    ),
+    _cut(
+        "mailbox lease",
+        "A notification that was handed out is handed to nobody else until its lease ends.",
+        _HANDLED_AGAIN,
+        passes(f"{_MAILBOX}:MailboxQueues.claim", "leased_by", "until", "until"),
+        passes(f"{_MAILBOX}:MailboxQueues.claim", "expire", 2, "until"),
+    ),
+    _cut(
+        "mailbox lease end",
+        "A notification whose lease ended is handed out again.",
+        "left in its mailbox",
+        skips(f"{_MAILBOX}:MailboxQueues.claim", "expire"),
+    ),
+    _cut(
+        "mailbox renewal",
+        "While a client handles a notification, its lease is renewed.",
+        _HANDLED_AGAIN,
+        sets("receiver.mailbox.client:_PART_OF_LEASE", "0.01"),
+    ),
+    _cut(
+        "mailbox late fetch",
+        "A client that was suspended for longer than its lease renews it before it begins.",
+        "two clients inside of one task",
+        sets(f"{_MAILBOX_CLIENT}._fetch.is_late", "False"),
+    ),
+    _cut(
+        "mailbox nack",
+        "A notification whose handling failed is handed out again.",
+        "acked, but not handled",
+        uses(f"{_MAILBOX_CLIENT}._close", "'ack' if self._is_done else 'nack'", "'ack'"),
+    ),
+    _cut(
+        "mailbox ack",
+        "A notification is acked only after it was handled.",
+        ("acked, but not handled", "order of a task", *_HANDLED_AGAIN),
+        calls(f"{_MAILBOX_CLIENT}.__aiter__", "_fetch", "await _acked(self)"),
+        adds(
+            "receiver.mailbox.client",
+            "async def _acked(mailbox):\n    held = await mailbox._fetch()\n"
+            "    await mailbox._ask('POST', '/ack', {'receipt': held.receipt})\n    return held",
+        ),
+    ),
+    _cut(
+        "mailbox kept in the inbox",
+        "The inbox deletes no notification that a mailbox still has.",
+        ("a client lost its lease", "handed out, but not as the inbox has it"),
+        sets("receiver.inbox.retention:_IN_NO_MAILBOX", "'1 = 1'"),
+    ),
+    _cut(
+        "mailbox deposit",
+        "A notification is called back, in a mailbox, once it is kept there.",
+        "not kept in its mailbox",
+        calls("receiver.mailbox.service:Mailboxes._keep", "write_together", "True"),
     ),
 )

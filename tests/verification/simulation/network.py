@@ -30,6 +30,7 @@ __all__ = ["ConnectionFaults", "Link", "Network", "SimulatedResolver", "Simulate
 _HIGH_WATER = 65_536
 _MSS = 1_460
 _PUBLIC = "93.184."
+_UNGUARDED = ("attacker", "reader")
 _FRESH = 12.0  # seconds from a lookup to dialling its last address
 
 
@@ -79,6 +80,7 @@ class Network:
         self.taps: dict[str, list[Callable[[int, bytes], None]]] = defaultdict(list)
         self.certificates: dict[str, set[str]] = {}
         self.dialled = 0
+        self.cut_off: set[str] = set()  # addresses of machines that reach nobody
         self.most_open: Counter[str] = Counter()  # connections at once, by process
         self.on_violation: Callable[[str], object] = lambda _: None
         self._looked_up: dict[str, float] = {}
@@ -147,17 +149,19 @@ class Network:
         self.dialled += 1
         host, port = str(address[0]), int(address[1])
         process, looked_at = PROCESS.get(), self._looked_up.get(host, -_FRESH)
-        is_attacker = process is not None and process.name == "attacker"  # who has no guard
-        if not host.startswith(_PUBLIC) and not is_attacker:
+        # The attacker has no guard, and clients of mailboxes dial what they are told to.
+        has_guard = process is None or not process.name.startswith(_UNGUARDED)
+        if has_guard and not host.startswith(_PUBLIC):
             self.on_violation(f"dialled {host}, which is not public")
         if process is not None and process.thawed_at > looked_at > 0:
             looked_at = process.thawed_at  # a process frozen in between dials once thawed
-        if self.loop.time() - looked_at > _FRESH:
+        if has_guard and self.loop.time() - looked_at > _FRESH:
             self.on_violation(f"dialled {host}, without looking its name up")
         link = self.link(host)
         faults = link.faults()
         listener = self._listeners.get((host, port))
-        if faults.silent or link.cut:
+        is_away = process is not None and process.host in self.cut_off
+        if faults.silent or link.cut or is_away:
             await self.loop.create_future()  # until the caller's deadline
         await self.loop.pause(faults.latency * 2)
         alive = listener is not None and (listener.process is None or listener.process.alive)
@@ -319,6 +323,7 @@ class _Pipe:
         self.loop = network.loop
         self.faults = connected.faults
         self.link = connected.link
+        self.client = client[0]
         self.ended = False
         self.near = _End(self, peer=connected.address, own=client, tls=tls)
         self.far = _End(self, peer=client, own=connected.address, tls=tls)
@@ -477,7 +482,8 @@ class _End(asyncio.Transport):
         self._loop.call_at(self._arrives_at, self.other.arrive, piece, context=self.other.context)
 
     def arrive(self, piece: bytes | None) -> None:
-        if self._lost or self._pipe.link.cut:
+        pipe = self._pipe
+        if self._lost or pipe.link.cut or pipe.client in pipe.network.cut_off:
             return  # a cut link loses it; TCP would retry for longer than any deadline
         if piece and self is self._pipe.far:
             for listen in self._pipe.network.taps.get(self._facts["sockname"][0], ()):  # type: ignore[index]

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from math import inf
 from typing import Any
 
 import asyncpg
@@ -27,6 +28,7 @@ import pushkit.signing.notification_jwt
 import pushkit.signing.standard_webhooks
 import receiver.admin
 import receiver.callbacks.dispatcher
+import receiver.mailbox.service
 from pushkit import RetryPolicy, SenderOptions, wait_schedule
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import StorageError
@@ -49,10 +51,17 @@ from tests.verification.simulation.disk import Disk, DiskDatabase, QueueRow
 from tests.verification.simulation.fairness import SELDOM
 from tests.verification.simulation.faults import Faults
 from tests.verification.simulation.loop import PROCESS, Process
+from tests.verification.simulation.mailboxes import Handling
 from tests.verification.simulation.network import ConnectionFaults, SimulatedResolver
 from tests.verification.simulation.pacing import Pacing
 from tests.verification.simulation.postgres import PostgresServer
-from tests.verification.simulation.programs import CALLBACK_TIMEOUT, ReceivingUnit, SendingUnit
+from tests.verification.simulation.programs import (
+    CALLBACK_TIMEOUT,
+    ClientMistakeError,
+    ReaderUnit,
+    ReceivingUnit,
+    SendingUnit,
+)
 from tests.verification.simulation.promises import Promises
 from tests.verification.simulation.scenario import Scenario
 from tests.verification.simulation.secrecy import CANARY
@@ -100,8 +109,10 @@ _PATIENCE = 5.0  # seconds
 _CUT_OFF = CALLBACK_TIMEOUT.total_seconds() - 1  # seconds after which a callback is cut off
 _LOOKS_FOR_WORK = "WHERE q.due_at IS NOT NULL AND q.lease_worker IS NULL"
 _AGENTS, _HOOKS, _KEYS = "198.51.100", "93.184.216", "93.184.217"
-_RECEIVERS, _TWINS = "93.184.218", "93.184.219"
+_RECEIVERS, _TWINS, _READERS = "93.184.218", "93.184.219", "198.51.101"
 _CALLS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that a callback takes
+_FETCHING = ("one_by_one", "several", "one_by_one", "stream")  # how clients do, in turn
+_LOOK_SECONDS = 5.0  # between looks into a mailbox for what another process kept
 
 # Forbidden addresses of a name, and whether the host's own addresses are there, too.
 _FORBIDDEN = {
@@ -175,7 +186,27 @@ class _Play:
         for number in range(scenario.receivers):
             machine = Machine(self.world, f"{_RECEIVERS}.{number + 1}", disk=self._new_disk())
             self._add_receiver(number, machine)
-        self.units: dict[str, Unit] = {**self.senders, **self.receivers, **self.twins}
+        self.readers = {
+            name: ReaderUnit(
+                self.world,
+                name,
+                Machine(self.world, f"{_READERS}.{number + 1}"),
+                host=f"recv{number // scenario.readers}",
+                fetches=_FETCHING[number % len(_FETCHING)],
+                handle=self._handled,
+                answered=self._settled,
+            )
+            for number in range(scenario.receivers * scenario.readers)
+            for name in (f"reader{number}",)
+        }
+        self._handlings: list[Handling] = []  # of all clients of mailboxes
+        self._fetching_behaviours: dict[str, str] = {}
+        self.units: dict[str, Unit] = {
+            **self.senders,
+            **self.receivers,
+            **self.twins,
+            **self.readers,
+        }
         self.promises = Promises(
             self.world,
             self.outbox,
@@ -184,6 +215,7 @@ class _Play:
             worker_of=self._worker_of,
             faulty_hosts=self.faulty_hosts,
             coalesces=scenario.coalesces,
+            served_at=self._served_at if scenario.readers else None,
         )
         self.clients = Clients(self.world, self.senders, self.keys, self.outbox, self.promises)
         self.attacker = Attacker(
@@ -246,6 +278,10 @@ class _Play:
                 0, behaviour_of("slow")
             )
 
+    def _served_at(self, unit: str) -> Sequence[float]:
+        found = self.receivers.get(unit) or self.twins.get(unit)
+        return () if found is None else found.served_at
+
     def _comes_in(self, unit: Unit, port: int, piece: bytes) -> None:
         if piece.startswith(b"POST"):
             self.triggers.moment("intake", unit.process, f"{unit.name} {port}")
@@ -259,6 +295,7 @@ class _Play:
         new = functools.partial(
             ReceivingUnit, self.world, host=name, callback=self._called_back, hows=hows
         )
+        new = functools.partial(new, has_mailbox=self.scenario.readers > 0)
         limits = Limits(max_backlog_per_sender=_INBOX_QUOTA) if self.scenario.crowded else Limits()
         self.receivers[name] = new(name=name, machine=machine, limits=limits)
         self.addresses[name] = [machine.address]
@@ -340,8 +377,9 @@ class _Play:
             self.world.violated(f"an exception of a task was not retrieved: {exception!r}")
         for error in loop.errors:
             self.world.violated(f"unhandled: {error.get('message')} {error.get('exception')!r}")
-        for disk in {_disk_of(unit.machine): None for unit in self.units.values()}:
-            disk.recycle()
+        for disk in dict.fromkeys(unit.machine.disk for unit in self.units.values()):
+            if disk is not None:
+                disk.recycle()
         return Outcome(
             seed=self.scenario.seed,
             violations=tuple(self.world.violations),
@@ -388,6 +426,7 @@ class _Play:
             {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
             claims=self.promises.claims,
             hosts=len(self.hosts),
+            callbacks=3 if self.readers else 2,
         )
         if self.scenario.crowded:
             self.promises.check_fairness()
@@ -416,6 +455,7 @@ class _Play:
         self.world.note("healed")
         self._is_healed = True
         self.faults.heal()
+        self.world.network.cut_off.clear()
         self.triggers.clear()
         for unit in self.units.values():
             if unit.process is not None:
@@ -431,7 +471,7 @@ class _Play:
         for name, machine in self.hosts.items():
             self._set_faults(name, "none", 0)
             self.world.network.link(machine.address).cut = False
-            self.world.network.names[f"{name}.example.com"] = self.addresses[name]
+            self.do_names(name, "back")
         for unit in self.units.values():
             unit.start()
         if self.machine.offset:
@@ -478,6 +518,44 @@ class _Play:
             await asyncio.Event().wait()
         if drawn < (0.6 if behaviour == "failing" else 0.2):
             raise RuntimeError("the client's own mistake")
+
+    async def _handled(self, host: str, notification: Notification) -> bool:
+        """Run as a client of a mailbox that has fetched a notification."""
+        process, mailboxes = PROCESS.get(), self.promises.mailboxes
+        assert process is not None
+        assert mailboxes is not None
+        self.world.note(f"handles {notification.delivery_id}")
+        handling = mailboxes.begin(host, notification, process)
+        self._handlings.append(handling)
+        self.triggers.moment("mailbox", process, f"{host} mailbox {notification.delivery_id}")
+        chance, behaviour = self.world.loop.random, self._fetching_behaviours.get(host, "mixed")
+        quick = self._is_healed or behaviour == "quick"
+        drawn, takes = chance.random(), chance.choice(_CALLS)
+        if behaviour in ("slow", "hanging"):  # some or all longer than a lease
+            takes = chance.uniform(1, 40) if behaviour == "slow" else 80.0
+        try:
+            await asyncio.sleep(0.01 if quick else takes)
+        except asyncio.CancelledError:
+            handling.failed = True
+            raise
+        if drawn < (0.6 if behaviour == "failing" else 0.1) and not quick:
+            handling.failed = True
+            raise ClientMistakeError
+        handling.ended = self.world.loop.time()
+        self.triggers.moment("settling", process, f"{host} mailbox {notification.delivery_id}")
+        return quick or drawn < 0.9  # else it fetches no more, and begins anew
+
+    def _settled(
+        self, host: str, verb: str, notification: Notification, status: int, asked_at: float
+    ) -> None:
+        mailboxes = self.promises.mailboxes
+        assert mailboxes is not None
+        for handling in self._handlings:
+            if handling.notification is notification:  # else it is renewed before it is handled
+                mailboxes.settled(host, handling, verb, status, asked_at)
+
+    def do_fetching(self, host: str, behaviour: str) -> None:
+        self._fetching_behaviours[host] = behaviour
 
     def do_callbacks(self, host: str, behaviour: str) -> None:
         self._callback_behaviours[host] = behaviour
@@ -526,6 +604,12 @@ class _Play:
         )
 
     def do_cut(self, host: str, lasts: float) -> None:
+        if host in self.readers:
+            address, cut_off = self.readers[host].machine.address, self.world.network.cut_off
+            cut_off.add(address)
+            self.world.trouble("network", whom=host, lasts=lasts)
+            self.world.loop.call_later(lasts, cut_off.discard, address)
+            return
         link = self.world.network.link(self.hosts[host].address)
         link.cut = True
         self.faulty_hosts.add(host)
@@ -534,6 +618,11 @@ class _Play:
 
     def do_names(self, host: str, how: str) -> None:
         self.faulty_hosts.add(host)
+        for trouble in self.world.troubles:
+            if trouble.kind == "names" and trouble.whom == host:
+                trouble.end = min(trouble.end, self.world.loop.time())
+        if how != "back":
+            self.world.trouble("names", whom=host, lasts=inf)
         name, names = f"{host}.example.com", self.world.network.names
         own = self.addresses[host]
         if how == "none":
@@ -609,7 +698,7 @@ class _Play:
         """
         disk = _disk_of(self.units[unit].machine)
         may_roll = self._rolling.setdefault(disk, may_roll)  # one later version of each database
-        others = [name for name, each in self.units.items() if _disk_of(each.machine) is disk]
+        others = [name for name, each in self.units.items() if each.machine.disk is disk]
         # Old programs may be unable to settle what they had begun.
         left_behind = 0.0 if may_roll else len(others) * apart + _COMMAND_TIMEOUT
         trouble = self.world.trouble("rolling" if may_roll else "upgrade", lasts=left_behind)
@@ -821,6 +910,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
             "POLL_INTERVAL",
             timedelta(hours=2) if slow else timedelta(minutes=2),
         ),
+        (receiver.mailbox.service, "_LOOK_SECONDS", _LOOK_SECONDS),
         (pushkit.queue.runner, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
         (pushkit.scheduling.housekeeping, "_INTERVAL", _HOUSEKEEPING[slow]),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),

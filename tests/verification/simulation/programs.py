@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
+from math import inf
 from typing import Any, Final
 
+import aiohttp
 from aiohttp import web
 from tenacity import stop_after_attempt
 
@@ -24,8 +27,19 @@ from pushkit.keys.jwk import (
 )
 from pushkit.keys.source import KeySource
 from pushkit.secrets.sealing import SecretKeys
-from receiver import Limits, Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from receiver import (
+    Limits,
+    Mailbox,
+    MailboxOptions,
+    Notification,
+    Receiver,
+    SenderProfile,
+    TaskPolicy,
+    TrustedSender,
+)
+from receiver.mailbox.client import MailboxRefusedError
 from tests.verification.simulation.fairness import CROWDED_STEPS
+from tests.verification.simulation.mailboxes import MAILBOX_LEASE, MAILBOX_TRIES
 from tests.verification.simulation.secrecy import CANARY, WEBHOOK_SECRET
 from tests.verification.simulation.webhook import KeyServer
 from tests.verification.simulation.world import Unit
@@ -35,6 +49,8 @@ __all__ = [
     "ISSUER",
     "OTHER_ISSUER",
     "SCHEMES",
+    "ClientMistakeError",
+    "ReaderUnit",
     "ReceivingUnit",
     "SendingUnit",
     "other_key",
@@ -44,6 +60,10 @@ __all__ = [
 CALLBACK_TIMEOUT = timedelta(seconds=120)
 ISSUER = "https://agent.example.com"
 OTHER_ISSUER = "https://other.example.com"
+_OK = 200
+_FIRST_WAIT = 0.8  # seconds: the shortest wait of a mailbox's schedule, and its jitter
+_RETRY_AFTER = 5.0  # seconds that a nack asks for, of a client that has several
+_MAILBOX = MailboxOptions(name="laptop", tokens=[f"{CANARY}-of-the-mailbox"], lease=MAILBOX_LEASE)
 
 # How notifications are signed, by the last part of a webhook's URL. Receivers that verify nothing
 # (`unsigned`), or not every claim (`samples`), get a JWT all the same.
@@ -184,6 +204,8 @@ class ReceivingUnit(Unit):
     hows: Collection[str] = ()  # the ways in which its senders sign
     limits: Limits
     trust: str = "all"  # whom it trusts at its next start (see `trusted`)
+    has_mailbox: bool = False
+    served_at: list[float] = field(default_factory=list, init=False)  # when it began to, each time
     _receiver: Receiver | None = field(default=None, init=False)
     _runner: web.AppRunner | None = field(default=None, init=False)
 
@@ -194,7 +216,9 @@ class ReceivingUnit(Unit):
             senders=trusted(self.hows, self.trust),
             database="simulated",
             clock=self.machine.now,
-            retry=RetryPolicy(wait=wait_schedule((1, 2, 4)), stop=stop_after_attempt(20)),
+            retry=RetryPolicy(
+                wait=wait_schedule((1, 2, 4)), stop=stop_after_attempt(MAILBOX_TRIES)
+            ),
             callback_timeout=CALLBACK_TIMEOUT,
             limits=self.limits,
         )
@@ -208,11 +232,15 @@ class ReceivingUnit(Unit):
         async def audit(notification: Notification) -> None:
             await self.callback(self.host, "audit", notification)
 
+        if self.has_mailbox:
+            receiver.mailbox(_MAILBOX)
+
         runner = web.AppRunner(receiver.app(), handle_signals=False, access_log=None)
         await runner.setup()
         tls: Any = object()
         await web.TCPSite(runner, self.machine.address, 443, ssl_context=tls).start()
         self._runner = runner
+        self.served_at.append(self.world.loop.time())
         await asyncio.Event().wait()
 
     async def expect(self, **how: Any) -> str | None:
@@ -258,3 +286,140 @@ class ReceivingUnit(Unit):
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+
+
+class ClientMistakeError(Exception):
+    """A program that fetches from a mailbox fails with a notification."""
+
+
+class _Watched(Mailbox):
+    """A client of a mailbox that reports the answers to its settlements.
+
+    It fetches one notification after another, as programs do that use `Mailbox`; or several at
+    once, by polls or from a stream, as clients in other languages may.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        handle: Callable[[Notification], Awaitable[bool]],
+        answered: Callable[[str, Notification, int, float], object],
+    ) -> None:
+        super().__init__(url, token)
+        self._handle = handle
+        self._answered = answered
+        self._handling: set[asyncio.Task[None]] = set()
+
+    async def _settle(self, verb: str, held: Any) -> Any:
+        asked_at = asyncio.get_running_loop().time()
+        body: Any = {"receipt": held.receipt}
+        if verb == "nack":
+            asked_at += _RETRY_AFTER if self._handling else _FIRST_WAIT
+            body |= {"retry_after": _RETRY_AFTER} if self._handling else {}
+        answer = await self._ask("POST", f"/{verb}", body)
+        self._answered(verb, held.notification, answer.status, asked_at)
+        return answer
+
+    async def one_by_one(self) -> None:
+        """Handle one after another, until `handle` wants no more."""
+        async for notification in self:
+            if not await self._handle(notification):
+                break
+
+    async def several(self) -> None:
+        """Poll for several at once; poll again once all are settled."""
+        while True:
+            asked_at = asyncio.get_running_loop().time()
+            answer = await self._ask("GET", "?wait=20&max=4")
+            for message in answer.message.get("notifications", ()):
+                self._begin(message, asked_at)
+            if self._handling:
+                await asyncio.wait(self._handling)
+
+    async def stream(self) -> None:
+        """Handle what a stream of events brings, until it ends."""
+        loop = asyncio.get_running_loop()
+        headers = self._headers | {"Accept": "text/event-stream"}
+        timeout = aiohttp.ClientTimeout(sock_connect=15, sock_read=40)
+        # What comes may have waited while this program stood still, or in the network.
+        unknown = -inf
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(f"{self._url}?max=2", headers=headers) as response,
+            ):
+                async for line in response.content:
+                    if line.startswith(b"data: "):
+                        self._begin(json.loads(line.removeprefix(b"data: ")), unknown)
+        if self._handling:
+            await asyncio.wait(self._handling)
+        await asyncio.sleep(loop.random.uniform(0.5, 2.0))  # type: ignore[attr-defined]
+
+    def _begin(self, message: dict[str, Any], asked_at: float) -> None:
+        task = asyncio.create_task(self._handle_apart(message, asked_at))
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
+
+    async def _handle_apart(self, message: dict[str, Any], asked_at: float) -> None:
+        held = await self._read(message)
+        assert held is not None
+        is_late = asyncio.get_running_loop().time() - asked_at > held.lease.total_seconds() / 2
+        if is_late and (await self._settle("renew", held)).status != _OK:
+            return
+        renewing, verb = asyncio.create_task(self._renew(held)), "ack"
+        try:
+            await self._handle(held.notification)
+        except ClientMistakeError:
+            verb = "nack"
+        await self._settle(verb, held)
+        renewing.cancel()
+
+    async def leave(self) -> None:
+        """Break off what was fetched apart."""
+        for task in self._handling:
+            task.cancel()
+        if self._handling:
+            await asyncio.wait(self._handling)
+
+
+@dataclass(eq=False, kw_only=True)
+class ReaderUnit(Unit):
+    """A program that fetches from the mailbox of a receiver."""
+
+    host: str  # the host name of the receiver
+    fetches: str  # how: `one_by_one`, `several` or `stream`
+    # Called with the host and the notification; returns whether it fetches the next one. An error
+    # that the program makes is a `ClientMistakeError`.
+    handle: Callable[[str, Notification], Awaitable[bool]]
+    # Called with the host, the verb of a settlement, its notification, the status of the answer,
+    # and when it was asked for; for a nack, when the notification may come again.
+    answered: Callable[[str, str, Notification, int, float], object]
+    _main: asyncio.Task[Any] | None = field(default=None, init=False)
+
+    async def main(self) -> None:
+        self._main = asyncio.current_task()
+        while True:
+            mailbox = _Watched(
+                f"https://{self.host}.example.com{_MAILBOX.path}",
+                _MAILBOX.tokens[0],
+                handle=functools.partial(self.handle, self.host),
+                answered=functools.partial(self.answered, self.host),
+            )
+            try:
+                async with mailbox:
+                    await getattr(mailbox, self.fetches)()
+            except ClientMistakeError:
+                self.world.note("the client's own mistake")
+            except MailboxRefusedError as exc:
+                self.world.violated(f"{self.name} was refused: {exc}")
+            finally:
+                await mailbox.leave()
+            await asyncio.sleep(1.0)
+
+    async def shut(self) -> None:
+        main, self._main = self._main, None
+        if main is not None:
+            main.cancel()
+            await asyncio.wait([main])

@@ -20,6 +20,7 @@ from tests.verification.simulation.fairness import check_fairness
 from tests.verification.simulation.gathered import says_all
 from tests.verification.simulation.ledger import Call, Instructions, Notice
 from tests.verification.simulation.loop import Process
+from tests.verification.simulation.mailboxes import MailboxPromises
 from tests.verification.simulation.postgres import PostgresServer
 from tests.verification.simulation.webhook import Arrival
 from tests.verification.simulation.world import World
@@ -137,6 +138,8 @@ class Promises:
         # Returns the name under which a process claims deliveries, if it is known.
         worker_of: Callable[[Process], str | None] = lambda _: None,
         faulty_hosts: Collection[str] = (),  # hosts that ever had a fault
+        # Returns when a receiver's program began to serve; None if receivers have no mailboxes.
+        served_at: Callable[[str], Sequence[float]] | None = None,
     ) -> None:
         self.instructions = Instructions(world.loop.time)
         self._coalesces = coalesces
@@ -158,6 +161,11 @@ class Promises:
         # The epochs of queues that an inbox had, and deleted.
         self._epochs: dict[tuple[Disk | PostgresServer, str], int] = {}
         self._joined: list[Subscription] = []
+        self.mailboxes: MailboxPromises | None = None
+        self._callbacks = ["client", "audit"]
+        if served_at is not None:
+            self.mailboxes = MailboxPromises(world, inboxes, self.calls, served_at)
+            self._callbacks.append("mailbox")
 
     # --- at every step --------------------------------------------------------------------------
 
@@ -541,14 +549,20 @@ class Promises:
 
     def is_drained(self) -> bool:
         """Return whether every delivery and every notification is finished, and no queue leased."""
-        return not (self._outbox.select(_UNFINISHED) or self._outbox.select(_LEASED)) and not any(
-            inbox.select(_UNCALLED) or inbox.select(_HELD) for inbox in self.inboxes.values()
+        return (
+            not (self._outbox.select(_UNFINISHED) or self._outbox.select(_LEASED))
+            and not any(
+                inbox.select(_UNCALLED) or inbox.select(_HELD) for inbox in self.inboxes.values()
+            )
+            and (self.mailboxes is None or self.mailboxes.is_drained())
         )
 
     def check_end(self, origin_of: Callable[[str], str]) -> None:
         """Check, once everything is over, that outbox, webhooks, callbacks and results agree."""
         self._check_drained()
         self._check_snapshots()
+        if self.mailboxes is not None:
+            self.mailboxes.check_end()
         for row in self._outbox.select(_GIVEN_TWICE):  # also if it was removed and set again
             self._world.violated(f"a config gave one seq to several deliveries: {dict(row)}")
         rows = {row["id"]: row for row in self._outbox.select("SELECT * FROM pushkit_deliveries")}
@@ -744,6 +758,8 @@ class Promises:
         # Another receiver may have accepted it before its subscription moved to this one.
         if row["state"] != "delivered" or self._is_called_somewhere(row["id"]):
             return
+        if self.mailboxes is not None and self.mailboxes.is_dead(host, row["id"]):
+            return
         found = self.inboxes[host].select(
             "SELECT state FROM pushkit_inbox WHERE delivery_id = ?", row["id"]
         )
@@ -757,7 +773,7 @@ class Promises:
         """Return whether each of a receiver's callbacks has returned for a delivery."""
         return all(
             any(call.ended for call in self.calls[receiver, callback, delivery_id])
-            for callback in ("client", "audit")
+            for callback in self._callbacks
         )
 
 

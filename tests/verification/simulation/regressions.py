@@ -509,4 +509,52 @@ REGRESSIONS = {
         ),
         ends=30.0,
     ),
+    # Right: the client renews what it had fetched before it begins, and finds that it lost it.
+    "a client of a mailbox that stands still while it fetches": Scenario(
+        seed=3,
+        webhooks=0,
+        receivers=1,
+        readers=2,
+        steps=(
+            Step(0.1, "callbacks", ("recv0", "quick")),
+            Step(0.2, "fetching", ("recv0", "hanging")),
+            Step(0.5, "subscribe", (0, "task0", "owner0", "recv0", "1.0")),
+            Step(2.0, "freeze", ("reader0", 25.0)),
+            Step(2.1, "notify", (0, "task0", 0)),
+        ),
+        ends=120.0,
+    ),
+    # Right: an inbox that forgets what is done no longer knows the receipt of a late client.
+    "a client of a mailbox whose receipt is forgotten": Scenario(
+        seed=1,
+        webhooks=0,
+        receivers=1,
+        readers=2,
+        steps=(
+            Step(0.1, "callbacks", ("recv0", "quick")),
+            Step(0.2, "fetching", ("recv0", "hanging")),
+            Step(0.5, "subscribe", (0, "task0", "owner0", "recv0", "1.0")),
+            Step(2.0, "notify", (0, "task0", 0)),
+            Step(3.0, "fetching", ("recv0", "quick")),
+            Step(5.0, "freeze", ("reader0", 60.0)),
+            Step(40.0, "forget", ("recv0",)),
+        ),
+        ends=120.0,
+    ),
+    # Right: a renewal was answered before its client stood still; it heard that once it went on,
+    # when another client had the lease.
+    "a renewal that is heard after its lease": Scenario(
+        seed=1,
+        webhooks=0,
+        receivers=1,
+        readers=2,
+        steps=(
+            Step(0.1, "callbacks", ("recv0", "quick")),
+            Step(0.2, "fetching", ("recv0", "hanging")),
+            Step(0.5, "subscribe", (0, "task0", "owner0", "recv0", "1.0")),
+            Step(2.0, "notify", (0, "task0", 0)),
+            Step(5.409, "freeze", ("reader0", 25.0)),
+        ),
+        ends=120.0,
+    ),
 }

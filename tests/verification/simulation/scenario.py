@@ -16,6 +16,7 @@ from tests.verification.simulation.workload import (
     Actors,
     Step,
     any_behaviour,
+    mailboxes,
     staggered,
     subscriptions,
     together,
@@ -41,6 +42,7 @@ class Scenario:
     mute: int = 0  # how many agents, the last ones, do not deliver if there are no workers
     webhooks: int = 1  # how many plain webhooks there are
     receivers: int = 0  # how many receivers of this project there are
+    readers: int = 0  # how many clients fetch from the mailbox of each; without any, none has one
     twins: bool = False  # whether each receiver is two processes that share an inbox
     postgres: bool = False  # whether they share a PostgreSQL server; a SQLite file otherwise
     sealed: bool = False  # whether tokens and credentials are encrypted at rest
@@ -94,6 +96,7 @@ _COMBINATIONS = {
 _SHORT = 0.5
 _HASTE = 0.2  # for a crowded one, in which every worker looks for work each second
 HOURS = 600.0  # for a slow one: twenty hours
+_MAILBOXES = 0.2  # the share of scenarios with receivers in which these have mailboxes
 _OF_RECEIVERS = {"attacks", "callbacks", "keys"}
 _HOSTILE = {"hostile", "leaving", "endless"}
 
@@ -145,8 +148,16 @@ def make_scenario(seed: int) -> Scenario:
     if sealed and not is_hostile:  # resealing restarts programs, which is a fault
         for _ in range(chance.choice((0, 1, 1, 2))):
             add(2 + chance.random() * SPAN, "reseal", 30.0)
-    steps.sort(key=lambda step: step.at)
     is_slow = not is_hostile and chance.random() < 0.04
+    apart = random.Random(f"mailboxes {seed}")
+    readers = 0
+    # Clients poll all the time: hours of that would be simulated for nothing.
+    if receivers and not is_hostile and not is_slow and apart.random() < _MAILBOXES:
+        readers = apart.choice((1, 2, 2, 3))
+        seldom.append("mailboxes")
+        names = [f"reader{number}" for number in range(receivers * readers)]
+        steps += mailboxes(apart, actors, names)
+    steps.sort(key=lambda step: step.at)
     pace = _HASTE if is_hostile else HOURS if is_slow else chance.choice((_SHORT, 1.0))
     steps = [replace(step, at=round(step.at * pace, 3)) for step in steps]
     return Scenario(
@@ -159,6 +170,7 @@ def make_scenario(seed: int) -> Scenario:
         mute=mute,
         webhooks=webhooks,
         receivers=receivers,
+        readers=readers,
         twins=twins,
         postgres=postgres,
         sealed=sealed,

@@ -75,7 +75,13 @@ def _simpler(scenario: Scenario) -> Iterator[Scenario]:
     """Yield scenarios with one program less, an earlier end, or one simpler step."""
     if scenario.twins:
         yield replace(scenario, twins=False)
-    for name, least in (("workers", 0), ("receivers", 0), ("webhooks", 0), ("agents", 1)):
+    for name, least in (
+        ("workers", 0),
+        ("readers", 0),
+        ("receivers", 0),
+        ("webhooks", 0),
+        ("agents", 1),
+    ):
         number = getattr(scenario, name)
         for fewer in dict.fromkeys((least, number - 1)):
             if least <= fewer < number:

@@ -19,7 +19,7 @@ from pushkit.storage.sqlite import run_script
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.verification.simulation.attacks import Attacker
 from tests.verification.simulation.disk import Disk, QueueRow
-from tests.verification.simulation.ledger import Notice
+from tests.verification.simulation.ledger import Call, Notice
 from tests.verification.simulation.loop import Process
 from tests.verification.simulation.pacing import Pacing
 from tests.verification.simulation.promises import Promises
@@ -34,7 +34,7 @@ _JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6.eyJpc3MiOiJodHRwczovL2EifQ.c2lnbmF0dXJl"
 class Case:
     """A world without programs, whose history is written by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_mailboxes: bool = False) -> None:
         self.world = World(0)
         self.outbox, self.inbox = Disk(self.world.loop), Disk(self.world.loop)
         run_script(self.outbox.connection, migrate("outbox", SENDER_MIGRATIONS, "outbox"))
@@ -46,6 +46,7 @@ class Case:
             {"recv0": self.inbox},
             timeout=10.0,
             worker_of=lambda process: f"worker of {process.name}",
+            served_at=(lambda _: (0.0,)) if has_mailboxes else None,
         )
         self.pacing = Pacing(self.world, self.outbox, {"recv0": self.inbox}, slots=4)
 
@@ -180,14 +181,17 @@ class Case:
     def end(self) -> None:
         self.promises.check_end(lambda origin: origin.removeprefix("https://").partition(".")[0])
 
+    def close(self) -> None:
+        self.outbox.connection.close()
+        self.inbox.connection.close()
+        self.world.loop.close()
+
 
 @pytest.fixture
 def case() -> Iterator[Case]:
     case = Case()
     yield case
-    case.outbox.connection.close()
-    case.inbox.connection.close()
-    case.world.loop.close()
+    case.close()
 
 
 def _notified(case: Case, *ids: str, **facts: Any) -> Notice:
@@ -532,6 +536,25 @@ def test_a_delivery_may_follow_one_that_a_receiver_accepted(case: Case) -> None:
     case.arrive("second", 204)
 
     assert case.world.violations == []
+
+
+@pytest.mark.parametrize("has_mailboxes", [False, True])
+def test_what_a_mailbox_keeps_is_called_back_once_a_client_handled_it(has_mailboxes: bool) -> None:
+    case = Case(has_mailboxes=has_mailboxes)
+    case.subscribe(origin="https://recv0.example.com")
+    case.store("one", state="delivered", origin="https://recv0.example.com")
+    for callback in ("client", "audit"):
+        case.promises.calls["recv0", callback, "one"] = [Call(case.process, 0.0, "jwt", ended=1.0)]
+
+    case.end()
+    assert len(case.world.violations) == has_mailboxes
+    assert all("delivered to recv0, but never called" in each for each in case.world.violations)
+
+    case.world.violations.clear()
+    case.promises.calls["recv0", "mailbox", "one"] = [Call(case.process, 0.0, "jwt", ended=1.0)]
+    case.end()
+    assert case.world.violations == []
+    case.close()
 
 
 def test_after_an_unrequested_answer_a_request_may_get_that_to_another(case: Case) -> None:

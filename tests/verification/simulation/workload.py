@@ -19,6 +19,7 @@ __all__ = [
     "Actors",
     "Step",
     "any_behaviour",
+    "mailboxes",
     "staggered",
     "subscriptions",
     "together",
@@ -74,6 +75,7 @@ _WORDS = (
 
 # For hostile owners: how their webhooks answer; the number of owners; the fewest and most
 # subscriptions of each, of which twelve are allowed; and how many updates there are at once.
+_FETCHING = ("mixed", "quick")
 _FLOODS = (
     # No breaker opens for a webhook that answers slowly, but well.
     ("sluggish", 1, 8, 14, (3, 9, 12)),
@@ -232,6 +234,39 @@ def disputes(chance: random.Random, actors: Actors) -> Iterator[Step]:
         yield _step(at + 2, "forget", receiver)
         for _ in range(2):
             yield _step(at + 2 + chance.random(), "reuse", receiver, chance.randrange(100))
+
+
+def mailboxes(chance: random.Random, actors: Actors, readers: list[str]) -> Iterator[Step]:
+    """Clients fetch what receivers keep for them; they fail, hang, are killed and cut off."""
+    for number, receiver in enumerate(actors.receivers):
+        for task in range(chance.choice((1, 1, 2, 3))):
+            name = f"kept{number}-{task}"
+            yield _step(chance.random(), "subscribe", 0, name, "owner0", receiver, "1.0", "jwt", "")
+            at = 2 + chance.random() * SPAN / 2
+            for update in range(chance.choice((1, 2, 3, 5))):
+                at += chance.expovariate(1.0) * chance.choice((0.01, 1.0, 10.0))
+                yield _step(min(at, SPAN), "notify", chance.randrange(actors.agents), name, update)
+                if chance.random() < 0.1:  # it is handed out to a client that stands still
+                    pause = chance.choice((5.0, 20.0, 25.0, 60.0))
+                    yield _step(min(at, SPAN) - 0.01, "freeze", chance.choice(readers), pause)
+        at = chance.random() * SPAN / 2
+        how = chance.choice(("mixed", "quick", "failing", "hanging", "slow"))
+        yield _step(at, "fetching", receiver, how)
+        yield _step(at + chance.expovariate(0.03), "fetching", receiver, chance.choice(_FETCHING))
+    for _ in range(chance.choice((0, 0, 1, 2, 4))):
+        at, reader = _moment(chance), chance.choice(readers)
+        pause = chance.choice((0.1, 1.0, 20.0))
+        kind = chance.choice(("crash", "stop", "freeze", "await", "cut", "cut"))
+        if kind in ("crash", "stop"):
+            yield _step(at, kind, reader, pause)
+        elif kind == "await":
+            yield _step(at, kind, reader, chance.randint(0, 60), pause)
+        else:  # for less and for longer than a lease
+            yield _step(at, kind, reader, chance.choice((3.0, 8.0, 25.0, 90.0)))
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        what = chance.choice(("crash", "crash", "stop", "freeze", "freeze", "blip"))
+        pause, where = chance.choice((0.1, 1.0, 40.0)), chance.choice(("mailbox", "settling"))
+        yield _step(_moment(chance) * 0.7, "trigger", what, where, chance.randint(0, 3), pause)
 
 
 def renewals(chance: random.Random, actors: Actors) -> Iterator[Step]:
