@@ -173,8 +173,9 @@ class Mailbox:
             except MailboxRefusedError as exc:
                 _log.error("a lease cannot be renewed: %s", exc)
                 return
-        number = held.notification.id
-        _log.warning("the lease of notification %d ended before it was handled", number)
+        if not self._is_done:  # else this crossed the ack, which says what it was answered
+            number = held.notification.id
+            _log.warning("the lease of notification %d ended before it was handled", number)
 
     # --- settling ----------------------------------------------------------------------------
 

@@ -204,6 +204,9 @@ class Pacing:
                 failures.append(each)
         if len(failures) < _IN_A_ROW or self._is_excused(failures[0], arrival):
             return
+        host = arrival.host.partition(".")[0]
+        if self._world.had_trouble("names", failures[0].at, arrival.at, whom=host):
+            return  # attempts without an address count, too: the breaker opened before
         opened = failures[_IN_A_ROW - 1].answered_at or 0.0
         if opened + _SETTLED < arrival.at < opened + _OPEN_FOR:
             self._world.violated(f"came while its breaker was open: {arrival.delivery_id}")

@@ -61,6 +61,7 @@ CALLBACK_TIMEOUT = timedelta(seconds=120)
 ISSUER = "https://agent.example.com"
 OTHER_ISSUER = "https://other.example.com"
 _OK = 200
+_LAST_WORDS = 5.0  # seconds for an ack of a program that stops
 _FIRST_WAIT = 0.8  # seconds: the shortest wait of a mailbox's schedule, and its jitter
 _RETRY_AFTER = 5.0  # seconds that a nack asks for, of a client that has several
 _MAILBOX = MailboxOptions(name="laptop", tokens=[f"{CANARY}-of-the-mailbox"], lease=MAILBOX_LEASE)
@@ -343,11 +344,12 @@ class _Watched(Mailbox):
         loop = asyncio.get_running_loop()
         headers = self._headers | {"Accept": "text/event-stream"}
         timeout = aiohttp.ClientTimeout(sock_connect=15, sock_read=40)
+        connector = aiohttp.TCPConnector(ssl=self._tls, resolver=aiohttp.ThreadedResolver())
         # What comes may have waited while this program stood still, or in the network.
         unknown = -inf
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
+                aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
                 session.get(f"{self._url}?max=2", headers=headers) as response,
             ):
                 async for line in response.content:
@@ -373,8 +375,15 @@ class _Watched(Mailbox):
             await self._handle(held.notification)
         except ClientMistakeError:
             verb = "nack"
-        await self._settle(verb, held)
-        renewing.cancel()
+        settling = asyncio.create_task(self._settle(verb, held))
+        try:
+            await asyncio.shield(settling)
+        except asyncio.CancelledError:  # the program stops: what it has handled, it says at once
+            await asyncio.wait([settling], timeout=_LAST_WORDS)
+            settling.cancel()
+            raise
+        finally:
+            renewing.cancel()
 
     async def leave(self) -> None:
         """Break off what was fetched apart."""
@@ -409,13 +418,14 @@ class ReaderUnit(Unit):
             )
             try:
                 async with mailbox:
-                    await getattr(mailbox, self.fetches)()
+                    try:
+                        await getattr(mailbox, self.fetches)()
+                    finally:
+                        await mailbox.leave()
             except ClientMistakeError:
                 self.world.note("the client's own mistake")
             except MailboxRefusedError as exc:
                 self.world.violated(f"{self.name} was refused: {exc}")
-            finally:
-                await mailbox.leave()
             await asyncio.sleep(1.0)
 
     async def shut(self) -> None:

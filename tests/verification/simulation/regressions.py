@@ -509,6 +509,24 @@ REGRESSIONS = {
         ),
         ends=30.0,
     ),
+    # Right: attempts without an address count as failures, which the webhook does not see.
+    "a breaker that opens while a name has no address": Scenario(
+        seed=973865,
+        steps=(
+            Step(1.0, "subscribe", (0, "outage1", "patient", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "subscribe", (0, "outage3", "patient", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "subscribe", (0, "outage4", "patient", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "subscribe", (0, "outage0", "patient", "hook0", "1.0", "jwt", "")),
+            Step(11.0, "behaviour", ("hook0", "tired")),
+            Step(12.0, "notify", (0, "outage1", 0)),
+            Step(12.0, "notify", (0, "outage3", 0)),
+            Step(12.0, "notify", (0, "outage0", 0)),
+            Step(12.9, "names", ("hook0", "none")),
+            Step(14.0, "notify", (0, "outage4", 0)),
+            Step(29.0, "names", ("hook0", "back")),
+        ),
+        ends=60.0,
+    ),
     # Right: the client renews what it had fetched before it begins, and finds that it lost it.
     "a client of a mailbox that stands still while it fetches": Scenario(
         seed=3,

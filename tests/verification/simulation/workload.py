@@ -75,7 +75,6 @@ _WORDS = (
 
 # For hostile owners: how their webhooks answer; the number of owners; the fewest and most
 # subscriptions of each, of which twelve are allowed; and how many updates there are at once.
-_FETCHING = ("mixed", "quick")
 _FLOODS = (
     # No breaker opens for a webhook that answers slowly, but well.
     ("sluggish", 1, 8, 14, (3, 9, 12)),
@@ -252,7 +251,9 @@ def mailboxes(chance: random.Random, actors: Actors, readers: list[str]) -> Iter
         at = chance.random() * SPAN / 2
         how = chance.choice(("mixed", "quick", "failing", "hanging", "slow"))
         yield _step(at, "fetching", receiver, how)
-        yield _step(at + chance.expovariate(0.03), "fetching", receiver, chance.choice(_FETCHING))
+        yield _step(
+            at + chance.expovariate(0.03), "fetching", receiver, chance.choice(("mixed", "quick"))
+        )
     for _ in range(chance.choice((0, 0, 1, 2, 4))):
         at, reader = _moment(chance), chance.choice(readers)
         pause = chance.choice((0.1, 1.0, 20.0))

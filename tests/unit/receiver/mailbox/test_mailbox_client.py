@@ -151,6 +151,31 @@ async def test_what_was_handled_after_its_lease_had_ended_is_said(
     assert "was handled, but its lease had ended before" in caplog.text
 
 
+async def test_a_renewal_that_crosses_the_ack_warns_of_nothing(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await laptop.accept(1)
+    crossed = asyncio.Event()
+    ask = Mailbox._ask
+
+    async def crossing(self: Mailbox, method: str, to: str, *more: Any) -> Any:
+        answer = await ask(self, method, to, *more)
+        if to == "/ack":
+            await crossed.wait()
+        elif to == "/renew" and answer.status == 409:
+            crossed.set()
+        return answer
+
+    monkeypatch.setattr(Mailbox, "_ask", crossing)
+    monkeypatch.setattr("receiver.mailbox.client._PART_OF_LEASE", 6000)
+    async with Mailbox(laptop.url, MAILBOX_TOKEN) as mailbox:
+        await first(mailbox)
+
+    assert crossed.is_set()
+    assert await left(laptop) == 0
+    assert caplog.text == ""
+
+
 async def test_an_answer_that_is_read_too_late_is_asked_for_again(
     laptop: Laptop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
