@@ -208,7 +208,10 @@ class Pacing:
         if self._world.had_trouble("names", failures[0].at, arrival.at, whom=host):
             return  # attempts without an address count, too: the breaker opened before
         opened = failures[_IN_A_ROW - 1].answered_at or 0.0
-        if opened + _SETTLED < arrival.at < opened + _OPEN_FOR:
+        # Failures before these, of which it is not certain that they counted, may have opened it
+        # with the first of these.
+        earliest = failures[0].answered_at or 0.0
+        if opened + _SETTLED < arrival.at < earliest + _OPEN_FOR:
             self._world.violated(f"came while its breaker was open: {arrival.delivery_id}")
         if arrival.at > opened + _OPEN_FOR and any(each.is_under_way for each in earlier):
             self._world.violated(f"came beside another on probation: {arrival.delivery_id}")

@@ -602,6 +602,7 @@ def _fail(case: Case, name: str, seconds: float = 1.0) -> Arrival:
     [
         pytest.param(0.1, [], id="it was under way"),
         pytest.param(20.0, ["came while its breaker was open: next"], id="too early"),
+        pytest.param(26.0, [], id="it may have opened with the first"),
         pytest.param(30.0, [], id="after the wait"),
     ],
 )
