@@ -195,7 +195,7 @@ class Acceptance:
     def _log_reading(self, said: VerifiedNotification) -> None:
         """Log what was not read as it was meant: once for each sender and cause."""
         update, facts = said.update, {"sender": said.sender, "task": said.task_id}
-        stated = f"A2A-Version {printable(update.misstated)}, and a body of {update.origin}"
+        stated = f"A2A-Version {update.shown_misstated}, and a body of {update.origin}"
         other = None if update.misstated is None else update.origin
         for code, cause, what, text in (
             ("left_out", update.left_out, "left out of", "; ".join(update.left_out)),

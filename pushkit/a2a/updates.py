@@ -57,6 +57,7 @@ class WireVersion(_Name):
         return "application/a2a+json" if self is WireVersion.V1_0 else "application/json"
 
 
+_LONGEST_VERSION = 16  # characters
 _VERSION = re.compile(r"(?P<major>\d{1,3})(?:\.(?P<minor>\d{1,3}))?(?:\.\d{1,5})?", re.ASCII)
 # A2A 0.2 and 0.3 have the same `Task`; 0.3 added members only outside of notifications.
 _FAMILIES = {
@@ -301,10 +302,18 @@ class _UpdateMembers:
         return _data_of(self.parts)
 
     @property
+    def shown_misstated(self) -> str | None:
+        """`misstated` as it may be shown: what is longer than a version may be a secret."""
+        stated = self.misstated
+        if stated is None:
+            return None
+        return ascii(stated) if len(stated) <= _LONGEST_VERSION else f"{len(stated)} characters"
+
+    @property
     def summary(self) -> str:
         """Its kind and version, which other version was stated, and what was left out."""
-        misstated = self.misstated
-        stated = "" if misstated is None else f"; its sender states {misstated[:20]!a}"
+        misstated = self.shown_misstated
+        stated = "" if misstated is None else f"; its sender states {misstated}"
         left_out = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
         return f"{self._name} of A2A {self.origin}{stated}{left_out}"
 

@@ -151,8 +151,9 @@ def test_verify_notification_accepts_it_too(world: World) -> None:
     [
         pytest.param("0.3", WireVersion.V0_3, None, id="preferred to the shape"),
         pytest.param("0.1", WireVersion.V0_1, None, id="as the shape"),
-        pytest.param("1.0", WireVersion.V0_1, "1.0", id="of another version"),
-        pytest.param("1.1\x1b[0m", WireVersion.V0_1, "1.1\\x1b[0m", id="of a later one"),
+        pytest.param("1.0", WireVersion.V0_1, "'1.0'", id="of another version"),
+        pytest.param("1.1\x1b[0m", WireVersion.V0_1, "'1.1\\x1b[0m'", id="of a later one"),
+        pytest.param("t" * 43, WireVersion.V0_1, "43 characters", id="a token in its place"),
         pytest.param(None, WireVersion.V0_1, None, id="none"),
     ],
 )
