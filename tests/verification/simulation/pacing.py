@@ -204,9 +204,6 @@ class Pacing:
                 failures.append(each)
         if len(failures) < _IN_A_ROW or self._is_excused(failures[0], arrival):
             return
-        host = arrival.host.partition(".")[0]
-        if self._world.had_trouble("names", failures[0].at, arrival.at, whom=host):
-            return  # attempts without an address count, too: the breaker opened before
         opened = failures[_IN_A_ROW - 1].answered_at or 0.0
         # Failures before these, of which it is not certain that they counted, may have opened it
         # with the first of these.

@@ -617,20 +617,6 @@ def test_a_request_while_a_breaker_is_open_is_seen(
     assert case.world.violations == seen
 
 
-@pytest.mark.parametrize(("host", "is_seen"), [("hook0", False), ("hook1", True)])
-def test_attempts_without_an_address_may_have_opened_a_breaker_before(
-    case: Case, host: str, is_seen: bool
-) -> None:
-    for number in range(5):
-        if number == 3:
-            case.world.trouble("names", whom=host, lasts=1.0)
-        _fail(case, f"failed {number}")
-
-    _fail(case, "next", 20.0)
-
-    assert bool(case.world.violations) is is_seen
-
-
 def test_a_success_between_failures_keeps_a_breaker_closed(case: Case) -> None:
     for number in range(8):
         _fail(case, f"failed {number}").status = 204 if number == 4 else 500
