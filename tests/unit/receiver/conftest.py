@@ -32,8 +32,9 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
 from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import body_sha256
 from pushkit.webhook import Headers, WebhookRequest
-from receiver import Receiver, TaskPolicy, TrustedSender, request
+from receiver import InboxFilter, InboxStatus, Receiver, TaskPolicy, TrustedSender, request
 from tests.clock import Clock
+from tests.eventually import eventually
 from tests.notification_claims import NotificationClaims, sign_notification
 
 BASE_URL = "https://client.example.com"
@@ -284,6 +285,15 @@ class World:
     async def get(self, target: str) -> Answer:
         """Get a path and query through the edge of this test."""
         return await self._send("GET", WebhookRequest(target=target, headers=Headers(), body=b""))
+
+    async def until_done(self, number: int) -> None:
+        """Wait until so many notifications are done."""
+
+        async def are_done() -> bool:
+            found = await self.receiver.inbox.find(InboxFilter(status=InboxStatus.DONE))
+            return len(found) == number
+
+        await eventually(are_done)
 
     async def _send(self, method: str, request: WebhookRequest) -> Answer:
         if self.edge == "asgi":

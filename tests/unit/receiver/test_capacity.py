@@ -11,7 +11,7 @@ import pytest
 
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
-from receiver import InboxFilter, InboxStatus, Limits, Notification, TaskPolicy
+from receiver import Limits, Notification, TaskPolicy
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -96,11 +96,7 @@ async def test_a_sender_is_taken_in_again_once_there_is_room(make_world: WorldFa
     refused = await world.receive(world.draft(3))
     go_on.set()
 
-    async def all_done() -> bool:
-        found = await world.receiver.inbox.find(InboxFilter(status=InboxStatus.DONE))
-        return len(found) == 2
-
-    await eventually(all_done)
+    await world.until_done(2)
     world.clock.advance(1)  # it is counted anew
 
     assert refused.status == 429
@@ -116,13 +112,9 @@ async def test_what_was_finished_within_the_second_makes_room(make_world: WorldF
 
     await world.start()
 
-    async def all_done() -> bool:
-        found = await world.receiver.inbox.find(InboxFilter(status=InboxStatus.DONE))
-        return len(found) == number
-
     for number in range(1, 13):  # the clock stands still
         assert (await world.receive(world.draft(number))).status == 202
-        await eventually(all_done)
+        await world.until_done(number)
 
 
 async def test_a_refused_notification_binds_no_token(make_world: WorldFactory) -> None:

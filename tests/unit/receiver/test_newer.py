@@ -14,7 +14,6 @@ from pushkit.events.model import Event
 from pushkit.events.receiver import GenerationGap
 from receiver import (
     InboxFilter,
-    InboxStatus,
     Notification,
     UpdateKind,
     inbox_commands,
@@ -46,14 +45,6 @@ def changed(generation: object) -> dict[str, Any]:
     return {"statusUpdate": {"taskId": "task-1", "status": status, "generation": generation}}
 
 
-async def done(world: World, number: int) -> None:
-    async def are_done() -> bool:
-        found = await world.receiver.inbox.find(InboxFilter(status=InboxStatus.DONE))
-        return len(found) == number
-
-    await eventually(are_done)
-
-
 # --- unknown kinds -------------------------------------------------------------------------------
 
 
@@ -69,7 +60,7 @@ async def test_an_unknown_kind_is_stored_and_called_back(
     draft = saying(world, 1, document)
 
     answers = [await world.post(draft) for _ in range(2)]
-    await done(world, 1)
+    await world.until_done(1)
 
     assert [answer.status for answer in answers] == [202, 200]
     [notification] = called
@@ -86,7 +77,7 @@ async def test_an_unknown_kind_stands_in_the_queue_of_its_task(world: World) -> 
     world.receiver.on_update(called.append)
     for number, document in enumerate([changed(None), NEWER, changed(None)], start=1):
         assert (await world.receive(saying(world, number, document))).status == 202
-    await done(world, 3)
+    await world.until_done(3)
     assert [each.seq for each in called] == [1, 2, 3]
     assert {each.task_id for each in called} == {"task-1"}
 
@@ -170,7 +161,7 @@ async def test_the_stated_version_is_preferred_to_the_shape(
         draft = saying(world, number, ALIKE)
         draft.replace_header("A2A-Version", *([stated] if stated else []))
         assert (await world.receive(draft)).status == 202
-    await done(world, 2)
+    await world.until_done(2)
 
     assert [each.update.origin for each in called] == [origin, origin]
     lines = [each.getMessage() for each in caplog.records if "two versions" in each.getMessage()]
@@ -227,7 +218,7 @@ async def test_a_generation_that_does_not_follow_is_reported(
     for number, generation in enumerate(generations, start=1):
         answer = await world.post(saying(world, number, changed(generation)))
         assert answer.status == 202
-    await done(world, len(generations))
+    await world.until_done(len(generations))
 
     assert [each.generation_before for each in called] == before
     assert gaps == [each for each in called if each.generation_before is not None]
@@ -247,7 +238,7 @@ async def test_a_late_update_is_no_restart(world: World) -> None:
     world.receiver.on_update(called.append)
     for number, generation in ((1, 1), (3, 3), (2, 2), (4, 4)):
         await world.receive(saying(world, number, changed(generation)))
-    await done(world, 4)
+    await world.until_done(4)
     assert [each.generation_before for each in called] == [None, 1, None, None]
     assert [each.late for each in called] == [False, False, True, False]
 
@@ -259,7 +250,7 @@ async def test_without_a_seq_a_lower_generation_is_late_and_1_a_restart(world: W
         draft = saying(world, number, changed(generation))
         draft.claim(seq=None)
         await world.receive(draft)
-    await done(world, 5)
+    await world.until_done(5)
     assert [each.late for each in called] == [False, False, True, False, False]
     assert [each.generation_before for each in called] == [None, 2, None, 4, None]
 
@@ -307,7 +298,7 @@ async def test_forwards_state_generations(world: World) -> None:
     world.receiver.on_update(called.append)
     for number, generation in ((1, 1), (2, 3)):
         await world.receive(saying(world, number, changed(generation)))
-    await done(world, 2)
+    await world.until_done(2)
     facts = [_facts_of(each) for each in called]
     assert [each["generation"] for each in facts] == ["1", "3"]
     assert [each.get("generation-before") for each in facts] == [None, "1"]

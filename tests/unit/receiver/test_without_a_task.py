@@ -12,8 +12,8 @@ from tenacity import stop_after_attempt
 
 from pushkit.a2a import MessageUpdate
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
-from receiver import InboxFilter, InboxStatus, Notification, TaskPolicy
-from tests.eventually import DEADLINE, eventually
+from receiver import Notification, TaskPolicy
+from tests.eventually import DEADLINE
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import Draft, World, WorldFactory
@@ -30,14 +30,6 @@ def message(world: World, number: int = 1, **document: Any) -> Draft:
     return draft
 
 
-async def done(world: World, number: int) -> None:
-    async def are_done() -> bool:
-        found = await world.receiver.inbox.find(InboxFilter(status=InboxStatus.DONE))
-        return len(found) == number
-
-    await eventually(are_done)
-
-
 @pytest.mark.parametrize(
     "document",
     [pytest.param({"message": MESSAGE}, id="1.0"), pytest.param(OLD_MESSAGE, id="0.3")],
@@ -52,7 +44,7 @@ async def test_a_message_without_a_task_is_accepted_once_and_called_back(
         called.append(notification)
 
     answers = [await world.post(message(world, **document)) for _ in range(2)]
-    await done(world, 1)
+    await world.until_done(1)
 
     assert [answer.status for answer in answers] == [202, 200]
     [notification] = called
@@ -91,7 +83,7 @@ async def test_a_callback_that_failed_for_a_message_without_a_task_is_called_aga
             raise ValueError
 
     await world.receive(message(world))
-    await done(world, 1)
+    await world.until_done(1)
 
     assert called == ["delivery-task-1-1"] * 2
 

@@ -18,7 +18,6 @@ import asyncpg
 import pytest
 
 from pushkit.errors import StorageError
-from pushkit.queue.held import Ask
 from pushkit.queue.rules import Handed, Room
 from pushkit.queue.runner import seconds
 from pushkit.scheduling import stop_after_attempt
@@ -36,7 +35,7 @@ from receiver.inbox.queues import INBOX, queue_id_of
 from receiver.inbox.store import record_calls
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.unit.receiver.callbacks.conftest import BODY, RETRY, START, House
-from tests.unit.receiver.storing import store
+from tests.unit.receiver.storing import last_ask, store
 
 LEASE = timedelta(seconds=60)
 LEASED, SURE_FOR = "receiver.callbacks.dispatcher._LEASE", "receiver.callbacks.dispatcher._SURE_FOR"
@@ -502,18 +501,7 @@ async def test_a_call_that_is_settled_again_is_not_recorded_for_a_deleted_notifi
         await house.store(number)
     [job] = await house.claim("one")
     job.result = Attempted(CallbackOutcome.DONE, call=Call(job.notification.id, "record", None))
-    ask = Ask(
-        id=job.queue_id,
-        epoch=job.epoch,
-        version=0,
-        results=[job],
-        has=(2,),
-        tail=2,
-        looks=False,
-        releases=False,
-        gives_way=False,
-        more=8,
-    )
+    ask = last_ask(job)._replace(has=(2,), tail=2, looks=False, releases=False)
     settler, inbox = Settler(house.database, RETRY), InboxAdmin(house.database)
 
     [settled] = await house.database.write(settler.script([ask]))
