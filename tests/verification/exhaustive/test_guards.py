@@ -21,7 +21,7 @@ from pushkit.queue.held import HeldQueue
 from pushkit.queue.rules import Queue
 from pushkit.queue.tables import QueueTables
 from pushkit.storage.script import Script
-from tests.verification.exhaustive import outbox as exhaustive
+from tests.verification.exhaustive import outbox
 from tests.verification.exhaustive.outbox import explore
 from tests.verification.exhaustive.test_outbox import GATHERING, SMALL
 
@@ -46,7 +46,7 @@ def _handing(**pretended: Any) -> Patch:
 
         return changed
 
-    return _replace(exhaustive, "appended", change)
+    return _replace(outbox, "appended", change)
 
 
 def _same_epoch(function: Any) -> Any:
@@ -100,18 +100,18 @@ def _under_any_epoch(renew: Any) -> Any:
 
 
 GUARDS: dict[str, Patch] = {
-    "settling compares the epoch": lambda _: exhaustive.OFF.add("settle under any epoch"),
+    "settling compares the epoch": lambda _: outbox.OFF.add("settle under any epoch"),
     "only the holder is handed jobs": _handing(lease_worker=None),
     "nothing is handed over a pause": _handing(paused=0),
     "every end of a lease moves the epoch": _replace(leases, "released", _same_epoch),
     "disabling ends the lease": _replace(
-        exhaustive, "released", lambda _: lambda queue, _: queue
+        outbox, "released", lambda _: lambda queue, _: queue
     ),
     "memory appends only what is next": _replace(HeldQueue, "append", _takes_any),
     "a redriven job waits to be fetched": _replace(
         QueueTables, "hand_out", lambda _: _nothing
     ),
-    "a holder that must stop gets no more": _replace(exhaustive, "advance", _without_stops),
+    "a holder that must stop gets no more": _replace(outbox, "advance", _without_stops),
     "a released queue is due when its first job is": _replace(
         leases, "schedule", lambda _: lambda *_: None
     ),
@@ -127,7 +127,7 @@ GUARDS: dict[str, Patch] = {
         ),
     ),
     "a change makes the holder look": _replace(
-        exhaustive, "reschedule", lambda *_: _nothing
+        outbox, "reschedule", lambda *_: _nothing
     ),
     "renewing compares the epoch": _replace(QueueTables, "renew", _under_any_epoch),
     "nothing begins without lease left": _begins(until=9.0),
@@ -136,7 +136,7 @@ GUARDS: dict[str, Patch] = {
         QueueTables, "after_setback", lambda _: _nothing
     ),
     "results are of this redrive": _replace(
-        exhaustive, "store_results",
+        outbox, "store_results",
         lambda store: lambda pairs, **options: _of_any_redrive(store, pairs, options),
     ),
     "look for a gap that memory knows of": _replace(
@@ -199,4 +199,4 @@ def test_the_check_sees_that_a_guard_is_missing(
         budgets = SMALL if guard in GUARDS else GATHERING
         assert any(explore(budget).wrong for budget in budgets.values())
     finally:
-        exhaustive.OFF.clear()
+        outbox.OFF.clear()
