@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from pushkit.delivery.answers import (
+    REFUSED,
     SUBSCRIPTION_MISSING,
     TOO_OLD,
     KeepAnswers,
@@ -152,7 +153,7 @@ class Attempt:
         if to is None:
             return AttemptResult(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
         if delivery.attempts > 0:
-            # Refusals by this sender's own policy follow another schedule, which did not give up.
+            # Refusals by this sender's own policy follow a schedule of their own.
             attempts = delivery.attempts - refusals
             since, now = delivery.age_from, self.clock()
             if gives_up(self.options.retry, attempts=attempts, since=since, now=now):
@@ -229,21 +230,23 @@ class Attempt:
             _log.warning(
                 "delivery %s: not sent: %s", delivery.id, says, extra=_facts(delivery, exc)
             )
-            result = self._failed(delivery, error=exc.code, refusals=refusals)
+            result = self._failed(delivery, refusals, error=exc.code)
             result.timing = getattr(exc, "timing", None)
         except OwnershipError as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
-            result = self._failed(delivery, error=exc.code, status=exc.status)
+            result = self._failed(delivery, refusals, error=exc.code, status=exc.status)
         except TransportError as exc:
             _log.warning(
                 "delivery %s: no answer: %s", delivery.id, exc, extra=_facts(delivery, exc)
             )
-            result = self._failed(delivery, error=exc.code)
+            result = self._failed(delivery, refusals, error=exc.code)
             result.timing = exc.timing
         else:
             outcome, error, wait = classify_response(answer.status, answer.headers, self.clock())
             if outcome is Outcome.RETRY:
-                result = self._failed(delivery, error=error, status=answer.status, wait=wait)
+                result = self._failed(
+                    delivery, refusals, error=error, status=answer.status, wait=wait
+                )
             else:
                 error = error or answer.defect
                 result = AttemptResult(outcome=outcome, status=answer.status, error=error)
@@ -312,11 +315,11 @@ class Attempt:
     def _failed(
         self,
         delivery: Delivery,
+        refusals: int,
         *,
         error: str | None,
         status: int | None = None,
         wait: timedelta | None = None,
-        refusals: int | None = None,
     ) -> AttemptResult:
         """Return the result of a failure of the webhook, or a refusal of this sender's own policy.
 
@@ -324,14 +327,14 @@ class Attempt:
 
         Args:
             delivery: The delivery.
+            refusals: How often the policy refused it before.
             error: The code of the failure.
             status: The status of the answer, if there was one.
             wait: How long the destination asks to wait.
-            refusals: How often the policy refused it before; None if the webhook failed.
         """
         now = self.clock()
-        policy, attempts = self.options.retry, delivery.attempts
-        if refusals is not None:
+        policy, attempts = self.options.retry, delivery.attempts - refusals
+        if error in REFUSED:
             policy, attempts = _AFTER_REFUSALS, refusals
         retry_at = next_attempt(policy, attempts=attempts + 1, since=delivery.age_from, now=now)
         wait_until = now + wait if wait else None

@@ -16,7 +16,7 @@ from pushkit.outbox import attempts
 from pushkit.outbox.states import Outcome
 from pushkit.outbox.store import leased_deliveries, lose
 from pushkit.queue.held import Consequence
-from pushkit.queue.leases import LEFT_BEHIND, Claimed
+from pushkit.queue.leases import Claimed
 from pushkit.queue.rules import PendingJob
 from pushkit.queue.runner import Runner, Seen
 from pushkit.queue.worker import QueueWorker
@@ -114,13 +114,8 @@ class Worker(QueueWorker[DeliveryJob]):
     def _jobs_of(self, claimed: Sequence[Claimed]) -> Script[dict[str, DeliveryJob]]:
         """Read leased deliveries with their bodies and subscriptions."""
         deliveries = yield from leased_deliveries([job.id for each in claimed for job in each.jobs])
-        # After its worker ended, `last_error` is not the error of the last attempt.
-        refused = [
-            each
-            for each in deliveries.values()
-            if each.attempts and each.last_error in REFUSED.union(LEFT_BEHIND)
-        ]
-        refusals = yield from attempts.count(refused, REFUSED)
+        tried = [each for each in deliveries.values() if each.attempts]
+        refusals = yield from attempts.count(tried, REFUSED)
         jobs = {each.id: job_of(each, None, refusals[each.id]) for each in deliveries.values()}
         yield from read_subscriptions(list(jobs.values()))
         return jobs
@@ -138,6 +133,7 @@ class Worker(QueueWorker[DeliveryJob]):
         of this side.
         """
         deliveries = yield from leased_deliveries([job.id for job, _, _ in lost])
+        refusals = yield from attempts.count(list(deliveries.values()), REFUSED)
         moment = from_micros(now)
         for job, error, deaths in lost:
             delivery = deliveries[job.id]
@@ -145,7 +141,7 @@ class Worker(QueueWorker[DeliveryJob]):
             if deaths:
                 next_at = next_attempt(
                     self._options.retry,
-                    attempts=delivery.attempts + 1,
+                    attempts=delivery.attempts - refusals[job.id] + 1,
                     since=delivery.age_from,
                     now=moment,
                 )

@@ -721,7 +721,7 @@ class Promises:
         if error in _REFUSED:  # refused addresses have a schedule of their own
             is_enough = refusals == _AFTER_REFUSALS
         else:  # and do not count in the schedule of requests
-            is_enough = row["attempts"] - refusals <= _TRIES <= row["attempts"]
+            is_enough = row["attempts"] - refusals == _TRIES
         if not is_enough:
             return False
         if error in _MISTRUSTED and host in self.inboxes:

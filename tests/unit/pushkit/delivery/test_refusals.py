@@ -26,6 +26,12 @@ async def answer(_: web.Request) -> web.Response:
     return web.Response()
 
 
+async def fail(_: web.Request) -> web.Response:
+    response = web.Response(status=500)
+    response.force_close()  # the next attempt opens a new connection
+    return response
+
+
 async def notified(sender: PushSender, update: StatusUpdate) -> str:
     await sender.subscribe("task-1", {"url": f"https://{HOOKS}/hook"}, version="1.0", owner="alice")
     [delivery_id] = (await sender.notify(update)).ids
@@ -71,11 +77,6 @@ async def test_a_refused_address_is_tried_three_times_in_three_hours(
 async def test_earlier_attempts_do_not_shorten_the_schedule_of_a_refused_address(
     public: Internet, senders: Senders, clock: Clock
 ) -> None:
-    async def fail(_: web.Request) -> web.Response:
-        response = web.Response(status=500)
-        response.force_close()  # the next attempt opens a new connection
-        return response
-
     await public.serve(fail)
     retry = RetryPolicy(wait=wait_schedule((60,)), stop=stop_after_attempt(4))
     sender = await senders.open(allow=(), ca_file=public.ca_file, retry=retry)
@@ -94,6 +95,45 @@ async def test_earlier_attempts_do_not_shorten_the_schedule_of_a_refused_address
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
     assert await errors_of(sender, delivery_id) == ["status_500"] * 3 + ["address_refused"] * 3
+
+
+async def test_an_answer_in_between_does_not_begin_the_schedule_of_a_refused_address_anew(
+    public: Internet, senders: Senders, clock: Clock
+) -> None:
+    await public.serve(fail)
+    sender = await senders.open(allow=(), ca_file=public.ca_file)
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    delivery_id = await notified(sender, status())
+    for addresses in (["10.0.0.1"], [HOOKS_ADDRESS], ["10.0.0.1"]):
+        public.network.names.says(HOOKS, addresses)
+        clock.advance(10 * 3600)
+        await sender.worker.run_once()
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await errors_of(sender, delivery_id) == [
+        *("address_refused", "address_refused", "status_500", "address_refused")
+    ]
+
+
+async def test_a_refused_address_does_not_shorten_the_schedule_of_a_failing_webhook(
+    public: Internet, senders: Senders, clock: Clock
+) -> None:
+    await public.serve(fail)
+    retry = RetryPolicy(wait=wait_schedule((60,)), stop=stop_after_attempt(3))
+    sender = await senders.open(allow=(), ca_file=public.ca_file, retry=retry)
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    delivery_id = await notified(sender, status())
+    clock.advance(10 * 3600)
+    await sender.worker.run_once()
+    public.network.names.says(HOOKS, [HOOKS_ADDRESS])
+    for _ in range(3):
+        [delivery] = await sender.deliveries("task-1")
+        assert delivery.state is DeliveryState.PENDING
+        clock.advance(10 * 3600)
+        await sender.worker.run_once()
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "status_500")
+    assert await errors_of(sender, delivery_id) == ["address_refused"] * 2 + ["status_500"] * 3
 
 
 async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address(
