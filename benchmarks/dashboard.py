@@ -41,6 +41,7 @@ import asyncpg
 
 from pushkit import KeyRing, PushConfig
 from pushkit.a2a import WireVersion
+from pushkit.clock import Timing
 from pushkit.dashboard.app import dashboard_app
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.database import open_outbox
@@ -59,7 +60,6 @@ from pushkit.storage.migrations import Access
 from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, Profile, Subscription, SubscriptionKey
-from pushkit.timing import Timing
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
 from receiver import Receiver, TrustedSender

@@ -60,8 +60,8 @@ from pushkit.scheduling.retry import (
 )
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.model import StoredSubscription
-from pushkit.traceparent import TRACEPARENT
 from pushkit.url import Url
+from pushkit.webhook import TRACEPARENT
 
 if TYPE_CHECKING:
     from pushkit.delivery.route import DeliveryJob

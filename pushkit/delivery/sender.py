@@ -28,9 +28,7 @@ from pushkit.a2a import (
     parse_push_config,
 )
 from pushkit.alerts.alerts import AlertOptions
-from pushkit.arguments import check_each, check_type, read_member
 from pushkit.bounded_json import JsonValue
-from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
 from pushkit.delivery.attempt import Attempt, OriginRateLimiter
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
@@ -77,7 +75,7 @@ from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport
-from pushkit.options import checked
+from pushkit.options import check_each, check_type, checked, read_member
 from pushkit.outbox import clients
 from pushkit.outbox import store as outbox
 from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, WantedDeliveries
@@ -101,6 +99,7 @@ from pushkit.subscriptions.model import (
 )
 from pushkit.subscriptions.store import open_subscription
 from pushkit.url import unchecked_host
+from pushkit.webhook import DocumentResponse
 
 if TYPE_CHECKING:
     from pushkit.alerts.alerts import Alerts

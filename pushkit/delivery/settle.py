@@ -42,7 +42,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, DisabledBy, Recipient
-from pushkit.traceparent import trace_id_of
+from pushkit.webhook import trace_id_of
 
 
 @record(frozen=False, slots=True)

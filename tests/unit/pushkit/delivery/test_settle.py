@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pushkit import Filter, PushSender, TaskState
+from pushkit.clock import Timing
 from pushkit.delivery.route import DeliveryJob
 from pushkit.delivery.settle import SettledDeliveries
 from pushkit.events.model import EventKind
@@ -21,7 +22,6 @@ from pushkit.outbox.states import Outcome
 from pushkit.queue.held import Ask
 from pushkit.queue.rules import QUANTUM, Leased
 from pushkit.storage.script import Script, Statement, alone
-from pushkit.timing import Timing
 from tests.clock import Clock
 from tests.long_runs import examples
 from tests.unit.pushkit.delivery.conftest import Senders, claim, status

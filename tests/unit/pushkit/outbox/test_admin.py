@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pushkit.clock import Timing
 from pushkit.delivery import admin
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.database import open_outbox
@@ -26,7 +27,6 @@ from pushkit.storage.migrations import Access
 from pushkit.storage.script import Row, Script, Statement
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, DisabledBy, Subscription
-from pushkit.timing import Timing
 from tests.eventually import DEADLINE
 from tests.unit.pushkit.deliveries import ORIGIN, add_delivery, add_subscription
 from tests.unit.pushkit.outbox.leasing import LEASE, Leasing
