@@ -44,7 +44,6 @@ from pushkit.a2a import WireVersion
 from pushkit.clock import Timing
 from pushkit.dashboard.app import dashboard_app
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.events.receiver import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
@@ -52,6 +51,7 @@ from pushkit.outbox import attempts, destinations
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import is_folded, store_results
 from pushkit.outbox.model import AttemptResult, NewDelivery, new_delivery_id
+from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import Outcome
 from pushkit.queue.rules import Queue, appended
 from pushkit.secrets.vault import Vault

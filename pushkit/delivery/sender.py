@@ -32,7 +32,6 @@ from pushkit.bounded_json import JsonValue
 from pushkit.clock import utc_now
 from pushkit.delivery.attempt import Attempt, OriginRateLimiter
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.enqueue import Enqueuer, Notice
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
@@ -81,6 +80,7 @@ from pushkit.outbox import store as outbox
 from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, WantedDeliveries
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
+from pushkit.outbox.schema import open_outbox
 from pushkit.scheduling.ending import cancelled, check_may_close
 from pushkit.scheduling.housekeeping import housekeep
 from pushkit.scheduling.locks import LoopLock

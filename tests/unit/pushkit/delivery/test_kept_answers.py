@@ -11,9 +11,9 @@ from aiohttp import web
 
 from pushkit import DeliveryState, PushSender, SecretKeys, SenderOptions
 from pushkit.bounded_json import JsonValue
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import ConfigError
+from pushkit.outbox.schema import open_outbox
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
 from pushkit.storage.script import Row, Script, Statement

@@ -18,8 +18,8 @@ from pushkit import (
     decode_update,
 )
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.database import open_outbox
 from pushkit.events.model import Event, EventKind
+from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.subscriptions.model import Filter

@@ -17,12 +17,12 @@ from pushkit import (
     StatusUpdate,
     Subscription,
 )
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.route import Routes
 from pushkit.errors import SealedSecretError
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import Decided, DestinationPolicy
 from pushkit.net.transport import Transport
+from pushkit.outbox.schema import open_outbox
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import Vault

@@ -12,7 +12,6 @@ import pytest
 
 from pushkit import DeliveryState, PushSender, SecretKeys
 from pushkit.bounded_json import JsonObject
-from pushkit.delivery.database import open_outbox
 from pushkit.errors import (
     ConfigError,
     IdempotencyConflictError,
@@ -20,6 +19,7 @@ from pushkit.errors import (
 )
 from pushkit.events.model import Event
 from pushkit.events.sender import LocalFault
+from pushkit.outbox.schema import open_outbox
 from pushkit.secrets.resealing import (
     SecretsAdmin,
     before_all,

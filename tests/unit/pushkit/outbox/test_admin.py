@@ -15,12 +15,12 @@ import pytest
 from pushkit.clock import Timing
 from pushkit.delivery import admin
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
 from pushkit.outbox import attempts, destinations
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.retention import Retention
+from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access

@@ -19,8 +19,9 @@ import asyncpg
 import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
-from pushkit.storage.database import Database, open_location, opened
+from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access, Migration
+from pushkit.storage.opening import open_location
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import Script, Statement, from_micros
 from pushkit.storage.sqlite import SqliteDatabase

@@ -24,7 +24,7 @@ import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
 from pushkit.storage import sqlite
-from pushkit.storage.faults import RecentFault
+from pushkit.storage.database import RecentFault
 from pushkit.storage.migrations import Access, Migration
 from pushkit.storage.script import Refused, Script, Statement
 from pushkit.storage.sqlite import SqliteDatabase
@@ -926,7 +926,7 @@ async def test_a_fault_of_the_disk_is_remembered_for_ten_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 5.0
-    monkeypatch.setattr("pushkit.storage.faults.time.monotonic", lambda: now)
+    monkeypatch.setattr("pushkit.storage.database.time.monotonic", lambda: now)
     fault = RecentFault()
     fault.note("full")
     now = 14.9
