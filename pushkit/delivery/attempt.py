@@ -141,11 +141,6 @@ class Attempt:
     # The `kid` of the key that signed last, by algorithm.
     signed_with: dict[Algorithm, str] = field(default_factory=dict)
 
-    @property
-    def longest(self) -> timedelta:
-        """How long an attempt may take."""
-        return self.options.timeout
-
     async def make(self, job: DeliveryJob) -> AttemptResult:
         """Make an attempt. Faults of the network, the webhook or the signer are never raised."""
         delivery, to, refusals = job.delivery, job.to, job.refusals

@@ -215,7 +215,7 @@ class PushSender:
             events=self.events,
             tracing=tracing,
         )
-        self._worker = self._new_worker()
+        self._worker = Worker(self._database, self._attempt)
         self._bodies = BodyEncoder(self.options.max_body_bytes)
         self._enqueuer = Enqueuer(self._database, self.options, routes, self._vault)
         self._registrar = Registrar(self._database, self.options, self._vault)
@@ -267,7 +267,7 @@ class PushSender:
             self._keys.ring()  # a bad key file is reported now, not at the first delivery
             await self._database.open()
             if self._worker.is_retired:
-                self._worker = self._new_worker()
+                self._worker = Worker(self._database, self._attempt)
             self._opened_in, self._loop = os.getpid(), asyncio.get_running_loop()
             if self._metrics is not None:
                 self._metrics.start()
@@ -318,11 +318,6 @@ class PushSender:
         await self._client.close()
         await self._transport.close()
         await self._database.close()
-
-    def _new_worker(self) -> Worker:
-        return Worker(
-            self._database, self._attempt, self.options, clock=self._clock, events=self.events
-        )
 
     @property
     def _is_open(self) -> bool:
