@@ -27,18 +27,14 @@ from tests.long_runs import examples
 from tests.unit.pushkit.delivery.conftest import Senders, claim, status
 from tests.unit.pushkit.delivery.sides import SIDES, everything_of, run_group, write
 
+ON_BOTH_DATABASES = True
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 T = TypeVar("T")
 HOOK = {"url": "https://client.example.com/hook"}
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 async def fill(sender: PushSender, chance: random.Random) -> None:
