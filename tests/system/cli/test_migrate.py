@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from pushkit.clock import utc_now
-from pushkit.delivery import database as database_of_outbox
 from pushkit.errors import SchemaError
+from pushkit.outbox import schema as database_of_outbox
 from pushkit.outbox.schema import SENDER_MIGRATIONS, open_outbox
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access, Migration

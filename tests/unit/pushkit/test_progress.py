@@ -165,7 +165,7 @@ _MIGRATING = """
 import signal, sys
 from pushkit.cli import databases
 from pushkit.cli.main import cli
-from pushkit.delivery import database
+from pushkit.outbox import schema as database
 from pushkit.storage.migrations import Migration
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.terminal import progress
