@@ -41,9 +41,9 @@ import asyncpg
 
 from pushkit import KeyRing, PushConfig
 from pushkit.a2a import WireVersion
+from pushkit.clock import Timing
 from pushkit.dashboard.app import dashboard_app
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.events.receiver import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
@@ -51,6 +51,7 @@ from pushkit.outbox import attempts, destinations
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import is_folded, store_results
 from pushkit.outbox.model import AttemptResult, NewDelivery, new_delivery_id
+from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import Outcome
 from pushkit.queue.rules import Queue, appended
 from pushkit.secrets.vault import Vault
@@ -59,7 +60,6 @@ from pushkit.storage.migrations import Access
 from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, Profile, Subscription, SubscriptionKey
-from pushkit.timing import Timing
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
 from receiver import Receiver, TrustedSender

@@ -2,15 +2,15 @@
 
 Each class has a stable `code` for programs, and a message for people that says what was found, what
 was expected and what to do. No message carries a secret, a token or a body. All names are public.
+The reference explains each code in a row of `docs/reference/codes.md`, to which messages lead on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from enum import StrEnum
+from typing import ClassVar, Self
 
-if TYPE_CHECKING:
-    from pushkit.decision import UrlDecision
-    from pushkit.timing import Timing
+from pushkit.clock import Timing
 
 
 class PushkitError(Exception):
@@ -57,6 +57,41 @@ class InvalidSchemaError(ConfigError, code="invalid_schema"):
 
 class UnsupportedVersionError(ConfigError, code="unsupported_version"):
     """The A2A version is not one that pushkit speaks."""
+
+
+class UrlDecision(StrEnum):
+    """The decision on a URL or on an address of its name, with the reason of a refusal."""
+
+    reason: str  # for people; empty if not refused
+
+    def __new__(cls, code: str, reason: str = "") -> Self:
+        """Make the member for a code, with its reason."""
+        member = str.__new__(cls, code)
+        member._value_, member.reason = code, reason
+        return member
+
+    # Allowed.
+    PUBLIC = "public"
+    INTRANET = "intranet"
+    NAMED = "named"
+    # The URL is refused.
+    NOT_A_URL = "not_a_url", "not a URL as it is expected here"
+    NOT_HTTPS = "not_https", "expected https, found http"
+    PORT = "port", "the port is not among those allowed"
+    LITERAL_ADDRESS = "literal_address", "a literal address, expected a host name"
+    NOT_A_NAME = "not_a_name", "not a host name"
+    SPECIAL_NAME = "special_name", "a local or special-use name, expected a public one"
+    OTHER_DOMAIN = "other_domain", "not among the domains that are allowed"
+    # The address is refused.
+    NOT_PUBLIC = "not_public", "the address is not public"
+    OTHER_NETWORK = "other_network", "the address is outside of the networks that are allowed"
+    REFUSED_NETWORK = "refused_network", "the address is in a network that is refused"
+    OWN_ADDRESS = "own_address", "the address is this machine's own"
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the URL or address may not be reached."""
+        return bool(self.reason)
 
 
 class DestinationRefusedError(InvalidPushConfigError, code="destination_refused"):
@@ -290,3 +325,24 @@ class TokenError(InboundError, code="invalid_token", status=401):
 
 class KeysUnavailableError(InboundError, code="keys_unavailable", status=503):
     """No usable key of this sender is loaded, so its signature cannot be judged."""
+
+
+# --- the page of the codes ----------------------------------------------------------------------
+
+
+class CodeTable(StrEnum):
+    """The tables of the page; one code may have a row in several."""
+
+    REFUSAL = "refusal"  # what the receiver answers
+    DELIVERY = "delivery"  # why a delivery failed
+    ERROR = "error"  # the errors of the packages
+
+
+def anchor_of(table: CodeTable, code: str) -> str:
+    """Return the anchor of a code's row."""
+    return f"{table}-{code}"
+
+
+def page_of(table: CodeTable, code: str) -> str:
+    """Return where a code is explained, from the root of the tree."""
+    return f"docs/reference/codes.md#{anchor_of(table, code)}"

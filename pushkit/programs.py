@@ -1,4 +1,7 @@
-"""Running programs that an operator configures: without a shell, and killed with their children."""
+"""Programs that an operator configures, run without a shell and killed with their children.
+
+And variables of the environment that hold secrets: a program does not inherit those.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,21 @@ def find_program(command: Sequence[str], *, setting: str, folder: Path | None = 
 def inherited_variables() -> dict[str, str]:
     """Return this process's variables for a program, without those that may hold its secrets."""
     return {k: v for k, v in os.environ.items() if not k.startswith(_SECRET_PREFIXES)}
+
+
+def secret_variable(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the value of a variable, None if it is not set.
+
+    Raises:
+        ConfigError: The variable is empty: a secret was meant to be there. To continue without it
+            would store secrets in plain text, or let strangers in.
+    """
+    value = environment.get(name)
+    if value == "":
+        raise ConfigError(
+            f"{name}: found an empty value, expected a secret; unset it if there is none"
+        )
+    return value
 
 
 async def run_program(

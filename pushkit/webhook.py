@@ -1,8 +1,10 @@
-"""An HTTP request as data: its header fields as received, and its raw body."""
+"""HTTP requests as data, with header fields as received; and answers with cacheable documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from itertools import chain
 from typing import Final, Self
 
@@ -11,6 +13,10 @@ from pushkit.record import field, record
 
 A2A_VERSION: Final = "A2A-Version"
 """The field that names the A2A version of a notification's body."""
+TRACEPARENT: Final = "traceparent"
+"""The field that carries a trace's context, in version 00 (W3C Trace Context)."""
+
+_WRITTEN: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Headers:
@@ -121,3 +127,39 @@ class WebhookRequest:
     target: str
     headers: Headers
     body: bytes = field(repr=False)  # the raw bytes, as signed and as sent
+
+
+def read_traceparent(values: Sequence[str]) -> str | None:
+    """Return the value of the header; None if there is not exactly one, or it is malformed."""
+    return values[0] if len(values) == 1 and _WRITTEN.fullmatch(values[0]) else None
+
+
+def trace_id_of(traceparent: str | None) -> str | None:
+    """Return the id of the trace, for logs."""
+    return None if traceparent is None else traceparent[3:35]
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class DocumentResponse:
+    """The HTTP answer to a GET for a document."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def document_response(
+    body: bytes, media_type: str, tag: str, max_age: timedelta, if_none_match: str | None
+) -> DocumentResponse:
+    """Answer a GET for a document (RFC 9110 §13.1.2, RFC 9111 §5.2.2).
+
+    `tag` is the entity tag in quotes, after `W/` if it is weak. `if_none_match` is the request's
+    field; the caller joins several with commas.
+    """
+    headers = {"Cache-Control": f"public, max-age={int(max_age.total_seconds())}", "ETag": tag}
+    # RFC 9110 §13.1.2 compares weakly (§8.8.3.2): the prefix W/ makes no difference. A tag contains
+    # no quotation mark, so finding it as a substring is enough.
+    known = if_none_match or ""
+    if tag.removeprefix("W/") in known or known.strip() == "*":
+        return DocumentResponse(status=304, headers=headers, body=b"")
+    return DocumentResponse(status=200, headers={"Content-Type": media_type, **headers}, body=body)

@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pushkit.arguments import check_list
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
-from pushkit.options import Age, Number, checked
+from pushkit.options import Age, Number, check_list, checked
 from pushkit.progress import advance
 from pushkit.record import record
-from pushkit.storage.database import Database, open_location, read_now
+from pushkit.storage.database import Database, read_now
+from pushkit.storage.opening import open_location
 from pushkit.storage.paging import MOST_COUNTED, Page
 from pushkit.storage.script import Script, chunks, to_micros
 from receiver.inbox import inspection

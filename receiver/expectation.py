@@ -7,9 +7,9 @@ import secrets
 from datetime import datetime, timedelta
 
 from pushkit.a2a import Authentication, PushConfig, WireVersion, format_push_config
-from pushkit.arguments import check_duration, check_each, check_type
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
+from pushkit.options import check_duration, check_each, check_type
 from pushkit.record import record
 from pushkit.signing.token import hash_credentials, hash_token
 from pushkit.storage.script import Script

@@ -14,6 +14,7 @@ from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.lazy import from_extra
 from pushkit.net.transport import closing
+from pushkit.programs import secret_variable
 from pushkit.terminal.command import json_option
 from pushkit.terminal.databases import OperatedDatabase, check_option, migrate_database
 from pushkit.terminal.options import (
@@ -37,7 +38,6 @@ from pushkit.terminal.output import (
     numbered,
     table_of,
 )
-from pushkit.variables import secret_variable
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.inspection import InboxFilter, NotificationSummary
 from receiver.inbox.mailboxes import MailboxChange

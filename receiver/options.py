@@ -13,6 +13,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.jwk import SigningKey
+from pushkit.programs import secret_variable
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
 from pushkit.storage.location import file_exists, is_missing
@@ -24,7 +25,6 @@ from pushkit.terminal.options import (
     gathered,
     variable_option,
 )
-from pushkit.variables import secret_variable
 from receiver.settings import load_settings
 
 config_option = variable_option(

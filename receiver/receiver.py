@@ -23,12 +23,11 @@ from urllib.parse import unquote
 
 from pushkit.a2a import TaskState, WireVersion
 from pushkit.alerts.alerts import AlertOptions
-from pushkit.arguments import check_each, check_list, check_type
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
-from pushkit.options import Count, Duration, Wait, checked
+from pushkit.options import Count, Duration, Wait, check_each, check_list, check_type, checked
 from pushkit.peers import ForwardedHeader, Peers
 from pushkit.scheduling.locks import LoopLock
 from pushkit.scheduling.retry import RetryPolicy

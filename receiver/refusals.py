@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from pushkit.clock import utc_now
-from pushkit.code_pages import CodeTable, page_of
-from pushkit.errors import InboundError
+from pushkit.errors import CodeTable, InboundError, page_of
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, one_word, printable

@@ -18,8 +18,7 @@ from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import GenerationGap, NotificationAccepted, NotificationRepeated
 from pushkit.logs import RepeatedLog, printable
 from pushkit.peers import Peers
-from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
-from pushkit.webhook import Headers
+from pushkit.webhook import TRACEPARENT, Headers, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance
 from receiver.answers import PROBES, Probes, echo, problem
 from receiver.limits import Limits

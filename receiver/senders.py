@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
 
-from pushkit.arguments import check_type
 from pushkit.bounded_json import JsonValue
+from pushkit.clock import LONGEST_TOLERANCE, TOLERANCE
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
-from pushkit.lifetimes import LONGEST_TOLERANCE, TOLERANCE
-from pushkit.options import Bounds, Count, check_options
+from pushkit.options import Bounds, Count, check_options, check_type
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import WebhookVerifier, read_verifier
 from pushkit.signing.token import hash_credentials, hash_token

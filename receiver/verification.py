@@ -28,9 +28,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
-from pushkit.arguments import check_list, check_type
 from pushkit.errors import ConfigError, InboundError
 from pushkit.logs import printable
+from pushkit.options import check_list, check_type
 from pushkit.scheduling.locks import LoopLock
 from pushkit.signing.token import hash_token
 from pushkit.webhook import Headers, WebhookRequest

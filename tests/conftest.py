@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 from _pytest.runner import runtestprotocol
 
-from pushkit.delivery.database import open_outbox
+from pushkit.outbox.schema import open_outbox
 from tests.databases import (
     MadeSchemas,
     PostgresConnection,

@@ -26,7 +26,7 @@ from described import described
 from drawings import life_drawing, receiver_steps, steps_drawing
 from python_pages import python_pages
 
-from pushkit.code_pages import CodeTable, anchor_of
+from pushkit.errors import CodeTable, anchor_of
 from pushkit.options import REQUIRED, Option, options_of
 from pushkit.terminal.command import BrokenCommand
 from pushkit.terminal.tables import SettingsTable

@@ -35,7 +35,6 @@ from pushkit.a2a.updates import (
     UpdateKind,
     WireVersion,
 )
-from pushkit.arguments import check_type
 from pushkit.bounded_json import JsonObject, JsonValue, read_json, write_json
 from pushkit.errors import (
     InvalidUpdateError,
@@ -45,6 +44,7 @@ from pushkit.errors import (
     UnrecognisedBodyError,
     UnsupportedVersionError,
 )
+from pushkit.options import check_type
 
 DIALECTS: dict[WireVersion, Dialect] = {
     WireVersion.V0_1: V0_1,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pushkit.lazy import names_on_demand
 
 if TYPE_CHECKING:
-    from pushkit.caching import (  # noqa: I001 - a line for each would be thrice as long
+    from pushkit.webhook import (  # noqa: I001 - a line for each would be thrice as long
         DocumentResponse as DocumentResponse,
     )
     from pushkit.cards.forms import (
@@ -63,7 +63,7 @@ else:
     __all__, __getattr__, __dir__ = names_on_demand(
         __name__,
         {
-            "pushkit.caching": "DocumentResponse",
+            "pushkit.webhook": "DocumentResponse",
             "pushkit.cards.forms": "Canonical CardForm canonicalize",
             "pushkit.cards.origins": "CardTrust",
             "pushkit.cards.publishing": "CARD_PATH LEGACY_CARD_PATH CardPublisher",

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pushkit.bounded_json import JsonValue
-from pushkit.caching import DocumentResponse, document_response
 from pushkit.cards.document import read_card
 from pushkit.cards.forms import CardForm
 from pushkit.cards.signing import SignedCard, sign_card_with
@@ -22,6 +21,7 @@ from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.scheduling.locks import LoopLock
 from pushkit.scheduling.renewing import anew
+from pushkit.webhook import DocumentResponse, document_response
 
 CARD_PATH: Final = "/.well-known/agent-card.json"  # A2A 1.0 §8.2, since 0.3
 LEGACY_CARD_PATH: Final = "/.well-known/agent.json"  # up to 0.2

@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Final
 
-from pushkit.arguments import check_list, read_member
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.cards.document import FORM, MAX_SIGNATURES, read_card, read_signatures
 from pushkit.cards.forms import Canonical, CardForm, canonicalize
@@ -27,6 +26,7 @@ from pushkit.errors import (
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing, RingKey
+from pushkit.options import check_list, read_member
 from pushkit.record import field, record
 from pushkit.signing.jose import at_once, sign_detached
 from pushkit.url import Url

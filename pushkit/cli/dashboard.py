@@ -7,10 +7,10 @@ import click
 from pushkit.cli.databases import checked_database, database_option
 from pushkit.cli.options import KeyFile, key_file_options
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.keys.source import FileKeySource
 from pushkit.lazy import from_extra
+from pushkit.outbox.schema import open_outbox
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.terminal.options import DashboardOptions, dashboard_options, variable_option

@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 import click
 
-from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
+from pushkit.outbox.schema import open_outbox
 from pushkit.storage.database import Database
 from pushkit.storage.location import is_missing
 from pushkit.terminal.databases import OperatedDatabase, check_option, migrate_database

@@ -15,6 +15,7 @@ from pushkit.cli.worker import log_options, sender_of, serving_operators, worker
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service, checked_public_url
 from pushkit.net.tls import ClientCertificate
+from pushkit.programs import secret_variable
 from pushkit.terminal.listening import accepting, listen
 from pushkit.terminal.log_output import log_to_stderr
 from pushkit.terminal.options import (
@@ -31,7 +32,6 @@ from pushkit.terminal.processes import (
     until_stopped,
 )
 from pushkit.terminal.systemd import reporting_to_systemd
-from pushkit.variables import secret_variable
 
 
 def _options(

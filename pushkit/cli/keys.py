@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from pushkit.cli.options import KeyFile, key_file_options, read_passphrase
-from pushkit.clock import utc_now
+from pushkit.clock import JWKS_MAX_AGE, LONGEST_JWKS_MAX_AGE, utc_now
 from pushkit.delivery.documents import key_document
 from pushkit.errors import KeyFileError
 from pushkit.files import read_file
@@ -26,7 +26,6 @@ from pushkit.keys.jwk import (
 )
 from pushkit.keys.jwks import is_jwks, jwks_document
 from pushkit.keys.ring import KeyRing, KeyState, RingKey, in_seconds
-from pushkit.lifetimes import JWKS_MAX_AGE, LONGEST_JWKS_MAX_AGE
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import FILE, PATH, read_by
 from pushkit.terminal.out import FileKind, OutFile, out_options

@@ -17,6 +17,7 @@ from pushkit.errors import InvalidUrlError, KeyFileError
 from pushkit.files import read_file
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
+from pushkit.programs import secret_variable
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import load_webhook_secrets
 from pushkit.terminal.options import (
@@ -29,7 +30,6 @@ from pushkit.terminal.options import (
     variable_option,
 )
 from pushkit.url import Url
-from pushkit.variables import secret_variable
 
 _PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - the name of the variable
 

@@ -29,6 +29,7 @@ from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.sender import PushSender
 from pushkit.options import age_text
 from pushkit.outbox.retention import Retention
+from pushkit.programs import secret_variable
 from pushkit.scheduling import stop_after_attempt, stop_after_delay
 from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE, RetryPolicy, wait_schedule
 from pushkit.telemetry.together import counted_together
@@ -57,7 +58,6 @@ from pushkit.terminal.processes import (
     until_stopped,
 )
 from pushkit.terminal.systemd import reporting_to_systemd
-from pushkit.variables import secret_variable
 
 # The time after its drain in which a process closes its connections; then it is killed.
 _MARGIN = timedelta(seconds=10)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
-from pushkit.clock import utc_now
+from pushkit.clock import TOKEN_LIFETIME, utc_now
 from pushkit.dashboard import documents
 from pushkit.dashboard.health import findings, headline
 from pushkit.dashboard.refused import ConfigRefusals
@@ -26,7 +26,6 @@ from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import InvalidUrlError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm
 from pushkit.keys.source import KeySource
-from pushkit.lifetimes import TOKEN_LIFETIME
 from pushkit.net.authorization import credential_header
 from pushkit.outbox.browsing import FailingDestination, Finished
 from pushkit.outbox.destinations import DestinationKey

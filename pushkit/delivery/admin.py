@@ -11,13 +11,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
-from pushkit.arguments import check_list
 from pushkit.clock import utc_now
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged
-from pushkit.options import Age, Number, checked
+from pushkit.options import Age, Number, check_list, checked
 from pushkit.outbox import changes, inspection, retention
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt

@@ -61,8 +61,8 @@ from pushkit.scheduling.retry import (
 )
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions.model import StoredSubscription
-from pushkit.traceparent import TRACEPARENT
 from pushkit.url import Url
+from pushkit.webhook import TRACEPARENT
 
 if TYPE_CHECKING:
     from pushkit.delivery.route import DeliveryJob
@@ -141,11 +141,6 @@ class Attempt:
     signer: BatchSigner = field(default_factory=BatchSigner)
     # The `kid` of the key that signed last, by algorithm.
     signed_with: dict[Algorithm, str] = field(default_factory=dict)
-
-    @property
-    def longest(self) -> timedelta:
-        """How long an attempt may take."""
-        return self.options.timeout
 
     async def make(self, job: DeliveryJob) -> AttemptResult:
         """Make an attempt. Faults of the network, the webhook or the signer are never raised."""

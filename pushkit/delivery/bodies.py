@@ -25,10 +25,10 @@ from pushkit.a2a import (
     WireVersion,
     push_body,
 )
-from pushkit.arguments import check_type
 from pushkit.bounded_json import MAX_DEPTH, is_too_deep
 from pushkit.errors import InvalidUpdateError, PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
+from pushkit.options import check_type
 from pushkit.record import field, record
 from pushkit.subscriptions.model import Recipient
 

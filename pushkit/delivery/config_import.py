@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from pushkit.a2a import PushConfig, TaskState, WireVersion, parse_push_config
 from pushkit.bounded_json import read_json_object
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.registrar import Registrar, checked_key
 from pushkit.errors import ConfigError, InvalidPushConfigError, MalformedJsonError
 from pushkit.net.destination import DestinationPolicy
+from pushkit.outbox.schema import open_outbox
 from pushkit.progress import advance
 from pushkit.record import record
 from pushkit.secrets.sealing import SecretKeys

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pushkit.code_pages import CodeTable, page_of
-from pushkit.errors import PushkitError
+from pushkit.errors import CodeTable, PushkitError, page_of
 
 _OF_THIS_SIDE: Final = {
     "egress_proxy": "the egress proxy was not reached, wants credentials or fewer requests, or is"

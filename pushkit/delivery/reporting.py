@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Final
 
 from pushkit.a2a import AnyUpdate
-from pushkit.code_pages import CodeTable, page_of
 from pushkit.delivery.error_codes import codes_of_errors
+from pushkit.errors import CodeTable, page_of
 from pushkit.events.listeners import Listeners, facts_of
 from pushkit.events.sender import (
     Enqueued,

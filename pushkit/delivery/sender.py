@@ -28,13 +28,10 @@ from pushkit.a2a import (
     parse_push_config,
 )
 from pushkit.alerts.alerts import AlertOptions
-from pushkit.arguments import check_each, check_type, read_member
 from pushkit.bounded_json import JsonValue
-from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
 from pushkit.delivery.attempt import Attempt, OriginRateLimiter
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.enqueue import Enqueuer, Notice
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
@@ -77,12 +74,13 @@ from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport
-from pushkit.options import checked
+from pushkit.options import check_each, check_type, checked, read_member
 from pushkit.outbox import clients
 from pushkit.outbox import store as outbox
 from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, WantedDeliveries
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Delivery
+from pushkit.outbox.schema import open_outbox
 from pushkit.scheduling.ending import cancelled, check_may_close
 from pushkit.scheduling.housekeeping import housekeep
 from pushkit.scheduling.locks import LoopLock
@@ -101,6 +99,7 @@ from pushkit.subscriptions.model import (
 )
 from pushkit.subscriptions.store import open_subscription
 from pushkit.url import unchecked_host
+from pushkit.webhook import DocumentResponse
 
 if TYPE_CHECKING:
     from pushkit.alerts.alerts import Alerts
@@ -216,7 +215,7 @@ class PushSender:
             events=self.events,
             tracing=tracing,
         )
-        self._worker = self._new_worker()
+        self._worker = Worker(self._database, self._attempt)
         self._bodies = BodyEncoder(self.options.max_body_bytes)
         self._enqueuer = Enqueuer(self._database, self.options, routes, self._vault)
         self._registrar = Registrar(self._database, self.options, self._vault)
@@ -268,7 +267,7 @@ class PushSender:
             self._keys.ring()  # a bad key file is reported now, not at the first delivery
             await self._database.open()
             if self._worker.is_retired:
-                self._worker = self._new_worker()
+                self._worker = Worker(self._database, self._attempt)
             self._opened_in, self._loop = os.getpid(), asyncio.get_running_loop()
             if self._metrics is not None:
                 self._metrics.start()
@@ -319,11 +318,6 @@ class PushSender:
         await self._client.close()
         await self._transport.close()
         await self._database.close()
-
-    def _new_worker(self) -> Worker:
-        return Worker(
-            self._database, self._attempt, self.options, clock=self._clock, events=self.events
-        )
 
     @property
     def _is_open(self) -> bool:

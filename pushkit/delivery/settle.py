@@ -35,14 +35,14 @@ from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.states import CancelledBy, Outcome
 from pushkit.outbox.store import leased_deliveries
 from pushkit.queue.held import Ask, Reply
-from pushkit.queue.leases import Advanced, advance
+from pushkit.queue.leases import advance
 from pushkit.queue.rules import GroupKey, Queue, released
 from pushkit.record import record
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, DisabledBy, Recipient
-from pushkit.traceparent import trace_id_of
+from pushkit.webhook import trace_id_of
 
 
 @record(frozen=False, slots=True)
@@ -192,7 +192,7 @@ class DeliverySettler:
         left = [each for each in ours if not each.is_taken_away]
         versions = {each.ask.id: each.ask.version == each.current.revision for each in left}
         probation_from = self.options.breaker.failures
-        advanced = yield from advance(
+        replies = yield from advance(
             OUTBOX,
             [(each.queue, each.ask) for each in left],
             stops=lambda queue: (
@@ -200,20 +200,20 @@ class DeliverySettler:
             ),
             now=moment,
         )
-        ids = [job.id for each in advanced.values() if each.fetched for job in each.fetched.jobs]
+        ids = [job.id for reply in replies.values() for job in reply.jobs]
         deliveries = (yield from leased_deliveries(ids)) if ids else {}
         unrouted: list[DeliveryJob] = []
         for each in left:
-            after = advanced[each.ask.id]
+            reply = replies[each.ask.id]
             jobs = []
-            for found in after.fetched.jobs if after.fetched else ():
+            for pending in reply.jobs:
                 to = self.routes.known(each.ask.id, each.current.revision)
-                jobs.append(job_of(deliveries[found.id], to))
+                jobs.append(job_of(deliveries[pending.id], to))
                 if to is None:
                     unrouted.append(jobs[-1])
             # Of a destination on probation, other queues waited for the end of this attempt.
             was_tried = each.current.queue.failures >= probation_from
-            each.settled.reply = _reply(after, jobs, was_tried=was_tried)
+            each.settled.reply = reply._replace(jobs=jobs, is_due=reply.is_due or was_tried)
         if unrouted:
             yield from read_subscriptions(unrouted)
         for each in left:
@@ -286,12 +286,6 @@ class DeliverySettler:
         if delivery.origin == each.queue.origin:
             waits_until = max(each.queue.waits_until, to_micros(until))
             each.queue = each.queue._replace(waits_until=waits_until)
-
-
-def _reply(after: Advanced, jobs: Sequence[DeliveryJob], *, was_tried: bool) -> Reply:
-    upto = after.fetched.upto if after.fetched else 0
-    is_due = after.due_at is not None or was_tried
-    return Reply(after.kept, jobs, upto, after.stops, is_due)
 
 
 class _About(TypedDict):

@@ -33,10 +33,10 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypeAlias
 
 from pushkit.a2a import Task, TaskSnapshot, WireVersion
-from pushkit.arguments import check_type
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.queues import Queues
 from pushkit.errors import InvalidUpdateError, StorageError
+from pushkit.options import check_type
 from pushkit.outbox import store as outbox
 from pushkit.outbox.model import StatusContent, new_delivery_id
 from pushkit.queue.leases import reschedule

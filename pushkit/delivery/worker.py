@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
 
 from pushkit.delivery.answers import REFUSED
 from pushkit.delivery.attempt import Attempt
-from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.route import DeliveryJob, job_of, read_subscriptions
 from pushkit.delivery.settle import DeliverySettler, SettledDeliveries, emit_settled
-from pushkit.events.listeners import Listeners
 from pushkit.outbox import attempts
 from pushkit.outbox.states import Outcome
 from pushkit.outbox.store import leased_deliveries, lose
@@ -43,13 +41,10 @@ class Worker(QueueWorker[DeliveryJob]):
     def __init__(
         self,
         database: Database,
-        attempt: Attempt,
-        options: SenderOptions,
-        *,
-        clock: Callable[[], datetime],  # returns the current time, aware, in UTC
-        events: Listeners,  # where the outcomes of deliveries are emitted
+        attempt: Attempt,  # with the options, clock and listeners of its sender
     ) -> None:
-        lease = attempt.longest + options.lease_margin
+        options = attempt.options
+        lease = options.timeout + options.lease_margin
         super().__init__(
             database,
             OUTBOX,
@@ -59,11 +54,9 @@ class Worker(QueueWorker[DeliveryJob]):
         )
         self._options = options
         self._attempt = attempt
-        self._events = events
-        self._settler = DeliverySettler(
-            database=database, clock=clock, options=options, routes=attempt.routes
-        )
-        self._settling = self._settler.script
+        self._settling = DeliverySettler(
+            database=database, clock=attempt.clock, options=options, routes=attempt.routes
+        ).script
         self.is_retired = False
         self.runner: Runner[DeliveryJob] = Runner(
             "deliveries",
@@ -71,7 +64,7 @@ class Worker(QueueWorker[DeliveryJob]):
             permits=options.concurrency,
             per_origin=options.concurrency_per_host,
             lease=lease,
-            longest=attempt.longest,
+            longest=options.timeout,
             longest_pause=options.poll_interval,
             take_turn=attempt.rate_limiter.take,
         )
@@ -155,7 +148,7 @@ class Worker(QueueWorker[DeliveryJob]):
         return _ANSWERS[result.outcome]
 
     def _tell(self, settled: SettledDeliveries) -> None:
-        emit_settled(self._events, settled)
+        emit_settled(self._attempt.events, settled)
 
     def _look(self, ids: Sequence[str]) -> Script[dict[str, Seen]]:
         now = to_micros((yield from self._database.now()))

@@ -10,10 +10,10 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from pushkit.arguments import check_callable
 from pushkit.errors import ConfigError
 from pushkit.events.model import Event
 from pushkit.logs import printable
+from pushkit.options import check_callable
 
 Listener: TypeAlias = Callable[[Event], None]
 

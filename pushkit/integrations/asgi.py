@@ -18,13 +18,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from pushkit.caching import DocumentResponse
 from pushkit.cards.publishing import CardPublisher
 from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.telemetry.readiness import readiness
+from pushkit.webhook import DocumentResponse
 from pushkit.webui.asgi import Message, Receive, Send, refuse_websocket
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pushkit.arguments import check_type
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.errors import ConfigError, KeyFileError, KeyRingError, MalformedJsonError
 from pushkit.keys.jwk import Algorithm, SigningKey, signing_key_from_pem, signing_key_to_pem
 from pushkit.keys.private_file import locked, read_private, replace_private
 from pushkit.keys.ring import KeyRing, RingKey
+from pushkit.options import check_type
 
 _FORMAT: Final = "pushkit-key-ring"
 _VERSION: Final = 1

@@ -22,8 +22,8 @@ from pushkit.keys.jwk import (
 from pushkit.logs import printable
 
 if TYPE_CHECKING:
-    from pushkit.caching import DocumentResponse
     from pushkit.keys.ring import KeyRing
+    from pushkit.webhook import DocumentResponse
 
 JWKS_PATH: Final = "/.well-known/jwks.json"
 """Where a sender publishes its keys, unless it says otherwise."""
@@ -64,7 +64,7 @@ def jwks_response(
     ring: KeyRing, now: datetime, if_none_match: str | None = None
 ) -> DocumentResponse:
     """Answer a GET for the JWK Set, given its `If-None-Match` (several joined with commas)."""
-    from pushkit.caching import document_response  # verifiers do not need it
+    from pushkit.webhook import document_response  # verifiers do not need it
 
     body = jwks_document(ring, now)
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'

@@ -15,12 +15,12 @@ from typing import Final, NamedTuple, cast
 
 import httptools
 
+from pushkit.clock import Timing
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
 from pushkit.record import field, record
 from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.iteration_batches import IterationBatches
-from pushkit.timing import Timing
 from pushkit.webhook import Headers
 
 MAX_ANSWER_BYTES: Final = 64 * 1024

@@ -10,9 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
-from pushkit.arguments import check_list
-from pushkit.decision import UrlDecision
-from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError, PushkitError
+from pushkit.errors import (
+    ConfigError,
+    DestinationRefusedError,
+    InvalidUrlError,
+    PushkitError,
+    UrlDecision,
+)
 from pushkit.net.addresses import (
     Network,
     address_is_private,
@@ -21,7 +25,7 @@ from pushkit.net.addresses import (
     network_is_private,
     parse_address,
 )
-from pushkit.options import check_options
+from pushkit.options import check_list, check_options
 from pushkit.record import record
 from pushkit.url import Url, host_and_port, masked_url, normalise_host
 

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import aiodns
 from aiohappyeyeballs import AddrInfoType
 
-from pushkit.decision import UrlDecision
+from pushkit.errors import UrlDecision
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Decided, DestinationPolicy
 from pushkit.net.failures import LookupFailedError

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from pushkit.clock import utc_now
+from pushkit.clock import JWKS_MAX_AGE, LONGEST_JWKS_MAX_AGE, utc_now
 from pushkit.errors import (
     ConfigError,
     DestinationRefusedError,
@@ -38,7 +38,6 @@ from pushkit.keys.jwks import (
     parse_jwks,
     parse_jwks_file,
 )
-from pushkit.lifetimes import JWKS_MAX_AGE, LONGEST_JWKS_MAX_AGE
 from pushkit.logs import RepeatedLog
 from pushkit.net.connection import HttpAnswer, unexpected_status
 from pushkit.net.destination import DestinationPolicy

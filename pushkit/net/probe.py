@@ -10,8 +10,8 @@ import time
 from contextvars import ContextVar
 from datetime import timedelta
 
-from pushkit.decision import UrlDecision
-from pushkit.timing import Timing
+from pushkit.clock import Timing
+from pushkit.errors import UrlDecision
 
 
 class Probe(Timing):

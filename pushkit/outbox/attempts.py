@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
+from pushkit.clock import Timing
 from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.states import SETTLED, SETTLING, DeliveryState, Outcome
 from pushkit.record import field, record
@@ -30,7 +31,6 @@ from pushkit.storage.script import (
     slices,
     to_micros,
 )
-from pushkit.timing import Timing
 
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIMING = Timing()

@@ -10,10 +10,10 @@ from enum import StrEnum
 from typing import Final
 
 from pushkit.a2a import WireVersion
+from pushkit.clock import Timing
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.record import field, record
 from pushkit.storage.script import Row, from_micros, moment_or_none
-from pushkit.timing import Timing
 
 _MOST_RANDOM: Final = 2**80
 

@@ -5,8 +5,15 @@ Times and durations are whole microseconds; true is 1, false 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from pushkit.clock import utc_now
 from pushkit.queue.tables import QUEUE_COLUMNS
+from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration, statements
+from pushkit.storage.opening import open_location
 from pushkit.subscriptions.model import OUTBOX
 
 SCHEMA = statements(f"""
@@ -150,3 +157,12 @@ CREATE INDEX pushkit_watches_held ON pushkit_watches (holder);
 
 SENDER_MIGRATIONS = (Migration(1, SCHEMA),)
 """A released one is never changed."""
+
+
+def open_outbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now) -> Database:
+    """Return the sender's database at a location, not yet open.
+
+    Raises:
+        ConfigError: A DSN, and the driver is not installed.
+    """
+    return open_location(location, component="outbox", migrations=SENDER_MIGRATIONS, clock=clock)

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from pushkit.queue.held import Ask
+from pushkit.queue.held import Ask, Reply
 from pushkit.queue.rules import (
     QUANTUM,
     Fetched,
@@ -277,23 +277,16 @@ def _share_out(
     return chosen, left
 
 
-class Advanced(NamedTuple):
-    """What became of a settled queue."""
-
-    kept: bool
-    fetched: Fetched | None = None
-    stops: bool = False
-    due_at: int | None = None  # if it was released: when it is due
-
-
 def advance(
     tables: QueueTables,
     settled: Sequence[tuple[Queue, Ask]],
     *,
     stops: Callable[[Queue], bool],
     now: int,
-) -> Script[dict[str, Advanced]]:
+) -> Script[dict[str, Reply]]:
     """Keep or release queues whose results were stored, and give their holder the next jobs.
+
+    The replies have these jobs as they are pending: who calls this reads the rest of them.
 
     Args:
         settled: Queues under their holder's epoch, whose rows are held, and what it said.
@@ -303,7 +296,7 @@ def advance(
     most = max((len(ask.has) + ask.more for _, ask in looking), default=0) + 1
     pending = yield from tables.first_pending([queue.id for queue, _ in looking], most)
     handed_out: list[PendingJob] = []
-    advanced: dict[str, Advanced] = {}
+    replies: dict[str, Reply] = {}
     written, leaving = list[Queue](), list[tuple[Queue, Ask]]()
     for queue, ask in settled:
         found: Fetched | None = None
@@ -326,18 +319,19 @@ def advance(
         if ask.releases or rests:
             leaving.append((after, ask))
         else:
-            advanced[queue.id] = Advanced(True, found, stops(queue))
+            found = found or Fetched((), 0)
+            replies[queue.id] = Reply(True, found.jobs, found.upto, stops(queue))
             written.append(after)
     scheduled = yield from _scheduled(
         tables, [queue for queue, ask in leaving if _may_have_more(queue, ask)], now
     )
     for queue, _ in leaving:
         left = scheduled.get(queue.id) or queue._replace(due_at=None)
-        advanced[queue.id] = Advanced(False, due_at=left.due_at)
+        replies[queue.id] = Reply(False, is_due=left.due_at is not None)
         written.append(released(left, left.due_at))
     yield from tables.hand_out(handed_out)
     yield from tables.write(written)
-    return advanced
+    return replies
 
 
 def _looks(queue: Queue, ask: Ask) -> bool:

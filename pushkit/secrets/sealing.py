@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from pushkit.errors import ConfigError, KeyFileError, SealedSecretError, SecretKeyMissingError
 from pushkit.keys.private_file import locked, read_private, replace_private
-from pushkit.variables import secret_variable
+from pushkit.programs import secret_variable
 
 SEALED: Final = b"\x00sl1"
 """The prefix of a sealed value: no JSON text and no header value begins with it."""

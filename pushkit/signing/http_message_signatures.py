@@ -22,6 +22,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from pushkit.clock import TOKEN_LIFETIME
 from pushkit.errors import (
     ConfigError,
     DigestMismatchError,
@@ -32,7 +33,6 @@ from pushkit.errors import (
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import HTTP, signature_holds
 from pushkit.keys.remote import RemoteKey
-from pushkit.lifetimes import TOKEN_LIFETIME
 from pushkit.record import field, record
 from pushkit.signing.jose import Sign, sign
 from pushkit.signing.signature_base import signature_base

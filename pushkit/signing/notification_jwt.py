@@ -20,6 +20,7 @@ from itertools import compress
 from typing import Any, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.clock import TOKEN_LIFETIME
 from pushkit.errors import (
     AudienceError,
     DigestMismatchError,
@@ -30,7 +31,6 @@ from pushkit.errors import (
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import signature_holds
 from pushkit.keys.remote import RemoteKey
-from pushkit.lifetimes import TOKEN_LIFETIME
 from pushkit.logs import printable
 from pushkit.record import field, record
 from pushkit.signing.jose import (

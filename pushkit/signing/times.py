@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
+from pushkit.clock import TOLERANCE
 from pushkit.errors import InvalidSignatureError, TimestampError
-from pushkit.lifetimes import TOLERANCE
 
 _EXPIRY_LEEWAY: Final = timedelta(seconds=60)
 LARGEST_EPOCH: Final = 253402300799  # 9999-12-31, the last day of `datetime`

@@ -1,44 +1,63 @@
-"""The interface of a database, and the choice between SQLite and PostgreSQL."""
+"""What SQLite and PostgreSQL have in common: a database that runs scripts in transactions."""
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Final, TypeVar
 
 from pushkit.errors import StorageError
-from pushkit.lazy import from_extra
-from pushkit.storage.faults import RecentFault
-from pushkit.storage.location import postgres_dsn
-from pushkit.storage.migrations import Access, Migration, Schema
+from pushkit.storage.group_commit import GroupCommit
+from pushkit.storage.migrations import Access, Schema
 from pushkit.storage.script import Group, OnDone, Script
-from pushkit.storage.sqlite import SqliteDatabase
 from pushkit.storage.worker_locks import WorkerLocks
 
 Item = TypeVar("Item")
 T = TypeVar("T")
 
-_PROMPT_SECONDS = 5.0
+_PROMPT_SECONDS: Final = 5.0
+_FAULT_SECONDS: Final = 10.0
 
 
-class Database(Protocol):
-    """Runs scripts in transactions; `SqliteDatabase` and `PostgresDatabase` implement it."""
+class RecentFault:
+    """Why disk or server refused a write, which reading does not show, for ten seconds.
 
-    @property
-    def location(self) -> str:
-        """The whole path of the file, or the DSN with its passwords masked."""
+    It is not cleared earlier: a transaction that changes nothing succeeds on a full disk, too.
+    """
 
-    @property
-    def locks(self) -> WorkerLocks | None:
-        """The locks of the workers, if all of them are on one machine."""
+    def __init__(self) -> None:
+        self._reason: str | None = None
+        self._until = 0.0
 
-    @property
-    def write_fault(self) -> RecentFault:
-        """Why disk or server refused this process a write recently: reading works meanwhile."""
+    def note(self, reason: str) -> None:
+        """Remember why a write was refused just now."""
+        self._reason, self._until = reason, time.monotonic() + _FAULT_SECONDS
 
+    def reason(self) -> str | None:
+        """Return why a write was refused in the last ten seconds; None if none was."""
+        return self._reason if time.monotonic() < self._until else None
+
+
+class Database(abc.ABC):
+    """Runs scripts in transactions; `SqliteDatabase` and `PostgresDatabase` are databases.
+
+    Attributes:
+        location: The whole path of the file, or the DSN with its passwords masked.
+        locks: The locks of the workers, if all of them are on one machine.
+        write_fault: Why disk or server refused this process a write recently.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location: str = location
+        self.locks: WorkerLocks | None = None
+        self.write_fault: RecentFault = RecentFault()
+        self._group_commit: GroupCommit | None = None  # while it is open for writing
+
+    @abc.abstractmethod
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Connect for a kind of access: by default, to serve, with the schema brought up to date.
 
@@ -49,6 +68,7 @@ class Database(Protocol):
             StorageError: There is no such database, or it is out of reach.
         """
 
+    @abc.abstractmethod
     async def schema(self) -> Schema:
         """Return the schema that was found, without changing it; the database need not be open.
 
@@ -56,6 +76,7 @@ class Database(Protocol):
             StorageError: There is no such database, or it is out of reach.
         """
 
+    @abc.abstractmethod
     async def look(self, script: Script[T]) -> T:
         """Run a script that only reads, whatever the schema; the database need not be open.
 
@@ -63,9 +84,11 @@ class Database(Protocol):
             StorageError: There is no such database, it is out of reach, or it refuses.
         """
 
+    @abc.abstractmethod
     async def close(self) -> None:
         """Finish the submitted items, and disconnect."""
 
+    @abc.abstractmethod
     async def write(self, script: Script[T]) -> T:
         """Run a script in a transaction; return its result once that is durable.
 
@@ -88,6 +111,7 @@ class Database(Protocol):
             StorageError: As `write`; or another transaction held a row for longer than a statement
                 may take.
         """
+        return await self.write(make())
 
     def write_together(
         self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None = None
@@ -102,10 +126,18 @@ class Database(Protocol):
         such a script must not wait for a row, or all items would wait: the result of an item that
         needs a held row is `DEFERRED`.
         """
+        return (self._group_commit or self._open_group_commit()).submit(group, item, on_done)
+
+    @abc.abstractmethod
+    def _open_group_commit(self) -> GroupCommit:
+        """Return what collects items. Raises StorageError: The database is not open for writing."""
 
     async def drain(self, within: float) -> None:
         """Wait until everything submitted by `write_together` is done, at most so many seconds."""
+        if self._group_commit is not None:
+            await self._group_commit.drain(within)
 
+    @abc.abstractmethod
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the transaction of a caller's own connection; commit nothing.
 
@@ -116,14 +148,22 @@ class Database(Protocol):
             PushkitError: The script raised it; the transaction holds nothing of the script.
         """
 
+    @abc.abstractmethod
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""
 
+    @abc.abstractmethod
     def now(self) -> Script[datetime]:
         """Return the current time by the clock that all workers on this database share."""
 
+    # SQLite has one writing transaction at a time, and its processes find work and news by polling.
+
     def hold(
-        self, items: Sequence[Item], names: Callable[[Item], Collection[str]], *, wait: bool
+        self,
+        items: Sequence[Item],
+        names: Callable[[Item], Collection[str]],  # noqa: ARG002
+        *,
+        wait: bool,  # noqa: ARG002
     ) -> Script[tuple[Sequence[Item], datetime]]:
         """Hold the names of items until this transaction ends, so that no other one has them.
 
@@ -135,17 +175,23 @@ class Database(Protocol):
         Returns:
             The items of which all names are held, in order, and the time.
         """
+        return items, (yield from self.now())
 
     def wake(self) -> Script[None]:
         """Wake idle workers of other processes when this commits: there is work."""
+        yield from ()
 
     def announce(self) -> Script[None]:
         """Notify other processes when this commits of rows that are no work for them."""
+        yield from ()
 
     async def listen(
-        self, wake: Callable[[], None], news: Callable[[], None] = lambda: None
+        self,
+        wake: Callable[[], None],  # noqa: ARG002
+        news: Callable[[], None] = lambda: None,  # noqa: ARG002
     ) -> None:
         """Call back whenever another process runs `wake` or `announce`, until cancelled."""
+        await asyncio.Event().wait()
 
 
 @contextlib.asynccontextmanager
@@ -203,23 +249,3 @@ async def upgrade(database: Database) -> Schema:
         async with opened(database, Access.UPGRADE):
             pass
     return before
-
-
-def open_location(
-    location: str | Path,
-    *,
-    component: str,
-    migrations: Sequence[Migration],
-    clock: Callable[[], datetime],
-) -> Database:
-    """Return the database at a location: a PostgreSQL DSN, or the path of a SQLite file.
-
-    Raises:
-        ConfigError: It is neither; or a DSN, and the driver is not installed.
-    """
-    dsn = postgres_dsn(location)
-    if dsn is None:
-        return SqliteDatabase(location, component=component, migrations=migrations, clock=clock)
-    with from_extra("postgres", "PostgreSQL needs asyncpg"):
-        from pushkit.storage.postgres import PostgresDatabase
-    return PostgresDatabase(dsn, component=component, migrations=migrations)

@@ -9,7 +9,7 @@ from datetime import datetime
 from types import NoneType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar, get_args, get_type_hints
 
-from pushkit.arguments import check_count
+from pushkit.options import check_count
 from pushkit.record import record
 from pushkit.storage.script import (
     Row,

@@ -29,7 +29,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
-from pushkit.storage.faults import RecentFault
+from pushkit.storage.database import Database
 from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit, held_too_long
 from pushkit.storage.libpq import connecting
 from pushkit.storage.location import host_of, masked
@@ -203,7 +203,7 @@ class _Tables(NamedTuple):
         return f"database {self.database}, {tables}"
 
 
-class PostgresDatabase:
+class PostgresDatabase(Database):
     """A database on a PostgreSQL server."""
 
     def __init__(
@@ -220,8 +220,8 @@ class PostgresDatabase:
         # for which others would wait otherwise.
         idle_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
+        super().__init__(masked(dsn))  # without locks: only leases show dead workers on others
         self._dsn = dsn
-        self.location: str = masked(dsn)
         self._connecting = connecting(dsn)
         # A pooler in transaction mode; None: not known yet.
         self._has_pooler: bool | None = self._connecting.has_pooler or None
@@ -239,8 +239,6 @@ class PostgresDatabase:
         self._pool: asyncpg.Pool | None = None
         self._waiting = self._reading = asyncio.Semaphore()
         self._faults = RepeatedLog(_log)
-        self.write_fault: RecentFault = RecentFault()
-        self._group_commit: GroupCommit | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._scripts = 0
@@ -248,7 +246,6 @@ class PostgresDatabase:
         self._own: set[int] = set()  # the server's processes of the pool's connections
         self._idle = asyncio.Event()
         self._idle.set()
-        self.locks: None = None  # workers are on many machines: only leases show dead ones
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Connect for a kind of access."""
@@ -462,9 +459,12 @@ class PostgresDatabase:
         self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None = None
     ) -> asyncio.Future[T]:
         """Run a group's script over this item and others that wait."""
+        return self._open_group_commit().submit_or_lead(group, item, on_done)
+
+    def _open_group_commit(self) -> GroupCommit:
         if self._group_commit is None or self._closing:
             raise StorageError(_NOT_OPEN)
-        return self._group_commit.submit_or_lead(group, item, on_done)
+        return self._group_commit
 
     def _run_batches(self, batches: Sequence[Batch[Any, Any]], done: BatchesDone, /) -> None:
         self._tasks.add(task := asyncio.create_task(self._run_together(batches)))
@@ -492,11 +492,6 @@ class PostgresDatabase:
             for batch in batches:
                 batch.results = None
         done(batches)
-
-    async def drain(self, within: float) -> None:
-        """Wait until everything submitted by `write_together` is done, at most so many seconds."""
-        if self._group_commit is not None:
-            await self._group_commit.drain(within)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the READ COMMITTED transaction of a caller's connection."""

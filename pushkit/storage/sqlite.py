@@ -16,7 +16,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from pushkit.clock import utc_now
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
-from pushkit.storage.faults import RecentFault
+from pushkit.storage.database import Database
 from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit
 from pushkit.storage.location import file_exists
 from pushkit.storage.migrations import (
@@ -36,10 +36,9 @@ from pushkit.storage.migrations import (
     migrate,
     too_old_to_write,
 )
-from pushkit.storage.script import Group, OnDone, Rows, Script, driver_connection
+from pushkit.storage.script import Rows, Script, driver_connection
 from pushkit.storage.worker_locks import WorkerLocks
 
-Item = TypeVar("Item")
 T = TypeVar("T")
 
 _log = logging.getLogger("pushkit.storage")
@@ -78,7 +77,7 @@ _DISK_ERRORS = {
 _MODES = {Access.UPGRADE: "rwc", Access.WRITE: "rw", Access.READ: "ro"}
 
 
-class SqliteDatabase:
+class SqliteDatabase(Database):
     """A database file."""
 
     def __init__(
@@ -95,7 +94,7 @@ class SqliteDatabase:
     ) -> None:
         self.path: Path = Path(path)
         self._file = self.path.absolute()  # whatever directory the process changes to
-        self.location: str = str(self._file)
+        super().__init__(str(self._file))
         self._component = component
         self._migrations = migrations
         self._clock = clock
@@ -103,14 +102,12 @@ class SqliteDatabase:
         self._start_timeout = start_timeout
         self._access = Access.UPGRADE
         self._writer: _Writer | None = None
-        self._group_commit: GroupCommit | None = None
         self._reader: ThreadPoolExecutor | None = None
         self._read_connection: sqlite3.Connection | None = None
         self._opened: tuple[int | None, ...] = (None, None, None)  # inodes that the writer opened
         self._log_check_at = 0.0  # when the log's length is checked again
         self._faults = RepeatedLog(_log)
-        self.write_fault: RecentFault = RecentFault()
-        self.locks: WorkerLocks = WorkerLocks(self._file, self.write_fault)
+        self.locks: WorkerLocks = WorkerLocks(self._file, self.write_fault.note)
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the file for a kind of access."""
@@ -218,7 +215,7 @@ class SqliteDatabase:
             return connection
 
         return _Writer(
-            connect, self.write_fault, self._busy_timeout.total_seconds(), self._keep_log_short
+            connect, self.write_fault.note, self._busy_timeout.total_seconds(), self._keep_log_short
         )
 
     def _keep_log_short(self, connection: sqlite3.Connection) -> None:
@@ -301,22 +298,6 @@ class SqliteDatabase:
         """Run a script in a transaction; return its result once that is on disk."""
         return await self._open_group_commit().submit_script(script)
 
-    async def write_patiently(self, make: Callable[[], Script[T]]) -> T:
-        """Run a script as `write` does: there is one writing transaction at a time anyway."""
-        return await self.write(make())
-
-    def write_together(
-        self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None = None
-    ) -> asyncio.Future[T]:
-        """Run a group's script over this item and others that wait."""
-        group_commit = self._group_commit or self._open_group_commit()
-        return group_commit.submit(group, item, on_done)
-
-    async def drain(self, within: float) -> None:
-        """Wait until everything submitted by `write_together` is done, at most so many seconds."""
-        if self._group_commit is not None:
-            await self._group_commit.drain(within)
-
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the caller's thread, to which the connection belongs."""
         found = driver_connection(connection)
@@ -387,33 +368,6 @@ class SqliteDatabase:
         """Return the current time by this process's clock: all workers are on one machine."""
         yield from ()
         return self._clock()
-
-    def hold(
-        self,
-        items: Sequence[Item],
-        names: Callable[[Item], Collection[str]],  # noqa: ARG002  # the interface
-        *,
-        wait: bool,  # noqa: ARG002
-    ) -> Script[tuple[Sequence[Item], datetime]]:
-        """Return all items: there is one writing transaction at a time anyway."""
-        yield from ()
-        return items, self._clock()
-
-    def wake(self) -> Script[None]:
-        """Do nothing: other processes on this file find work by polling."""
-        yield from ()
-
-    def announce(self) -> Script[None]:
-        """Do nothing: other processes on this file find news by polling."""
-        yield from ()
-
-    async def listen(
-        self,
-        wake: Callable[[], None],  # noqa: ARG002  # the interface
-        news: Callable[[], None] = lambda: None,  # noqa: ARG002
-    ) -> None:
-        """Wait until cancelled: no process notifies another one."""
-        await asyncio.Event().wait()
 
     def _read(self, script: Script[T]) -> T:
         if self._access is Access.READ:
@@ -633,7 +587,7 @@ class _Writer(threading.Thread):
     def __init__(
         self,
         connect: Callable[[], sqlite3.Connection],
-        fault: RecentFault,  # where faults of the disk are noted
+        note_fault: Callable[[str], None],  # gets faults of the disk
         patience: float,
         # Runs after each commit; raises nothing.
         committed: Callable[[sqlite3.Connection], None] = lambda _: None,
@@ -642,7 +596,7 @@ class _Writer(threading.Thread):
         self._connect = connect
         self._patience = patience
         self._committed = committed
-        self._fault = fault
+        self._note_fault = note_fault
         self._connection: sqlite3.Connection | None = None
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[tuple[Sequence[Batch[Any, Any]], BatchesDone, bool] | None]
@@ -761,7 +715,7 @@ class _Writer(threading.Thread):
         if error is not exc:
             error.__cause__ = exc
         if _code_of(error.__cause__) in _DISK_ERRORS:
-            self._fault.note(str(error.__cause__))
+            self._note_fault(str(error.__cause__))
         for batch in batches:
             batch.error, batch.is_final = error, True
 

@@ -11,11 +11,10 @@ import fcntl
 import functools
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pushkit.errors import StorageError
-from pushkit.storage.faults import RecentFault
 
 
 class WorkerLocks:
@@ -23,12 +22,12 @@ class WorkerLocks:
 
     Args:
         database: The database file; the locks are beside it, with symbolic links resolved.
-        fault: Where the fault of a lock that cannot be held is noted.
+        note_fault: Gets why a lock could not be held.
     """
 
-    def __init__(self, database: Path, fault: RecentFault) -> None:
+    def __init__(self, database: Path, note_fault: Callable[[str], None]) -> None:
         self._named = database
-        self._fault = fault
+        self._note_fault = note_fault
         self._held: dict[str, int] = {}
 
     @functools.cached_property
@@ -60,7 +59,7 @@ class WorkerLocks:
                 raise
         except OSError as exc:
             reason = f"{path}: cannot be locked: {exc.strerror}"
-            self._fault.note(reason)
+            self._note_fault(reason)
             raise StorageError(reason) from exc
         return descriptor
 

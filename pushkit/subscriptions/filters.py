@@ -16,9 +16,9 @@ from pushkit.a2a import PushConfig, TaskState, UpdateKind
 from pushkit.a2a.kinds import FLAG
 from pushkit.a2a.members import STATE_NAMES
 from pushkit.a2a.table import Kind, Member, MismatchError, Table, Writing, reading
-from pushkit.arguments import check_type
 from pushkit.bounded_json import JsonObject, json_type
 from pushkit.errors import InvalidPushConfigError
+from pushkit.options import check_type
 from pushkit.subscriptions.model import EVERYTHING, Filter
 
 FILTER_EXTENSION: Final = "urn:pushkit:push-filter:v1"

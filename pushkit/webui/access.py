@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from pushkit.arguments import check_list
 from pushkit.errors import ConfigError
+from pushkit.options import check_list
 
 MIN_TOKEN_CHARS: Final = 20
 SESSION_LIFETIME: Final = timedelta(hours=12)

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError
 from pushkit.keys.private_file import read_private
+from pushkit.programs import secret_variable
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
 from pushkit.terminal.listening import accepting_few, listen
@@ -22,7 +23,6 @@ from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import DashboardOptions
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
-from pushkit.variables import secret_variable
 from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.site import Site
 

@@ -22,7 +22,7 @@ from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.ending import cancelled
-from pushkit.traceparent import trace_id_of
+from pushkit.webhook import trace_id_of
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
 from receiver.callbacks.shares import CrowdedError, Slot, new_shares, share_of
 from receiver.callbacks.threads import CallbackThreads

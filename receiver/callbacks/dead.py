@@ -8,7 +8,7 @@ from datetime import datetime
 
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationDead
-from pushkit.traceparent import trace_id_of
+from pushkit.webhook import trace_id_of
 from receiver.callbacks.calls import logged_of, within_trace
 from receiver.inbox.model import Notification, StoredNotification
 

@@ -37,7 +37,7 @@ from pushkit.scheduling.retry import (
 )
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, from_micros, to_micros
-from pushkit.traceparent import trace_id_of
+from pushkit.webhook import trace_id_of
 from receiver.callbacks.calls import TIMED_OUT, CallbackCaller
 from receiver.callbacks.dead import report_dead
 from receiver.callbacks.registry import Callback, CallbackRegistry

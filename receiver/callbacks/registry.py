@@ -9,9 +9,8 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from pushkit.a2a import TaskState, UpdateKind
-from pushkit.arguments import check_duration
 from pushkit.errors import ConfigError
-from pushkit.options import checked
+from pushkit.options import check_duration, checked
 from pushkit.record import record
 from receiver.inbox.model import ArtifactNotification, Notification, StatusNotification
 

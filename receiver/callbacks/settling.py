@@ -115,20 +115,9 @@ def _advance(
     ours: Sequence[tuple[Queue, Ask]], settled: dict[int, Settled], now: int
 ) -> Script[None]:
     """Keep or release the queues, and read the next notifications of those that are kept."""
-    advanced = yield from advance(INBOX, ours, stops=lambda queue: bool(queue.paused), now=now)
-    fetched = [
-        (queue, found.jobs)
-        for queue, _ in ours
-        if (found := advanced[queue.id].fetched) is not None
-    ]
-    jobs = (yield from jobs_of(fetched)) if any(found for _, found in fetched) else {}
+    replies = yield from advance(INBOX, ours, stops=lambda queue: bool(queue.paused), now=now)
+    fetched = [(queue, found) for queue, _ in ours if (found := replies[queue.id].jobs)]
+    jobs = (yield from jobs_of(fetched)) if fetched else {}
     for queue, ask in ours:
-        after = advanced[queue.id]
-        found = after.fetched
-        settled[id(ask)].reply = Reply(
-            after.kept,
-            [jobs[job.id] for job in found.jobs] if found else (),
-            found.upto if found else 0,
-            after.stops,
-            after.due_at is not None,
-        )
+        reply = replies[queue.id]
+        settled[id(ask)].reply = reply._replace(jobs=[jobs[job.id] for job in reply.jobs])

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 
 from pushkit.a2a import StatusUpdate, TaskState
-from pushkit.arguments import read_member
 from pushkit.errors import ConfigError, InboundError, StorageError
+from pushkit.options import read_member
 from pushkit.scheduling.ending import cancelled
 from pushkit.storage.database import Database
 from receiver.inbox.model import Notification

@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, ParamSpec
 
 from pushkit.a2a import decode_update
+from pushkit.clock import TOLERANCE
 from pushkit.errors import ConfigError, InboundError
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key
 from pushkit.keys.jwks import key_for
-from pushkit.lifetimes import TOLERANCE
 from pushkit.signing.notification_jwt import body_sha256
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.second_opinion import ask_pyjwt

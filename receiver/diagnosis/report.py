@@ -15,8 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from xml.etree import ElementTree
 
 from pushkit.bounded_json import read_json_object
-from pushkit.code_pages import CodeTable, page_of
-from pushkit.errors import MalformedJsonError
+from pushkit.errors import CodeTable, MalformedJsonError, page_of
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import document, in_a_line
 from receiver.refusals import REFUSALS

@@ -12,11 +12,10 @@ import click
 
 from pushkit.bounded_json import JsonObject, write_json
 from pushkit.captured import Circumstances, circumstances_of, read_request
-from pushkit.clock import utc_now
+from pushkit.clock import LONGEST_TOLERANCE, TOLERANCE, utc_now
 from pushkit.errors import ConfigError, InvalidSignatureError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import parse_jwks
-from pushkit.lifetimes import LONGEST_TOLERANCE, TOLERANCE
 from pushkit.net.jwks_client import load_jwks
 from pushkit.net.transport import ConnectionOptions
 from pushkit.signing.scheme import Scheme

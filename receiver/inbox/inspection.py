@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from pushkit.a2a import WireVersion
-from pushkit.arguments import read_member
+from pushkit.options import read_member
 from pushkit.queue.leases import reschedule
 from pushkit.queue.listing import ListedQueue, list_queues
 from pushkit.record import field, record

@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 
 from pushkit.errors import ConfigError, InvalidUrlError, PushkitError
 from pushkit.net.destination import DestinationPolicy
+from pushkit.programs import secret_variable
 from pushkit.terminal.tables import File, SettingsTable, with_options
 from pushkit.url import Url
-from pushkit.variables import secret_variable
 from receiver.callbacks.registry import CallbackFunction, CallbackRegistry, Timeout
 from receiver.forwards import (
     FORWARD_TIMEOUT,

@@ -8,7 +8,7 @@ import pytest
 
 from pushkit.a2a import WireVersion
 from pushkit.cards import CardOutcome
-from pushkit.decision import UrlDecision
+from pushkit.errors import UrlDecision
 from pushkit.events.model import EventKind
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.oauth import ClientAuthentication

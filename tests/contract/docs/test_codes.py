@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pushkit.code_pages import CodeTable, page_of
 from pushkit.delivery.error_codes import explained_codes, page_of_code
-from pushkit.errors import PushkitError
+from pushkit.errors import CodeTable, PushkitError, page_of
 from receiver.diagnosis.report import step_lines
 from receiver.refusals import REFUSALS, Refusals, results_over_http
 from tests.contract.docs.blocks import ROOT

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pushkit import SenderOptions
-from pushkit.lifetimes import JWKS_MAX_AGE, TOKEN_LIFETIME, TOLERANCE
+from pushkit.clock import JWKS_MAX_AGE, TOKEN_LIFETIME, TOLERANCE
 from pushkit.scheduling.retry import MAX_AGE
 from receiver import InboxRetention, TrustedSender
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT

@@ -11,12 +11,12 @@ import asyncpg
 import pytest
 
 from pushkit.clock import utc_now
-from pushkit.delivery import database as database_of_outbox
-from pushkit.delivery.database import open_outbox
 from pushkit.errors import SchemaError
-from pushkit.outbox.schema import SENDER_MIGRATIONS
-from pushkit.storage.database import Database, open_location, opened
+from pushkit.outbox import schema as database_of_outbox
+from pushkit.outbox.schema import SENDER_MIGRATIONS, open_outbox
+from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access, Migration
+from pushkit.storage.opening import open_location
 from receiver import admin as database_of_inbox
 from receiver.admin import open_inbox
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS

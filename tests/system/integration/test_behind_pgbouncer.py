@@ -30,9 +30,9 @@ from pushkit import (
 )
 from pushkit.clock import utc_now
 from pushkit.delivery.answers import BreakerPolicy
-from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError, StorageError
 from pushkit.keys.jwks import parse_jwks
+from pushkit.outbox.schema import open_outbox
 from receiver import Notification, Receiver, TrustedSender
 from tests.databases import execute
 from tests.eventually import DEADLINE, eventually

@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
-from pushkit.delivery.database import open_outbox
 from pushkit.errors import StorageError
 from pushkit.outbox import store
+from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import Database, opened, upgrade
 from pushkit.storage.migrations import Access

@@ -30,8 +30,7 @@ from pushkit.events.model import Event
 from pushkit.events.sender import AttemptMade
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.telemetry.tracing import Tracing
-from pushkit.traceparent import read_traceparent, trace_id_of
-from pushkit.webhook import Headers, WebhookRequest
+from pushkit.webhook import Headers, WebhookRequest, read_traceparent, trace_id_of
 from receiver import InboxStatus, Notification, Receiver, TaskPolicy, TrustedSender
 from tests.emitted import emitted
 from tests.eventually import eventually

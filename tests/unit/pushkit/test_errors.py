@@ -6,13 +6,13 @@ import pickle
 
 import pytest
 
-from pushkit.decision import UrlDecision
 from pushkit.errors import (
     AddressRefusedError,
     ConfigError,
     DestinationRefusedError,
     OwnershipError,
     PushkitError,
+    UrlDecision,
 )
 
 

@@ -20,8 +20,9 @@ from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.clock import utc_now
 from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.progress import advance, followed
-from pushkit.storage.database import open_location, upgrade
+from pushkit.storage.database import upgrade
 from pushkit.storage.migrations import Migration
+from pushkit.storage.opening import open_location
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.terminal import progress
 from pushkit.terminal.progress import run_interruptibly, showing_progress
@@ -164,7 +165,7 @@ _MIGRATING = """
 import signal, sys
 from pushkit.cli import databases
 from pushkit.cli.main import cli
-from pushkit.delivery import database
+from pushkit.outbox import schema as database
 from pushkit.storage.migrations import Migration
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.terminal import progress

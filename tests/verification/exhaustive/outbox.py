@@ -270,16 +270,14 @@ def _settle(ask: Ask) -> Script[Reply | None]:
         yield Statement("UPDATE pushkit_subscriptions SET active = 0")
         yield from OUTBOX.write([released(queue, None)])
         return Reply(kept=False)
-    advanced = yield from advance(
+    replies = yield from advance(
         OUTBOX,
         [(queue, ask)],
         stops=lambda each: not each.may_send(0, probation_from=PROBATION),
         now=0,
     )
-    [after] = advanced.values()
-    fetched = after.fetched
-    jobs = _jobs(fetched.jobs) if fetched else ()
-    return Reply(after.kept, jobs, fetched.upto if fetched else 0, after.stops)
+    [reply] = replies.values()
+    return reply._replace(jobs=_jobs(reply.jobs), is_due=False)
 
 
 def _delivery(job: Job) -> Delivery:

@@ -352,7 +352,7 @@ class _InlineWriter(_Writer):
     """The writer without its thread: its work runs a short delay later, in order."""
 
     def __init__(self, database: DiskDatabase, connect: Callable[[], sqlite3.Connection]) -> None:
-        super().__init__(connect, database.write_fault, patience=-1.0)  # `_work` waits instead
+        super().__init__(connect, database.write_fault.note, patience=-1.0)  # `_work` waits instead
         self._database = database
 
     def start(self) -> None: ...

@@ -15,11 +15,11 @@ import asyncpg
 from tenacity import stop_after_attempt
 
 import pushkit.delivery.attempt
-import pushkit.delivery.database
 import pushkit.delivery.signatures
 import pushkit.keys.jwks
 import pushkit.net.guard
 import pushkit.net.jwks_client
+import pushkit.outbox.schema
 import pushkit.queue.runner
 import pushkit.scheduling.housekeeping
 import pushkit.signing.http_message_signatures
@@ -903,7 +903,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
     _played.append(run)
     surroundings.begin(scenario.seed, run.world.loop.time)
     for module, name, simulated in (
-        (pushkit.delivery.database, "open_location", run.open_location),
+        (pushkit.outbox.schema, "open_location", run.open_location),
         (receiver.admin, "open_location", run.open_location),
         (
             receiver.callbacks.dispatcher,

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 from pushkit.clock import utc_now
 from pushkit.progress import advance
-from pushkit.storage.database import Database, open_location
+from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration
+from pushkit.storage.opening import open_location
 from pushkit.storage.script import Script, Statement, count
 from pushkit.terminal.progress import showing_progress
 from tests.eventually import eventually

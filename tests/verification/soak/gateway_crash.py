@@ -38,8 +38,8 @@ from pushkit import KeyRing, PushSender
 from pushkit.clock import utc_now
 from pushkit.outbox.states import DeliveryState
 from pushkit.progress import advance
-from pushkit.storage.database import open_location
 from pushkit.storage.migrations import Migration
+from pushkit.storage.opening import open_location
 from pushkit.terminal.progress import showing_progress
 from tests.eventually import eventually
 from tests.forked import forked

@@ -17,8 +17,8 @@ from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState,
 from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
+from pushkit.outbox.schema import open_outbox
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
 from tests.site_thread import SiteThread, check_answers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, partial
@@ -30,8 +31,11 @@ from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.keys.source import KeySource
 from pushkit.net.transport import ConnectionOptions
+from pushkit.outbox.schema import open_outbox
 from pushkit.queue.rules import Leased, Room
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
+from pushkit.storage.database import Database, opened
+from pushkit.storage.migrations import Access
 from pushkit.webhook import Headers
 from tests.clock import START, Clock
 from tests.databases import MadeSchemas
@@ -134,6 +138,10 @@ class Senders:
         for sender in self.made:
             await sender.close()
 
+    def stored(self) -> AbstractAsyncContextManager[Database]:
+        """Open the outbox beside the senders."""
+        return opened(open_outbox(self.database), Access.UPGRADE)
+
     async def open(
         self,
         *,
@@ -194,10 +202,21 @@ async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
     return webhook
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a module on SQLite and PostgreSQL, if it says `ON_BOTH_DATABASES`."""
+    is_for_both = getattr(metafunc.module, "ON_BOTH_DATABASES", False)
+    own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if is_for_both and "outbox" in metafunc.fixturenames and "outbox" not in own:
+        metafunc.parametrize("outbox", ["sqlite", "postgresql"], indirect=True)
+
+
 @pytest.fixture
-def outbox(tmp_path: Path) -> str:
-    """Return the location of the outbox: a SQLite file, unless a module overrides this."""
-    return str(tmp_path / "outbox.db")
+def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the location of the outbox: a SQLite file, unless a module is for both databases."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return str(tmp_path / "outbox.db")
+    dsn: str = request.getfixturevalue("postgres_dsn")
+    return dsn
 
 
 @pytest.fixture

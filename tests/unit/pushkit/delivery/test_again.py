@@ -21,13 +21,9 @@ from tests.clock import START
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
+ON_BOTH_DATABASES = True
+
 EVERYTHING = DeliveryFilter()
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 def busy() -> web.Response:

@@ -11,8 +11,7 @@ import pytest
 from aiohttp import web
 
 from pushkit import DestinationRules, PushSender
-from pushkit.decision import UrlDecision
-from pushkit.errors import ConfigError, DestinationRefusedError, InvalidPushConfigError
+from pushkit.errors import ConfigError, DestinationRefusedError, InvalidPushConfigError, UrlDecision
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox.states import DeliveryState
 from pushkit.url import Url

@@ -19,6 +19,8 @@ from tests.eventually import eventually
 from tests.long_runs import LONG
 from tests.unit.pushkit.delivery.conftest import Received, status
 
+ON_BOTH_DATABASES = True
+
 if TYPE_CHECKING:
     from tests.clock import Clock
     from tests.unit.pushkit.delivery.conftest import Senders
@@ -69,12 +71,6 @@ async def webhooks() -> AsyncIterator[Webhooks]:
     for _ in range(100):
         webhooks.one_ends.put_nowait(None)
     await runner.cleanup()
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from aiohttp import web
 
 from pushkit import DeliveryState, PushSender, SecretKeys, SenderOptions
 from pushkit.bounded_json import JsonValue
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import ConfigError
 from pushkit.secrets.resealing import SecretsAdmin
@@ -19,14 +18,10 @@ from pushkit.secrets.sealing import SecretKey
 from pushkit.storage.script import Row, Script, Statement
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, key_ring, status
 
+ON_BOTH_DATABASES = True
+
 KEYS = SecretKeys([SecretKey.generate()])
 SECRETS = ("a-token/of-the-client", "of/the+client==", "the-key-in-the-query")
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 async def deliver(sender: PushSender, webhook: Webhook, *, path: str = "/hook") -> str:
@@ -53,10 +48,8 @@ async def stored(senders: Senders, statement: str, *values: str) -> list[bytes]:
     def script() -> Script[list[Row]]:
         return [*(yield Statement(statement, values))]
 
-    database = open_outbox(senders.database)
-    await database.open()
-    rows = await database.write(script())
-    await database.close()
+    async with senders.stored() as database:
+        rows = await database.write(script())
     return [bytes(next(iter(row))) for row in rows]
 
 
@@ -166,11 +159,9 @@ async def test_a_rotation_seals_answers_that_were_kept_plain(
     for number in range(60):  # more than a batch
         webhook.replies_with(lambda n=number: web.Response(status=400, body=f"{n} said".encode()))
         delivery_id = await deliver(sender, webhook)
-    database = open_outbox(senders.database)
-    await database.open()
-    rotated = await SecretsAdmin(database).rotate(KEYS)
-    counted = await SecretsAdmin(database).status()
-    await database.close()
+    async with senders.stored() as database:
+        rotated = await SecretsAdmin(database).rotate(KEYS)
+        counted = await SecretsAdmin(database).status()
     assert (rotated.answers, rotated.unopened) == (60, [])
     assert counted.answers == {KEYS.ids[0]: 60}
     found = await stored(senders, "SELECT answer FROM pushkit_attempts")

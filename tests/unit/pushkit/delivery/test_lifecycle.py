@@ -18,8 +18,8 @@ from pushkit import (
     decode_update,
 )
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.database import open_outbox
 from pushkit.events.model import Event, EventKind
+from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.subscriptions.model import Filter
@@ -27,17 +27,13 @@ from tests.clock import Clock
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, claim, deliver_due, status, task
 
+ON_BOTH_DATABASES = True
+
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
 
 
 # The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
-ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
+ON_SQLITE = pytest.mark.parametrize("outbox", ["sqlite"], indirect=True)
 
 
 def chunk(*, last: bool = False) -> ArtifactUpdate:

@@ -17,7 +17,6 @@ from pushkit import (
     StatusUpdate,
     Subscription,
 )
-from pushkit.delivery.database import open_outbox
 from pushkit.delivery.route import Routes
 from pushkit.errors import SealedSecretError
 from pushkit.net.authorization import Credentials
@@ -66,10 +65,8 @@ async def execute(senders: Senders, sql: str, *values: str) -> None:
     def script() -> Script[None]:
         yield Statement(sql, values)
 
-    database = open_outbox(senders.database)
-    await database.open()
-    await database.write(script())
-    await database.close()
+    async with senders.stored() as database:
+        await database.write(script())
 
 
 # --- the subscription ---------------------------------------------------------------------------
@@ -173,10 +170,8 @@ async def test_resealed_secrets_are_opened_again(senders: Senders, webhook: Webh
     sender = await senders.open(secrets=SecretKeys([OLD]))
     await subscribe(sender, webhook)
     await deliver(sender, webhook, status())
-    database = open_outbox(senders.database)
-    await database.open()
-    assert (await SecretsAdmin(database).rotate(SecretKeys([NEW, OLD]))).secrets == 2
-    await database.close()
+    async with senders.stored() as database:
+        assert (await SecretsAdmin(database).rotate(SecretKeys([NEW, OLD]))).secrets == 2
     # The sender has only the old key.
     assert await fail(sender, status()) == "secret_key_missing"
 
@@ -252,10 +247,8 @@ def make_routes(vault: Vault) -> Routes:
 async def stored(senders: Senders, webhook: Webhook) -> StoredSubscription:
     sender = await senders.open(secrets=SecretKeys([OLD]))
     await subscribe(sender, webhook)
-    database = open_outbox(senders.database)
-    await database.open()
-    [found] = await database.read(subscriptions.stored_of_task(tenant="", task_id="task-1"))
-    await database.close()
+    async with senders.stored() as database:
+        [found] = await database.read(subscriptions.stored_of_task(tenant="", task_id="task-1"))
     return found
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from pushkit import DeliveryState, PushSender, SecretKeys
 from pushkit.bounded_json import JsonObject
-from pushkit.delivery.database import open_outbox
 from pushkit.errors import (
     ConfigError,
     IdempotencyConflictError,
@@ -20,6 +19,7 @@ from pushkit.errors import (
 )
 from pushkit.events.model import Event
 from pushkit.events.sender import LocalFault
+from pushkit.outbox.schema import open_outbox
 from pushkit.secrets.resealing import (
     SecretsAdmin,
     before_all,
@@ -34,18 +34,14 @@ from tests.emitted import emitted
 from tests.eventually import DEADLINE
 from tests.unit.pushkit.delivery.conftest import Received, Senders, Webhook, status
 
+ON_BOTH_DATABASES = True
+
 CONFIG: JsonObject = {
     "token": "canary-token",
     "authentication": {"scheme": "Basic", "credentials": "canary-credentials"},
 }
 OLD, NEW = SecretKey.generate(), SecretKey.generate()
 KEYS = SecretKeys([NEW, OLD])
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 async def subscribe(sender: PushSender, webhook: Webhook, task_id: str = "task-1") -> str:
@@ -59,12 +55,8 @@ async def run(senders: Senders, statement: Statement) -> Sequence[Row]:
     def script() -> Script[Sequence[Row]]:
         return (yield statement)
 
-    database = open_outbox(senders.database)
-    await database.open()
-    try:
+    async with senders.stored() as database:
         return await database.write(script())
-    finally:
-        await database.close()
 
 
 async def secrets_in(senders: Senders) -> list[str]:
@@ -309,12 +301,8 @@ async def test_a_sender_reads_its_secret_keys_from_the_environment(
 async def rotated(
     senders: Senders, keys: SecretKeys, *, bodies: bool = False, vacuum: bool = False
 ) -> tuple[int, int]:
-    database = open_outbox(senders.database)
-    await database.open()
-    try:
+    async with senders.stored() as database:
         found = await SecretsAdmin(database).rotate(keys, bodies=bodies, vacuum=vacuum)
-    finally:
-        await database.close()
     assert (found.unopened, found.held) == ([], 0)
     return found.secrets, found.bodies
 
@@ -355,11 +343,9 @@ async def test_rotation_reports_what_it_cannot_open_and_leaves_it_unchanged(
     await subscribe(sender, webhook)
     await sender.notify(status())
     before = await secrets_in(senders), await bodies_in(senders)
-    database = open_outbox(senders.database)
-    await database.open()
-    found = await SecretsAdmin(database).rotate(SecretKeys([NEW]))
-    counted = await SecretsAdmin(database).status()
-    await database.close()
+    async with senders.stored() as database:
+        found = await SecretsAdmin(database).rotate(SecretKeys([NEW]))
+        counted = await SecretsAdmin(database).status()
     assert (found.secrets, found.bodies, len(found.unopened)) == (0, 0, 3)
     assert all(OLD.id in reason for reason in found.unopened)
     assert (await secrets_in(senders), await bodies_in(senders)) == before
@@ -371,22 +357,20 @@ async def test_rotation_skips_rows_that_changed_meanwhile(
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))
     await subscribe(sender, webhook)
-    database = open_outbox(senders.database)
-    await database.open()
-    pages = [
-        (
-            column,
-            await database.read(
-                find_other_keys(column, KEYS, plain=True, after=before_all(column), limit=10)
-            ),
-        )
-        for column in (TOKEN, CREDENTIALS)
-    ]
-    config: JsonObject = {"url": webhook.url(), "token": "another-token"}
-    await sender.subscribe("task-1", config, version="1.0", owner="alice")
-    for column, [row] in pages:
-        assert await database.write(write_resealed(column, [(row, " sealed:AAAA")])) == 0
-    await database.close()
+    async with senders.stored() as database:
+        pages = [
+            (
+                column,
+                await database.read(
+                    find_other_keys(column, KEYS, plain=True, after=before_all(column), limit=10)
+                ),
+            )
+            for column in (TOKEN, CREDENTIALS)
+        ]
+        config: JsonObject = {"url": webhook.url(), "token": "another-token"}
+        await sender.subscribe("task-1", config, version="1.0", owner="alice")
+        for column, [row] in pages:
+            assert await database.write(write_resealed(column, [(row, " sealed:AAAA")])) == 0
     [config_now] = await sender.configs_to_send_with("task-1")
     assert config_now.token == "another-token"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pushkit import Filter, PushSender, TaskState
+from pushkit.clock import Timing
 from pushkit.delivery.route import DeliveryJob
 from pushkit.delivery.settle import SettledDeliveries
 from pushkit.events.model import EventKind
@@ -21,11 +22,12 @@ from pushkit.outbox.states import Outcome
 from pushkit.queue.held import Ask
 from pushkit.queue.rules import QUANTUM, Leased
 from pushkit.storage.script import Script, Statement, alone
-from pushkit.timing import Timing
 from tests.clock import Clock
 from tests.long_runs import examples
 from tests.unit.pushkit.delivery.conftest import Senders, claim, status
 from tests.unit.pushkit.delivery.sides import SIDES, everything_of, run_group, write
+
+ON_BOTH_DATABASES = True
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HOOK = {"url": "https://client.example.com/hook"}
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 async def fill(sender: PushSender, chance: random.Random) -> None:
@@ -157,14 +153,14 @@ async def test_settling_in_one_group_has_the_result_of_settling_one_by_one(
     chance = random.Random(seed)  # noqa: S311  # a history, no secret
     sender = await senders.open(concurrency=1000, concurrency_per_host=1000)
     await fill(sender, chance)
-    settler, database = sender.worker._settler, sender._database
+    settle, database = sender.worker._settling, sender._database
     for _ in range(3):
         attempted = await attempt(sender, chance, clock)
         one_by_one: list[DeliveryEvent] = []
         for each in attempted["one by one"]:
-            settled = await database.write(alone(settler.script, each))
+            settled = await database.write(alone(settle, each))
             one_by_one += settled.events
-        found = await run_group(database, settler.script, attempted["together"])
+        found = await run_group(database, settle, attempted["together"])
         events = [
             event for each in found if isinstance(each, SettledDeliveries) for event in each.events
         ]
@@ -189,7 +185,7 @@ async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
     ]
     if not newer_first:
         asks.reverse()
-    await sender._database.write(sender.worker._settler.script(asks))
+    await sender._database.write(sender.worker._settling(asks, wait=True))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert sorted(each.status or 0 for each in report.attempts) == [200, 204]
@@ -206,7 +202,7 @@ async def test_an_attempt_settled_twice_is_logged_once(
     [leased] = await claim(sender)
     ask = ask_of(leased, AttemptResult(outcome=outcome, retry_at=clock.now, started_at=clock.now))
     for _ in range(2):  # as after a commit whose confirmation was lost
-        await sender._database.write(alone(sender.worker._settler.script, ask))
+        await sender._database.write(alone(sender.worker._settling, ask))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert [each.number for each in report.attempts] == [1]
@@ -221,7 +217,7 @@ async def test_deliveries_of_a_removed_subscription_are_not_deferred(
     result = AttemptResult(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
     asks = [ask_of(each, result) for each in await claim(sender)]
     await sender.unsubscribe("task-0")
-    found = await sender._database.write(sender.worker._settler.script(asks, wait=False))
+    found = await sender._database.write(sender.worker._settling(asks, wait=False))
     assert sorted(list(each.are_ours) for each in found if isinstance(each, SettledDeliveries)) == [
         [False],
         [True],
@@ -251,12 +247,9 @@ async def test_one_of_two_concurrent_successes_emits_breaker_closed(on_postgres:
         " VALUES ('', 'alice', 'https://client.example.com:443', 9)",
     )
     result = AttemptResult(outcome=Outcome.DELIVERED, status=200)
-    settler, database = sender.worker._settler, sender._database
+    settle, database = sender.worker._settling, sender._database
     found = await asyncio.gather(
-        *(
-            database.write(holding_locks(alone(settler.script, ask_of(each, result))))
-            for each in leased
-        )
+        *(database.write(holding_locks(alone(settle, ask_of(each, result)))) for each in leased)
     )
     assert [event.kind for each in found for event in each.events] == [EventKind.BREAKER_CLOSED]
 

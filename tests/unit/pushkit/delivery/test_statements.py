@@ -13,6 +13,8 @@ from aiohttp import web
 from pushkit.storage import postgres, sqlite
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
 
+ON_BOTH_DATABASES = True
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,12 +26,6 @@ SETTLE = r"\| settle \|[^|]*\| (\d+) \((\d+)\), for all of them"
 FAILED = r"\| settle \|[^|]*\|[^|]*; (\d+) \((\d+)\) for a failed one"
 # Part of each transaction's beginning on PostgreSQL.
 APART = re.compile(r"SELECT oldest FROM pushkit_writers")
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-import pytest
-
 from pushkit import DeliveryFilter, DeliveryState, PushSender
 from pushkit.outbox.states import CancelledBy
 from pushkit.progress import followed
@@ -15,11 +13,7 @@ from pushkit.subscriptions.model import SubscriptionState
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
+ON_BOTH_DATABASES = True
 
 
 async def seqs_of(sender: PushSender, state: DeliveryState) -> list[int]:

@@ -38,6 +38,8 @@ from tests.unit.pushkit.delivery.sides import (
     run_group,
 )
 
+ON_BOTH_DATABASES = True
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
@@ -45,12 +47,6 @@ if TYPE_CHECKING:
 Summary = tuple[int, tuple[str, ...]]  # how many were stored; the codes of the refusals
 STORED: Summary = (1, ())
 HOOK = {"url": "https://client.example.com/hook"}
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 # --- a random history, on both sides -----------------------------------------------------------

@@ -6,8 +6,7 @@ import ipaddress
 
 import pytest
 
-from pushkit.decision import UrlDecision
-from pushkit.errors import ConfigError, DestinationRefusedError, JwksError
+from pushkit.errors import ConfigError, DestinationRefusedError, JwksError, UrlDecision
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.addresses import address_is_public
 from pushkit.net.destination import DestinationPolicy, DestinationRules

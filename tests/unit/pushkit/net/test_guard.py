@@ -17,8 +17,7 @@ from aiohappyeyeballs import SocketFactoryType
 from aiohttp import web
 from yarl import URL
 
-from pushkit.decision import UrlDecision
-from pushkit.errors import DestinationRefusedError, TransportError
+from pushkit.errors import DestinationRefusedError, TransportError, UrlDecision
 from pushkit.net import addresses, dialling
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import (

@@ -16,12 +16,12 @@ from aiohappyeyeballs import SocketFactoryType
 from aiohttp import web
 
 from pushkit import DestinationRules
-from pushkit.decision import UrlDecision
 from pushkit.errors import (
     AddressRefusedError,
     ConfigError,
     DestinationRefusedError,
     TransportError,
+    UrlDecision,
 )
 from pushkit.net import dialling
 from pushkit.net.connection import HttpAnswer

@@ -172,20 +172,18 @@ class Leasing:
                 until = max(queue.waits_until, to_micros(result.wait_until))
                 queue = queue._replace(waits_until=until)
         moment = to_micros(now)
-        advanced = yield from advance(
+        replies = yield from advance(
             OUTBOX,
             [(queue, ask)],
             stops=lambda each: not each.may_send(moment, probation_from=self.probation_from),
             now=moment,
         )
-        after = advanced[ask.id]
-        if after.fetched is None:
-            return Reply(after.kept, stops=after.stops), stored
-        found = yield from leased_deliveries([each.id for each in after.fetched.jobs])
-        theirs = [found[each.id] for each in after.fetched.jobs]
+        reply = replies[ask.id]
+        found = yield from leased_deliveries([each.id for each in reply.jobs])
+        theirs = [found[each.id] for each in reply.jobs]
         self._remember(memory, theirs)
         jobs = [job_of(each, None) for each in theirs]
-        return Reply(after.kept, jobs, after.fetched.upto, after.stops), stored
+        return reply._replace(jobs=jobs, is_due=False), stored
 
 
 def _lose(lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:

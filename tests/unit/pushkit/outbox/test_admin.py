@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
+from pushkit.clock import Timing
 from pushkit.delivery import admin
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
 from pushkit.outbox import attempts, destinations
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.retention import Retention
+from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
 from pushkit.storage.script import Row, Script, Statement
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, DisabledBy, Subscription
-from pushkit.timing import Timing
 from tests.eventually import DEADLINE
 from tests.unit.pushkit.deliveries import ORIGIN, add_delivery, add_subscription
 from tests.unit.pushkit.outbox.leasing import LEASE, Leasing

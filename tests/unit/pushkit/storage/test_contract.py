@@ -13,25 +13,34 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
 import pytest
 
-from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
-from pushkit.storage.database import Database, open_location, opened
+from pushkit.errors import CommitUncertainError, SchemaError, StorageError
+from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access, Migration
+from pushkit.storage.opening import open_location
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import Script, Statement, from_micros
 from pushkit.storage.sqlite import SqliteDatabase
 from tests.databases import PostgresServer, execute, fresh
 from tests.eventually import DEADLINE, eventually
+from tests.unit.pushkit.storage.things import (
+    COLOURS,
+    THINGS,
+    Opens,
+    RefusedError,
+    Write,
+    insert,
+    insert_then_fail,
+    names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY, size BIGINT)",))
-COLOURS = Migration(2, ("ALTER TABLE things ADD COLUMN colour TEXT DEFAULT 'red'",))
 COUNTER = Migration(
     1,
     (
@@ -41,31 +50,37 @@ COUNTER = Migration(
 )
 
 
-class RefusedError(PushkitError):
-    code = "refused_by_the_script"
-
-
 def now() -> datetime:
     return datetime.now(UTC)
 
 
-def things(location: str, *migrations: Migration, component: str = "things") -> Database:
-    return open_location(
-        location, component=component, migrations=migrations or (THINGS,), clock=now
-    )
+OpensThings: TypeAlias = "Callable[..., Awaitable[Database]]"
+
+
+def things(
+    location: str, *migrations: Migration, component: str = "things", **options: Any
+) -> Database:
+    """Return a database; with options, one on PostgreSQL."""
+    migrations = migrations or (THINGS,)
+    if options:
+        return PostgresDatabase(location, component=component, migrations=migrations, **options)
+    return open_location(location, component=component, migrations=migrations, clock=now)
 
 
 @pytest.fixture
-async def database(location: str) -> AsyncIterator[Database]:
-    database = things(location)
-    await database.open()
-    yield database
-    await database.close()
+def opens(opens: Opens) -> OpensThings:
+    """Open what `things` returns, and close it after the test."""
+    return lambda *where, **options: opens(things(*where, **options))
 
 
-def insert(name: str, size: int | None = None) -> Script[str]:
-    yield Statement("INSERT INTO things (name, size) VALUES ($1, $2)", (name, size))
-    return name
+@pytest.fixture
+async def database(location: str, opens: OpensThings) -> Database:
+    return await opens(location)
+
+
+@pytest.fixture
+async def postgres(postgres_dsn: str, opens: OpensThings) -> Database:
+    return await opens(postgres_dsn)
 
 
 def insert_twice(name: str) -> Script[None]:
@@ -86,16 +101,6 @@ def size_of(name: str) -> Script[int]:
     rows = yield Statement("SELECT size FROM things WHERE name = $1", (name,))
     size: int = rows[0]["size"]
     return size
-
-
-def names() -> Script[list[str]]:
-    rows = yield Statement("SELECT name FROM things ORDER BY name")
-    return [row["name"] for row in rows]
-
-
-def insert_then_fail(name: str, error: Exception) -> Script[None]:
-    yield from insert(name)
-    raise error
 
 
 def waits_for_a_table() -> Script[bool]:
@@ -119,26 +124,31 @@ async def test_written_rows_are_read(database: Database) -> None:
     assert await database.read(names()) == ["a"]
 
 
-@pytest.mark.parametrize("value", ["canary\ud800", 2**80], ids=["surrogate", "large"])
+@pytest.mark.parametrize(
+    "value", ["canary\ud800", 2**63, 2**80], ids=["surrogate", "64 bits", "large"]
+)
 async def test_no_error_quotes_a_value_that_cannot_be_stored(
-    database: Database, value: Any
+    database: Database, value: Any, write: Write
 ) -> None:
-    script = insert(value) if isinstance(value, str) else insert("a", value)
-    with pytest.raises(StorageError, match="a value cannot be stored") as caught:
-        await database.write(script)
-    told = "".join(traceback.format_exception(caught.value))
-    assert "canary" not in told
-    assert str(2**80) not in told
+    def script() -> Script[str]:
+        return insert(value) if isinstance(value, str) else insert("a", value)
+
+    for run in (write(database, script()), database.read(script())):
+        with pytest.raises(StorageError, match="a value cannot be stored") as caught:
+            await run
+        told = "".join(traceback.format_exception(caught.value))
+        assert "canary" not in told
+        assert str(2**80) not in told
+    assert await write(database, insert("b")) == "b"
+    assert await database.read(names()) == ["b"]
 
 
 async def test_written_rows_are_there_after_a_restart(location: str) -> None:
     for expected in ([], ["a"]):
-        database = things(location)
-        await database.open()
-        assert await database.read(names()) == expected
-        if not expected:
-            await database.write(insert("a"))
-        await database.close()
+        async with opened(things(location), Access.UPGRADE) as database:
+            assert await database.read(names()) == expected
+            if not expected:
+                await database.write(insert("a"))
 
 
 async def test_every_type_of_value_is_read_as_it_was_written(database: Database) -> None:
@@ -156,19 +166,19 @@ async def test_every_type_of_value_is_read_as_it_was_written(database: Database)
     "error", [RefusedError("no"), ZeroDivisionError("a bug")], ids=["on purpose", "a bug"]
 )
 async def test_an_error_of_a_script_reaches_its_caller_and_nothing_is_stored(
-    database: Database, error: Exception
+    database: Database, error: Exception, write: Write
 ) -> None:
     with pytest.raises(type(error)) as caught:
-        await database.write(insert_then_fail("a", error))
+        await write(database, insert_then_fail("a", error))
     assert caught.value is error
     assert await database.read(names()) == []
 
 
 async def test_a_refused_statement_is_a_storage_error_and_nothing_is_stored(
-    database: Database,
+    database: Database, write: Write
 ) -> None:
     with pytest.raises(StorageError):
-        await database.write(insert_twice("a"))
+        await write(database, insert_twice("a"))
     assert await database.read(names()) == []
 
 
@@ -294,22 +304,6 @@ async def test_only_the_items_of_a_group_fail_that_fail_alone(database: Database
     assert await database.read(names()) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        pytest.param("\ud800", 1, id="half a surrogate pair"),
-        pytest.param("a", 2**63, id="65 bits"),
-    ],
-)
-async def test_a_value_that_cannot_be_stored_is_a_storage_error(
-    database: Database, name: str, size: int
-) -> None:
-    with pytest.raises(StorageError):
-        await database.write(insert(name, size))
-    assert await database.write(insert("b")) == "b"
-    assert await database.read(names()) == ["b"]
-
-
 async def test_invalid_sql_is_a_storage_error(database: Database) -> None:
     def nonsense() -> Script[None]:
         yield Statement("SELECT nonsense")
@@ -328,12 +322,10 @@ async def test_a_reader_cannot_write(database: Database) -> None:
 
 @pytest.mark.usefixtures("database")
 async def test_a_database_opened_to_be_read_cannot_be_written(location: str) -> None:
-    reader = things(location)
-    await reader.open(Access.READ)
-    with pytest.raises(StorageError):
-        await reader.write(insert("a"))
-    assert await reader.read(names()) == []
-    await reader.close()
+    async with opened(things(location), Access.READ) as reader:
+        with pytest.raises(StorageError):
+            await reader.write(insert("a"))
+        assert await reader.read(names()) == []
 
 
 @pytest.mark.parametrize(
@@ -429,10 +421,9 @@ async def test_a_script_that_fails_does_not_affect_others(database: Database) ->
 
 
 async def test_200_writers_increment_a_locked_row_without_a_loss(
-    location: str,
+    location: str, opens: OpensThings
 ) -> None:
-    database = things(location, COUNTER)
-    await database.open()
+    database = await opens(location, COUNTER)
 
     def count_up() -> Script[int]:
         rows = yield Statement("SELECT value FROM counters WHERE name = $1 FOR UPDATE", ("one",))
@@ -459,25 +450,20 @@ async def test_nothing_works_before_it_is_open_or_after_it_is_closed(location: s
         await database.close()
 
 
-async def test_open_and_close_may_be_called_twice(location: str) -> None:
-    database = things(location)
-    await database.open()
+async def test_open_and_close_may_be_called_twice(database: Database) -> None:
     await database.open()
     await database.write(insert("a"))
-    await database.close()
-    await database.close()
+    for _ in range(2):
+        await database.close()
 
 
-async def test_close_finishes_submitted_scripts(location: str) -> None:
-    database = things(location)
-    await database.open()
-    waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(600)]
+async def test_close_finishes_what_was_submitted(database: Database, write: Write) -> None:
+    waiting = [asyncio.ensure_future(write(database, insert(f"{n:03}"))) for n in range(600)]
     await asyncio.sleep(0)
     await database.close()
     assert len(await asyncio.gather(*waiting)) == 600
     await database.open()
     assert len(await database.read(names())) == 600
-    await database.close()
 
 
 # --- migrations --------------------------------------------------------------------------------
@@ -485,35 +471,30 @@ async def test_close_finishes_submitted_scripts(location: str) -> None:
 
 async def test_an_older_schema_is_brought_up_to_date(location: str) -> None:
     for migrations in ((THINGS,), (THINGS, COLOURS), (THINGS, COLOURS)):
-        database = things(location, *migrations)
-        await database.open()
-        assert await database.read(versions()) == {"things": len(migrations)}
-        await database.close()
+        async with opened(things(location, *migrations), Access.UPGRADE) as database:
+            assert await database.read(versions()) == {"things": len(migrations)}
 
 
-async def test_starters_at_the_same_time_apply_each_migration_once(location: str) -> None:
-    starters = [things(location, THINGS, COLOURS) for _ in range(4)]
-    await asyncio.gather(*(each.open() for each in starters))
+async def test_starters_at_the_same_time_apply_each_migration_once(
+    location: str, opens: OpensThings
+) -> None:
+    starters = await asyncio.gather(*(opens(location, THINGS, COLOURS) for _ in range(4)))
     assert await starters[0].read(versions()) == {"things": 2}
-    for each in starters:
-        await each.close()
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(location: str) -> None:
-    newer, older = things(location, THINGS, COLOURS), things(location, THINGS)
-    await newer.open()
+async def test_a_newer_schema_is_refused_and_left_alone(location: str, opens: OpensThings) -> None:
+    newer = await opens(location, THINGS, COLOURS)
     with pytest.raises(StorageError, match="schema version 2, this code knows up to 1"):
-        await older.open()
+        await things(location, THINGS).open()
     assert await newer.read(versions()) == {"things": 2}
-    await newer.close()
 
 
-async def test_a_process_that_is_too_old_after_an_upgrade_is_refused(location: str) -> None:
-    older, newer = things(location, THINGS), things(location, THINGS, COLOURS)
-    inserter = Inserter()
-    await older.open()
+async def test_a_process_that_is_too_old_after_an_upgrade_is_refused(
+    location: str, opens: OpensThings
+) -> None:
+    inserter, older = Inserter(), await opens(location, THINGS)
     await older.write(insert("a"))
-    await newer.open()
+    newer = await opens(location, THINGS, COLOURS)
     for write in (
         lambda: older.write(insert("b")),
         lambda: older.write_patiently(lambda: insert("b")),
@@ -523,56 +504,47 @@ async def test_a_process_that_is_too_old_after_an_upgrade_is_refused(location: s
             await write()
     assert await older.read(names()) == ["a"]
     assert await newer.write(insert("c")) == "c"
-    await older.close()
-    await newer.close()
 
 
-async def test_all_waiting_items_are_refused_after_an_upgrade(location: str) -> None:
-    older, newer = things(location, THINGS), things(location, THINGS, COLOURS)
-    inserter = Inserter()
-    await older.open()
-    await newer.open()
+async def test_all_waiting_items_are_refused_after_an_upgrade(
+    location: str, opens: OpensThings
+) -> None:
+    inserter, older = Inserter(), await opens(location, THINGS)
+    await opens(location, THINGS, COLOURS)
     found = await asyncio.gather(
         *(older.write_together(inserter.insert, name) for name in "abc"), return_exceptions=True
     )
     assert {type(each) for each in found} == {SchemaError}
     assert inserter.made == []
-    await older.close()
-    await newer.close()
 
 
-async def test_a_process_may_still_write_after_a_step_that_may_roll(location: str) -> None:
+async def test_a_process_may_still_write_after_a_step_that_may_roll(
+    location: str, opens: OpensThings
+) -> None:
     rolling = replace(COLOURS, may_roll=True)
-    older, newer = things(location, THINGS), things(location, THINGS, rolling)
-    await older.open()
-    await newer.open()
+    older, newer = await opens(location, THINGS), await opens(location, THINGS, rolling)
     assert await older.write(insert("a")) == "a"
     assert await newer.write(insert("b")) == "b"
-    await older.close()
-    await newer.close()
 
 
-async def test_an_upgrade_of_other_tables_refuses_nobody(location: str) -> None:
+async def test_an_upgrade_of_other_tables_refuses_nobody(location: str, opens: OpensThings) -> None:
     others = Migration(1, ("CREATE TABLE others (id TEXT)",))
     more = Migration(2, ("CREATE TABLE more (id TEXT)",))
-    database = things(location)
-    await database.open()
+    database = await opens(location)
     for migrations in ((others,), (others, more)):
-        other = things(location, *migrations, component="others")
-        await other.open()
-        await other.close()
+        await opens(location, *migrations, component="others")
     assert await database.write(insert("a")) == "a"
-    await database.close()
 
 
-async def test_an_upgrade_waits_for_transactions_that_write_already(postgres_dsn: str) -> None:
-    older, newer = things(postgres_dsn, THINGS), things(postgres_dsn, THINGS, COLOURS)
-    await older.open()
+async def test_an_upgrade_waits_for_transactions_that_write_already(
+    postgres_dsn: str, opens: OpensThings
+) -> None:
+    older = await opens(postgres_dsn, THINGS)
     own = await asyncpg.connect(postgres_dsn)
     transaction = own.transaction()
     await transaction.start()
     await older.write_on(own, insert("a"))
-    upgrading = asyncio.create_task(newer.open())
+    upgrading = asyncio.ensure_future(opens(postgres_dsn, THINGS, COLOURS))
 
     async def it_waits() -> bool:
         return await older.read(waits_for_a_table())
@@ -580,34 +552,29 @@ async def test_an_upgrade_waits_for_transactions_that_write_already(postgres_dsn
     await eventually(it_waits)
     assert not upgrading.done()
     await transaction.commit()
-    await upgrading
+    newer = await upgrading
     assert await newer.read(names()) == ["a"]
     async with own.transaction():
         with pytest.raises(SchemaError, match="upgraded while this process ran"):
             await older.write_on(own, insert("b"))
     assert await newer.read(names()) == ["a"]
     await own.close()
-    await older.close()
-    await newer.close()
 
 
-async def test_a_migration_that_fails_leaves_the_schema_as_it_was(location: str) -> None:
+async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
+    location: str, opens: OpensThings
+) -> None:
     broken = Migration(2, ("CREATE TABLE more (id TEXT)", "CREATE TABLE things (id TEXT)"))
     with pytest.raises(StorageError):
         await things(location, THINGS, broken).open()
-    fixed = things(location, THINGS, COLOURS)
-    await fixed.open()
+    fixed = await opens(location, THINGS, COLOURS)
     assert await fixed.read(names()) == []
-    await fixed.close()
 
 
-async def test_two_components_share_a_database(location: str) -> None:
+async def test_two_components_share_a_database(location: str, opens: OpensThings) -> None:
     others = Migration(7, ("CREATE TABLE others (id TEXT)",))
-    one, other = things(location), things(location, others, component="others")
-    await asyncio.gather(one.open(), other.open())
+    one, _ = await asyncio.gather(opens(location), opens(location, others, component="others"))
     assert await one.read(versions()) == {"things": 1, "others": 7}
-    await one.close()
-    await other.close()
 
 
 # --- clock and wake-up -------------------------------------------------------------------------
@@ -647,10 +614,10 @@ async def test_listening_ends_when_it_is_cancelled(database: Database) -> None:
         await asyncio.wait_for(listening, DEADLINE)
 
 
-async def test_another_process_is_woken_after_the_commit(postgres_dsn: str) -> None:
-    one, other = things(postgres_dsn), things(postgres_dsn)
-    await one.open()
-    await other.open()
+async def test_another_process_is_woken_after_the_commit(
+    postgres_dsn: str, opens: OpensThings
+) -> None:
+    one, other = await opens(postgres_dsn), await opens(postgres_dsn)
     heard = asyncio.Event()
     listening = asyncio.create_task(other.listen(heard.set))
     await asyncio.wait_for(heard.wait(), DEADLINE)  # once at the start, for what was missed
@@ -670,14 +637,12 @@ async def test_another_process_is_woken_after_the_commit(postgres_dsn: str) -> N
     listening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await listening
-    await one.close()
-    await other.close()
 
 
-async def test_another_process_gets_news_apart_from_work(postgres_dsn: str) -> None:
-    one, other = things(postgres_dsn), things(postgres_dsn)
-    await one.open()
-    await other.open()
+async def test_another_process_gets_news_apart_from_work(
+    postgres_dsn: str, opens: OpensThings
+) -> None:
+    one, other = await opens(postgres_dsn), await opens(postgres_dsn)
     heard: asyncio.Queue[str] = asyncio.Queue()
 
     def hears(what: str) -> Callable[[], None]:
@@ -693,14 +658,10 @@ async def test_another_process_gets_news_apart_from_work(postgres_dsn: str) -> N
     listening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await listening
-    await one.close()
-    await other.close()
 
 
-async def test_a_process_is_not_woken_by_itself(postgres_dsn: str) -> None:
-    one, other = things(postgres_dsn), things(postgres_dsn)
-    await one.open()
-    await other.open()
+async def test_a_process_is_not_woken_by_itself(postgres_dsn: str, opens: OpensThings) -> None:
+    one, other = await opens(postgres_dsn), await opens(postgres_dsn)
     heard: asyncio.Queue[None] = asyncio.Queue()
     listening = asyncio.create_task(one.listen(lambda: heard.put_nowait(None)))
     await asyncio.wait_for(heard.get(), DEADLINE)  # once at the start, for what was missed
@@ -712,8 +673,6 @@ async def test_a_process_is_not_woken_by_itself(postgres_dsn: str) -> None:
     listening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await listening
-    await one.close()
-    await other.close()
 
 
 def test_names_are_held_in_one_statement_and_items_that_lack_one_are_left_out() -> None:
@@ -777,12 +736,9 @@ class Growing:
 
 
 async def test_a_script_that_waits_for_a_row_leaves_connections_to_others_and_runs_once(
-    postgres_dsn: str, held: asyncio.Event
+    postgres_dsn: str, held: asyncio.Event, opens: OpensThings
 ) -> None:
-    database = PostgresDatabase(
-        postgres_dsn, component="things", migrations=(THINGS,), connections=2
-    )
-    await database.open()
+    database = await opens(postgres_dsn, connections=2)
     make = [Growing() for _ in range(10)]
     growing = [asyncio.create_task(database.write_patiently(each)) for each in make]
 
@@ -794,12 +750,10 @@ async def test_a_script_that_waits_for_a_row_leaves_connections_to_others_and_ru
     held.set()
     await asyncio.wait_for(asyncio.gather(*growing), DEADLINE)
     assert await database.read(size_of("a")) == len(make)
-    await database.close()
 
 
-async def test_reads_leave_connections_to_writers(postgres_dsn: str) -> None:
-    database = PostgresDatabase(postgres_dsn, component="things", migrations=(THINGS,))
-    await database.open()
+async def test_reads_leave_connections_to_writers(postgres_dsn: str, opens: OpensThings) -> None:
+    database = await opens(postgres_dsn)
     holder = await asyncpg.connect(postgres_dsn)
     await holder.execute("SELECT pg_advisory_lock(7)")
 
@@ -819,14 +773,12 @@ async def test_reads_leave_connections_to_writers(postgres_dsn: str) -> None:
 
     await holder.close()
     await asyncio.wait_for(asyncio.gather(*reads), DEADLINE)
-    await database.close()
 
 
-async def test_a_script_that_a_migration_interrupts_is_run_again(postgres_dsn: str) -> None:
-    database = PostgresDatabase(
-        postgres_dsn, component="things", migrations=(THINGS,), connections=1
-    )
-    await database.open()
+async def test_a_script_that_a_migration_interrupts_is_run_again(
+    postgres_dsn: str, opens: OpensThings
+) -> None:
+    database = await opens(postgres_dsn, connections=1)
 
     def everything() -> Script[int]:
         rows = yield Statement("SELECT * FROM things")
@@ -835,7 +787,6 @@ async def test_a_script_that_a_migration_interrupts_is_run_again(postgres_dsn: s
     await database.write_patiently(everything)
     await asyncio.to_thread(execute, postgres_dsn, COLOURS.statements[0])
     assert await database.write_patiently(everything) == 0
-    await database.close()
 
 
 @pytest.mark.parametrize(
@@ -844,47 +795,31 @@ async def test_a_script_that_a_migration_interrupts_is_run_again(postgres_dsn: s
     ids=["a full disk", "a standby", "a role that may not write", "another error"],
 )
 async def test_a_fault_that_keeps_the_server_from_writing_is_remembered(
-    postgres_dsn: str, code: str, says: str | None
+    postgres: Database, code: str, says: str | None
 ) -> None:
-    database = PostgresDatabase(postgres_dsn, component="things", migrations=(THINGS,))
-    await database.open()
-
     def fail() -> Script[None]:
         yield Statement(f"DO $$ BEGIN RAISE '{says}' USING ERRCODE = '{code}'; END $$")
 
-    assert database.write_fault.reason() is None
+    assert postgres.write_fault.reason() is None
     with pytest.raises(StorageError):
-        await database.write(fail())
-    assert database.write_fault.reason() == says
-    await database.close()
+        await postgres.write(fail())
+    assert postgres.write_fault.reason() == says
 
 
+@pytest.mark.usefixtures("held")
 async def test_a_script_that_waits_too_long_for_a_row_fails(
-    postgres_dsn: str,
-    held: asyncio.Event,  # noqa: ARG001  # holds
+    postgres_dsn: str, opens: OpensThings
 ) -> None:
-    database = PostgresDatabase(
-        postgres_dsn,
-        component="things",
-        migrations=(THINGS,),
-        command_timeout=timedelta(milliseconds=200),
-    )
-    await database.open()
+    database = await opens(postgres_dsn, command_timeout=timedelta(milliseconds=200))
     with pytest.raises(StorageError, match="another transaction holds what this needs"):
         await database.write_patiently(Growing())
-    await database.close()
 
 
-async def test_an_idle_transaction_does_not_hold_a_row_for_long(postgres_dsn: str) -> None:
-    ours = PostgresDatabase(
-        postgres_dsn,
-        component="things",
-        migrations=(THINGS,),
-        idle_timeout=timedelta(milliseconds=100),
-    )
-    other = things(postgres_dsn)
-    await ours.open()
-    await other.open()
+async def test_an_idle_transaction_does_not_hold_a_row_for_long(
+    postgres_dsn: str, opens: OpensThings
+) -> None:
+    ours = await opens(postgres_dsn, idle_timeout=timedelta(milliseconds=100))
+    other = await opens(postgres_dsn)
     await other.write(insert("a", 0))
     frozen = ours.write(_grown_but_frozen(postgres_dsn))
     with pytest.raises(StorageError):
@@ -893,8 +828,6 @@ async def test_an_idle_transaction_does_not_hold_a_row_for_long(postgres_dsn: st
     assert await other.read(size_of("a")) == 1
     await ours.write(Growing()())
     assert await other.read(size_of("a")) == 2
-    await ours.close()
-    await other.close()
 
 
 def _grown_but_frozen(dsn: str) -> Script[None]:
@@ -916,14 +849,12 @@ asyncio.run(main())
 
 
 async def test_a_close_ends_scripts_that_wait_for_a_row(
-    postgres_dsn: str, held: asyncio.Event
+    postgres: Database, held: asyncio.Event
 ) -> None:
-    database = things(postgres_dsn)
-    await database.open()
-    growing = asyncio.create_task(database.write_patiently(make := Growing()))
+    growing = asyncio.create_task(postgres.write_patiently(make := Growing()))
 
     await eventually(lambda: make.made > 1)
-    await asyncio.wait_for(database.close(), DEADLINE)
+    await asyncio.wait_for(postgres.close(), DEADLINE)
     with pytest.raises(StorageError):
         await asyncio.wait_for(growing, DEADLINE)
     assert not held.is_set()
@@ -941,10 +872,9 @@ def own_server() -> Iterator[PostgresServer]:
 
 @pytest.mark.slow
 async def test_a_server_that_is_gone_is_a_storage_error_until_it_is_back(
-    own_server: PostgresServer,
+    own_server: PostgresServer, opens: OpensThings
 ) -> None:
-    database = things(await asyncio.to_thread(fresh, own_server.dsn))
-    await database.open()
+    database = await opens(await asyncio.to_thread(fresh, own_server.dsn))
     await database.write(insert("a"))
     heard = 0
 
@@ -977,48 +907,35 @@ async def test_a_server_that_is_gone_is_a_storage_error_until_it_is_back(
     listening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await listening
-    await database.close()
 
 
-async def test_a_connection_that_breaks_within_a_script_stores_nothing(postgres_dsn: str) -> None:
-    database = things(postgres_dsn)
-    await database.open()
-
+async def test_a_connection_that_breaks_within_a_script_stores_nothing(postgres: Database) -> None:
     def insert_and_break() -> Script[None]:
         yield from insert("a")
         yield Statement("SELECT pg_terminate_backend(pg_backend_pid())")
 
     with pytest.raises(StorageError, match="nothing was stored"):
-        await database.write(insert_and_break())
-    assert await database.read(names()) == []
-    assert await database.write(insert("b")) == "b"
-    await database.close()
+        await postgres.write(insert_and_break())
+    assert await postgres.read(names()) == []
+    assert await postgres.write(insert("b")) == "b"
 
 
-async def test_an_error_of_the_system_says_what_failed(postgres_dsn: str) -> None:
-    database = things(postgres_dsn)
-    await database.open()
-
+async def test_an_error_of_the_system_says_what_failed(postgres: Database) -> None:
     def meet_it() -> Script[None]:
         yield from insert("a")
         raise FileNotFoundError(errno.ENOENT, "not shown: it may name the DSN")
 
     with pytest.raises(StorageError, match="refused: No such file or directory; nothing"):
-        await database.write(meet_it())
-    await database.close()
+        await postgres.write(meet_it())
 
 
-async def test_an_error_with_a_hint_is_one_line(postgres_dsn: str) -> None:
-    database = PostgresDatabase(postgres_dsn, component="things", migrations=(THINGS,))
-    await database.open()
-
+async def test_an_error_with_a_hint_is_one_line(postgres: Database) -> None:
     def fail() -> Script[None]:
         yield Statement("DO $$ BEGIN RAISE 'no' USING HINT = 'ask the administrator'; END $$")
 
     with pytest.raises(StorageError, match=r"^PostgreSQL refused: no HINT:  ask the") as raised:
-        await database.write(fail())
+        await postgres.write(fail())
     assert "\n" not in str(raised.value)
-    await database.close()
 
 
 BROKE, IN_USE = "the connection broke", "cannot perform operation: another operation is in progress"
@@ -1034,26 +951,20 @@ BROKE, IN_USE = "the connection broke", "cannot perform operation: another opera
     ids=["closing", "closed", "in use"],
 )
 async def test_the_error_of_a_connection_says_whether_it_broke(
-    postgres_dsn: str, error: Exception, says: str
+    postgres: Database, error: Exception, says: str
 ) -> None:
-    database = things(postgres_dsn)
-    await database.open()
-
     def meet_it() -> Script[None]:
         yield from insert("a")
         raise error
 
     with pytest.raises(StorageError) as failed:
-        await database.write(meet_it())
+        await postgres.write(meet_it())
     assert str(failed.value) == f"PostgreSQL refused: {says}; nothing was stored"
-    await database.close()
 
 
-async def test_an_uncertain_commit_is_not_tried_again(postgres_dsn: str) -> None:
-    database = things(postgres_dsn)
-    await database.open()
+async def test_an_uncertain_commit_is_not_tried_again(postgres: Database) -> None:
     # The server ends the connection during the commit.
-    await database.write(
+    await postgres.write(
         statements(
             "CREATE FUNCTION break_off() RETURNS trigger LANGUAGE plpgsql AS"
             " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$",
@@ -1063,45 +974,17 @@ async def test_an_uncertain_commit_is_not_tried_again(postgres_dsn: str) -> None
     )
     inserter = Inserter()
     found = await asyncio.gather(
-        *(database.write_together(inserter.insert, name) for name in "abcd"),
+        *(postgres.write_together(inserter.insert, name) for name in "abcd"),
         return_exceptions=True,
     )
     assert {type(each) for each in found} == {CommitUncertainError}
     assert sorted(name for made in inserter.made for name in made) == list("abcd")
-    await database.close()
 
 
-async def test_a_submitted_item_is_stored_though_its_caller_was_cancelled(
-    postgres_dsn: str,
+async def test_a_cancelled_close_leaves_no_connection(
+    postgres_dsn: str, opens: OpensThings
 ) -> None:
-    database = things(postgres_dsn)
-    await database.open()
-    inserter = Inserter()
-    callers = [database.write_together(inserter.insert, name) for name in "abc"]
-    await asyncio.sleep(0)
-    callers[1].cancel()
-    found = await asyncio.gather(*callers, return_exceptions=True)
-    assert [type(each) for each in found] == [str, asyncio.CancelledError, str]
-    assert await database.read(names()) == ["a", "b", "c"]
-    await database.close()
-
-
-async def test_close_finishes_submitted_items(postgres_dsn: str) -> None:
-    database = things(postgres_dsn)
-    await database.open()
-    inserter = Inserter()
-    callers = [database.write_together(inserter.insert, name) for name in "abcd"]
-    await asyncio.sleep(0)
-    await database.close()
-    assert await asyncio.gather(*callers) == [f"{name} is in" for name in "abcd"]
-    with pytest.raises(StorageError, match="not open"):
-        await database.write_together(inserter.insert, "e")
-
-
-async def test_a_cancelled_close_leaves_no_connection(postgres_dsn: str) -> None:
-    database, other = things(postgres_dsn), things(postgres_dsn)
-    await database.open()
-    await other.open()
+    database, other = await opens(postgres_dsn), await opens(postgres_dsn)
     at_work = asyncio.Event()
 
     def insert_and_sleep() -> Script[None]:
@@ -1119,32 +1002,24 @@ async def test_a_cancelled_close_leaves_no_connection(postgres_dsn: str) -> None
     with pytest.raises(StorageError, match="not open"):
         await database.write(insert("b"))
     assert await other.read(names()) == []
-    await other.close()
 
 
-async def test_all_submitted_items_fail_when_the_server_is_gone(postgres_dsn: str) -> None:
-    database = things(postgres_dsn)
-    await database.open()
-
+async def test_all_submitted_items_fail_when_the_server_is_gone(postgres: Database) -> None:
     def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
         yield Statement("SELECT pg_terminate_backend(pg_backend_pid())")
         return list(items)
 
     found = await asyncio.gather(
-        *(database.write_together(group, name) for name in "abcd"), return_exceptions=True
+        *(postgres.write_together(group, name) for name in "abcd"), return_exceptions=True
     )
     assert {type(each) for each in found} == {StorageError}
-    assert await database.write(insert("e")) == "e"
-    await database.close()
+    assert await postgres.write(insert("e")) == "e"
 
 
 async def test_a_cancelled_script_leaves_nothing_to_the_next_one_on_its_connection(
-    postgres_dsn: str,
+    postgres_dsn: str, opens: OpensThings
 ) -> None:
-    database = PostgresDatabase(
-        postgres_dsn, component="things", migrations=(THINGS,), connections=1
-    )
-    await database.open()
+    database = await opens(postgres_dsn, connections=1)
 
     def insert_and_sleep(at: asyncio.Event) -> Script[None]:
         yield from insert("a")
@@ -1166,32 +1041,20 @@ async def test_a_cancelled_script_leaves_nothing_to_the_next_one_on_its_connecti
         assert await database.write(insert(f"b{number}")) == f"b{number}"
     assert await database.read(names()) == [f"b{number}" for number in range(10)]
     assert await database.write(transaction()) != await database.write(transaction())
-    await database.close()
 
 
 @pytest.mark.parametrize("of_role", ["", "&statement_timeout=100&lock_timeout=100"])
 async def test_a_migration_may_take_longer_than_a_statement(
-    postgres_dsn: str, of_role: str
+    postgres_dsn: str, of_role: str, opens: OpensThings
 ) -> None:
     slow = Migration(1, (*THINGS.statements, "SELECT pg_sleep(0.5)"))
-    database = PostgresDatabase(
-        postgres_dsn + of_role,
-        component="things",
-        migrations=(slow,),
-        command_timeout=timedelta(milliseconds=100),
-    )
-    await database.open()
-    await database.close()
+    await opens(postgres_dsn + of_role, slow, command_timeout=timedelta(milliseconds=100))
 
 
-async def test_a_statement_that_takes_too_long_is_a_storage_error(postgres_dsn: str) -> None:
-    database = PostgresDatabase(
-        postgres_dsn,
-        component="things",
-        migrations=(THINGS,),
-        command_timeout=timedelta(milliseconds=500),
-    )
-    await database.open()
+async def test_a_statement_that_takes_too_long_is_a_storage_error(
+    postgres_dsn: str, opens: OpensThings
+) -> None:
+    database = await opens(postgres_dsn, command_timeout=timedelta(milliseconds=500))
 
     def insert_and_sleep() -> Script[None]:
         yield from insert("a")
@@ -1200,7 +1063,6 @@ async def test_a_statement_that_takes_too_long_is_a_storage_error(postgres_dsn: 
     with pytest.raises(StorageError, match="no answer in time: another transaction may hold"):
         await database.write(insert_and_sleep())
     assert await database.read(names()) == []
-    await database.close()
 
 
 @pytest.mark.parametrize("where", ["{tmp}/missing/things.db", "postgresql://127.0.0.1:1/nobody"])

@@ -17,9 +17,10 @@ import trustme
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
-from pushkit.storage.database import Database, open_location
+from pushkit.storage.database import Database
 from pushkit.storage.location import is_file, is_missing, masked
 from pushkit.storage.migrations import Migration
+from pushkit.storage.opening import open_location
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.sqlite import SqliteDatabase
 from pushkit.url import host_and_port

@@ -15,12 +15,9 @@ import pytest
 
 from pushkit.errors import SchemaError, StorageError
 from pushkit.storage.migrations import Access, Migration
-from pushkit.storage.script import Script, Statement
 from pushkit.storage.sqlite import SqliteDatabase
 from tests.eventually import DEADLINE, eventually
-
-THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY)",))
-COLOURS = Migration(2, ("ALTER TABLE things ADD COLUMN colour TEXT",))
+from tests.unit.pushkit.storage.things import COLOURS, THINGS, Opens, insert, names
 
 
 def things(
@@ -33,15 +30,6 @@ def things(
         busy_timeout=timedelta(milliseconds=50),
         start_timeout=start_timeout,
     )
-
-
-def insert(name: str) -> Script[None]:
-    yield Statement("INSERT INTO things (name) VALUES ($1)", (name,))
-
-
-def names() -> Script[list[str]]:
-    rows = yield Statement("SELECT name FROM things ORDER BY name")
-    return [row["name"] for row in rows]
 
 
 @contextlib.contextmanager
@@ -100,14 +88,12 @@ async def test_a_start_waits_for_a_long_writer_and_logs_it(
     await database.close()
 
 
-async def test_a_write_that_waited_in_vain_names_the_cause(path: Path) -> None:
-    database = things(path)
-    await database.open()
+async def test_a_write_that_waited_in_vain_names_the_cause(path: Path, opens: Opens) -> None:
+    database = await opens(things(path))
     said = "locked, by another process that writes to it"
     with held(path, wal=True), pytest.raises(StorageError, match=said):
         await database.write(insert("a"))
     await database.write(insert("a"))
-    await database.close()
 
 
 async def leave_garbage(path: Path) -> None:
@@ -157,9 +143,8 @@ async def test_an_open_that_is_cancelled_leaves_no_thread(path: Path) -> None:
 # --- for what is meant --------------------------------------------------------------------------
 
 
-async def test_a_database_open_for_reading_writes_nothing(path: Path) -> None:
-    owner = things(path)
-    await owner.open()
+async def test_a_database_open_for_reading_writes_nothing(path: Path, opens: Opens) -> None:
+    owner = await opens(things(path))
     await owner.write(insert("a"))
     reader = things(path)
     await reader.open(Access.READ)
@@ -170,7 +155,6 @@ async def test_a_database_open_for_reading_writes_nothing(path: Path) -> None:
     await owner.write(insert("c"))
     assert await reader.read(names()) == ["a", "c"]
     await reader.close()
-    await owner.close()
 
 
 async def test_a_database_open_for_writing_reads_and_writes(path: Path) -> None:

@@ -12,30 +12,35 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from subprocess import PIPE, Popen
 from sys import executable
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
-from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
+from pushkit.errors import CommitUncertainError, SchemaError, StorageError
 from pushkit.storage import sqlite
-from pushkit.storage.faults import RecentFault
+from pushkit.storage.database import RecentFault
 from pushkit.storage.migrations import Access, Migration
 from pushkit.storage.script import Refused, Script, Statement
 from pushkit.storage.sqlite import SqliteDatabase
 from tests.eventually import DEADLINE
+from tests.unit.pushkit.storage.things import (
+    COLOURS,
+    THINGS,
+    Opens,
+    RefusedError,
+    Write,
+    each,
+    insert,
+    names,
+)
 
-THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY, size BIGINT)",))
 IMPATIENT = timedelta(milliseconds=20)
-
-
-class RefusedError(PushkitError):
-    code = "refused_by_the_script"
 
 
 def things(
@@ -55,51 +60,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def database(path: Path) -> AsyncIterator[SqliteDatabase]:
-    database = things(path)
-    await database.open()
-    yield database
-    await database.close()
-
-
-def insert(name: str, size: int | None = None) -> Script[str]:
-    yield Statement("INSERT INTO things (name, size) VALUES ($1, $2)", (name, size))
-    return name
-
-
-def names() -> Script[list[str]]:
-    rows = yield Statement("SELECT name FROM things ORDER BY name")
-    return [row["name"] for row in rows]
-
-
-def insert_then_fail(name: str, error: Exception) -> Script[None]:
-    yield from insert(name)
-    raise error
-
-
-def each(scripts: Sequence[Script[Any]], /, *, wait: bool) -> Script[list[Any]]:  # noqa: ARG001
-    results = []
-    for script in scripts:
-        result = yield from script
-        results.append(result)
-    return results
-
-
-Write: TypeAlias = Callable[[SqliteDatabase, Script[Any]], Awaitable[Any]]
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(SqliteDatabase.write, id="a script of its own"),
-        pytest.param(
-            lambda database, script: database.write_together(each, script), id="of a group"
-        ),
-    ]
-)
-def write(request: pytest.FixtureRequest) -> Write:
-    """Write a script of its own, in the thread; or an item of a group, in the event loop."""
-    way: Write = request.param
-    return way
+async def database(path: Path, opens: Opens) -> SqliteDatabase:
+    return await opens(things(path))
 
 
 @contextlib.contextmanager
@@ -129,12 +91,11 @@ class Gate:
 
 
 async def test_a_process_that_changes_its_directory_keeps_its_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, opens: Opens
 ) -> None:
     (path.parent / "elsewhere").mkdir()
     monkeypatch.chdir(path.parent)
-    database = things(Path(path.name))
-    await database.open()
+    database = await opens(things(Path(path.name)))
     await database.write(insert("a"))
     monkeypatch.chdir("elsewhere")
 
@@ -188,26 +149,23 @@ async def test_a_process_that_only_reads_reads_the_file_that_is_there_now(
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm"])
 async def test_nothing_is_stored_in_a_log_that_was_removed(
-    tmp_path: Path, suffix: str, write: Write
+    tmp_path: Path, suffix: str, write: Write, opens: Opens
 ) -> None:
     (folder := tmp_path / "there").mkdir()
     (link := tmp_path / "link.db").symlink_to(folder / "things.db")
-    database = things(link)
-    await database.open()
+    database = await opens(things(link))
     await write(database, insert("a"))
     (folder / f"things.db{suffix}").unlink()
 
     with pytest.raises(StorageError, match=r"was removed or replaced .* start the process again$"):
         await write(database, insert("b"))
-    await database.close()
 
 
 async def test_the_log_shrinks_after_a_long_reader_has_ended(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, opens: Opens
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
-    database = things(path)
-    await database.open()
+    database = await opens(things(path))
     log = path.with_name("things.db-wal")
 
     def grow() -> Script[None]:
@@ -223,17 +181,15 @@ async def test_the_log_shrinks_after_a_long_reader_has_ended(
     await database.write(insert("b"))  # and this restarts the log
 
     assert (grown > 8 * 1024 * 1024, log.stat().st_size) == (True, 64 * 1024)
-    await database.close()
 
 
 async def test_overlapping_readers_do_not_let_the_log_grow(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, opens: Opens
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
     monkeypatch.setattr(sqlite, "_LOG_CHECKS_EVERY", 0.0)
     monkeypatch.setattr(sqlite, "_READERS_MAY_TAKE", 60_000)
-    database = things(path)
-    await database.open()
+    database = await opens(things(path))
     await database.write(insert("a"))
     begun, ending = threading.Event(), threading.Event()
 
@@ -259,17 +215,15 @@ async def test_overlapping_readers_do_not_let_the_log_grow(
     await reading
 
     assert path.with_name("things.db-wal").stat().st_size < 1024 * 1024
-    await database.close()
 
 
 async def test_a_log_that_grows_beside_a_long_reader_is_logged(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, opens: Opens
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
     monkeypatch.setattr(sqlite, "_LOG_CHECKS_EVERY", 0.0)
     monkeypatch.setattr(sqlite, "_READERS_MAY_TAKE", 1)
-    database = things(path)
-    await database.open()
+    database = await opens(things(path))
     await database.write(insert("a"))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
@@ -312,12 +266,11 @@ def moved_by_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 async def test_a_log_that_another_process_moves_is_not_said_to_be_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, opens: Opens
 ) -> None:
     monkeypatch.setattr(sqlite, "_LOG_BYTES", 64 * 1024)
     monkeypatch.setattr(sqlite, "_LOG_CHECKS_EVERY", 0.0)
-    database = things(path)
-    await database.open()
+    database = await opens(things(path))
     await database.write(insert("a"))
     with moved_by_another_process(path, monkeypatch):
         await database.write(insert("x" * 1024 * 1024))
@@ -328,16 +281,14 @@ async def test_a_log_that_another_process_moves_is_not_said_to_be_read(
 
 
 async def test_the_log_is_emptied_after_another_process_has_moved_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, opens: Opens
 ) -> None:
-    database = things(path)
-    await database.open()
+    database = await opens(things(path))
     await database.write(insert("a"))
     with moved_by_another_process(path, monkeypatch):
         emptied = await database.empty_log()
 
     assert (emptied, path.with_name("things.db-wal").stat().st_size) == (True, 0)
-    await database.close()
 
 
 def is_in(value: str, path: Path) -> bool:
@@ -399,7 +350,7 @@ def temporary_storage() -> Script[int]:
 
 
 async def test_what_undoes_a_statement_of_a_migration_is_in_a_file_not_in_memory(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, opens: Opens
 ) -> None:
     rewritten, seen = "SELECT 'rewritten'", list[str]()
     execute = sqlite._execute
@@ -410,53 +361,16 @@ async def test_what_undoes_a_statement_of_a_migration_is_in_a_file_not_in_memory
         return execute(*args)
 
     monkeypatch.setattr(sqlite, "_execute", executed)
-    first = things(path)
-    await first.open()
+    first = await opens(things(path))
     await first.write(each([insert(f"{n:01000}") for n in range(500)], wait=True))
     await first.close()
 
-    second = things(path, Migration(2, ("ALTER TABLE things DROP COLUMN size", rewritten)))
-    await second.open()
+    second = await opens(
+        things(path, Migration(2, ("ALTER TABLE things DROP COLUMN size", rewritten)))
+    )
     assert ["etilqs" in each for each in seen] == [True]  # SQLite's temporary files
     in_memory = 2
     assert await second.write(temporary_storage()) == in_memory
-    await second.close()
-
-
-@pytest.mark.parametrize(
-    "error", [RefusedError("no"), ZeroDivisionError("a bug")], ids=["on purpose", "a bug"]
-)
-async def test_an_error_of_a_script_reaches_its_caller_and_nothing_is_stored(
-    database: SqliteDatabase, error: Exception, write: Write
-) -> None:
-    with pytest.raises(type(error)) as caught:
-        await write(database, insert_then_fail("a", error))
-    assert caught.value is error
-    assert await database.read(names()) == []
-
-
-async def test_a_refused_statement_is_a_storage_error_and_nothing_is_stored(
-    database: SqliteDatabase, write: Write
-) -> None:
-    def twice() -> Script[None]:
-        yield from insert("a")
-        yield from insert("a")
-
-    with pytest.raises(StorageError):
-        await write(database, twice())
-    assert await database.read(names()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "size"), [("\ud800", 1), ("a", 2**63)], ids=["half a surrogate pair", "65 bits"]
-)
-async def test_a_value_that_cannot_be_stored_is_a_storage_error(
-    database: SqliteDatabase, name: str, size: int, write: Write
-) -> None:
-    with pytest.raises(StorageError, match="cannot be stored"):
-        await write(database, insert(name, size))
-    with pytest.raises(StorageError, match="cannot be stored"):
-        await database.read(insert(name, size))
 
 
 async def test_a_reader_works_after_a_script_that_fails(database: SqliteDatabase) -> None:
@@ -508,37 +422,6 @@ async def test_writes_that_wait_share_the_next_transaction(
     await asyncio.gather(first, *waiting)
     assert traced.count("COMMIT") == 2
     assert len(await database.read(names())) == 100
-
-
-async def test_a_script_that_fails_does_not_affect_others(
-    traced: list[str], database: SqliteDatabase
-) -> None:
-    gate = Gate()
-    first = asyncio.create_task(database.write(gate.script()))
-    await gate.reached.wait()
-    waiting = [
-        asyncio.create_task(database.write(script))
-        for script in (
-            insert("a"),
-            insert_then_fail("b", RefusedError("no")),
-            insert("a"),
-            insert_then_fail("c", ZeroDivisionError("a bug")),
-            insert("d"),
-        )
-    ]
-    await asyncio.sleep(0)
-    traced.clear()
-    gate.opened.set()
-    results = await asyncio.gather(first, *waiting, return_exceptions=True)
-    assert traced.count("COMMIT") == 2
-    assert [type(result) for result in results[1:]] == [
-        str,
-        RefusedError,
-        StorageError,
-        ZeroDivisionError,
-        str,
-    ]
-    assert await database.read(names()) == ["a", "d"]
 
 
 async def test_items_that_wait_side_by_side_share_a_script_and_keep_their_place(
@@ -851,14 +734,14 @@ async def test_a_lock_of_another_process_is_a_storage_error_and_nothing_is_store
     assert await database.read(names()) == ["d"]
 
 
-async def test_waits_for_another_process_as_long_as_it_may(path: Path, write: Write) -> None:
-    database = things(path, busy_timeout=timedelta(seconds=30))
-    await database.open()
+async def test_waits_for_another_process_as_long_as_it_may(
+    path: Path, write: Write, opens: Opens
+) -> None:
+    database = await opens(things(path, busy_timeout=timedelta(seconds=30)))
     with locked(path):
         writing = asyncio.ensure_future(write(database, insert("a")))
         assert await database.read(names()) == []
     assert await writing == "a"
-    await database.close()
 
 
 class _Locked:
@@ -926,7 +809,7 @@ async def test_a_fault_of_the_disk_is_remembered_for_ten_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 5.0
-    monkeypatch.setattr("pushkit.storage.faults.time.monotonic", lambda: now)
+    monkeypatch.setattr("pushkit.storage.database.time.monotonic", lambda: now)
     fault = RecentFault()
     fault.note("full")
     now = 14.9
@@ -981,7 +864,7 @@ async def test_a_commit_in_which_the_disk_fails_is_uncertain(
 
 @pytest.mark.parametrize("number", [1, 3], ids=["alone", "beside others"])
 async def test_a_refused_commit_stores_nothing_and_delays_nobody(
-    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, opens: Opens
 ) -> None:
     connect = sqlite3.connect
 
@@ -995,8 +878,7 @@ async def test_a_refused_commit_stores_nothing_and_delays_nobody(
         2,
         ("CREATE TABLE parts (name TEXT REFERENCES things (name) DEFERRABLE INITIALLY DEFERRED)",),
     )
-    database = things(path, parts)
-    await database.open()
+    database = await opens(things(path, parts))
 
     def insert_part(name: str) -> Script[str]:
         yield Statement("INSERT INTO parts (name) VALUES ($1)", (name,))
@@ -1014,7 +896,6 @@ async def test_a_refused_commit_stores_nothing_and_delays_nobody(
     assert [type(result) for result in results] == [StorageError] * number
     await database.write(insert("a"))
     assert await database.read(names()) == ["a"]
-    await database.close()
 
 
 @pytest.mark.parametrize(
@@ -1080,11 +961,9 @@ async def test_a_file_that_is_created_is_private(path: Path, database: SqliteDat
 
 # --- migrations --------------------------------------------------------------------------------
 
-SIZES = Migration(2, ("ALTER TABLE things ADD COLUMN colour TEXT DEFAULT 'red'",))
-
 
 async def test_a_process_that_is_too_old_is_refused_in_its_own_transaction_too(path: Path) -> None:
-    older, newer = things(path), things(path, SIZES)
+    older, newer = things(path), things(path, COLOURS)
     await older.open()
     await newer.open()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as own:
@@ -1102,8 +981,6 @@ _OPEN_IT = """
 import asyncio, sys
 from pushkit.storage.migrations import Migration
 from pushkit.storage.sqlite import SqliteDatabase
-from tests.eventually import DEADLINE
-from tests.eventually import DEADLINE
 
 async def main():
     statements = ["CREATE TABLE t%d (id TEXT)" % n for n in range(20)]
@@ -1135,7 +1012,7 @@ def test_processes_that_start_together_apply_each_migration_once(path: Path) -> 
 async def test_threads_that_start_together_apply_each_migration_once(tmp_path: Path) -> None:
     for attempt in range(20):
         path = tmp_path / f"{attempt}.db"
-        databases = [things(path, SIZES, busy_timeout=timedelta(seconds=10)) for _ in range(4)]
+        databases = [things(path, COLOURS, busy_timeout=timedelta(seconds=10)) for _ in range(4)]
         await asyncio.gather(*(database.open() for database in databases))
         await asyncio.gather(*(database.close() for database in databases))
         with contextlib.closing(sqlite3.connect(path)) as file:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pushkit.errors import StorageError
-from pushkit.storage.faults import RecentFault
+from pushkit.storage.database import RecentFault
 from pushkit.storage.migrations import Migration
 from pushkit.storage.sqlite import SqliteDatabase
 from pushkit.storage.worker_locks import WorkerLocks
@@ -20,9 +20,8 @@ from pushkit.storage.worker_locks import WorkerLocks
 HOLD = """
 import sys
 from pathlib import Path
-from pushkit.storage.faults import RecentFault
 from pushkit.storage.worker_locks import WorkerLocks
-locks = WorkerLocks(Path(sys.argv[1]), RecentFault())
+locks = WorkerLocks(Path(sys.argv[1]), print)
 locks.hold("theirs")
 print("held", flush=True)
 sys.stdin.read()
@@ -39,7 +38,7 @@ def lock_files(database: Path) -> list[str]:
 
 
 def test_the_lock_of_a_living_worker_is_kept_and_of_a_dead_one_swept(database: Path) -> None:
-    ours = WorkerLocks(database, RecentFault())
+    ours = WorkerLocks(database, print)
     ours.hold("ours")
     with subprocess.Popen(  # noqa: S603  # our own interpreter
         [sys.executable, "-c", HOLD, str(database)],
@@ -62,7 +61,7 @@ def test_the_lock_of_a_living_worker_is_kept_and_of_a_dead_one_swept(database: P
 def test_a_worker_whose_lock_was_removed_is_alive_again_with_its_next_claim(
     database: Path,
 ) -> None:
-    ours, theirs = WorkerLocks(database, RecentFault()), WorkerLocks(database, RecentFault())
+    ours, theirs = WorkerLocks(database, print), WorkerLocks(database, print)
     ours.hold("ours")
     for path in database.parent.glob("*.lock"):
         path.unlink()
@@ -77,7 +76,7 @@ def test_a_lock_that_was_swept_away_before_it_was_held_is_taken_again(
 ) -> None:
     import fcntl  # the one that is patched
 
-    sweeper, worker = WorkerLocks(database, RecentFault()), WorkerLocks(database, RecentFault())
+    sweeper, worker = WorkerLocks(database, print), WorkerLocks(database, print)
     lock = fcntl.flock
     swept: list[int] = []
 
@@ -100,10 +99,10 @@ def test_a_worker_is_alive_when_seen_through_a_symbolic_link(database: Path) -> 
     link = database.parent / "app" / "link.db"
     link.parent.mkdir()
     link.symlink_to(database)
-    worker = WorkerLocks(database, RecentFault())
+    worker = WorkerLocks(database, print)
     worker.hold("worker")
 
-    assert WorkerLocks(link, RecentFault()).dead(["worker"]) == []
+    assert WorkerLocks(link, print).dead(["worker"]) == []
     worker.release("worker")
 
 
@@ -120,7 +119,7 @@ def test_a_worker_whose_lock_cannot_be_opened_is_left_to_its_leases(
         return open_file(path, flags, mode)
 
     monkeypatch.setattr(os, "open", refused)
-    locks = WorkerLocks(database, RecentFault())
+    locks = WorkerLocks(database, print)
     locks.sweep()
 
     assert locks.dead(["roots", "gone"]) == ["gone"]
@@ -129,7 +128,7 @@ def test_a_worker_whose_lock_cannot_be_opened_is_left_to_its_leases(
 def test_other_files_than_locks_of_this_database_stay(database: Path) -> None:
     other = database.with_name("other.db-worker.lock")
     other.touch()
-    WorkerLocks(database, RecentFault()).sweep()
+    WorkerLocks(database, print).sweep()
     assert other.exists()
 
 
@@ -154,6 +153,6 @@ def test_a_lock_that_cannot_be_held_is_a_fault_of_the_storage(
     fault, files = RecentFault(), len(list(Path("/proc/self/fd").iterdir()))
     monkeypatch.setattr(os if refusing == "open" else fcntl, refusing, refuse)
     with pytest.raises(StorageError, match=r"outbox\.db-ours\.lock: cannot be locked"):
-        WorkerLocks(database, fault).hold("ours")
+        WorkerLocks(database, fault.note).hold("ours")
     assert fault.reason() is not None
     assert len(list(Path("/proc/self/fd").iterdir())) == files
