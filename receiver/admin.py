@@ -35,7 +35,6 @@ from receiver.inbox.mailboxes import (
     change_mailbox,
     mailbox_states,
 )
-from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import (
     InboxRetention,
@@ -46,6 +45,7 @@ from receiver.inbox.retention import (
     forget_ids,
     forget_sequences,
 )
+from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from receiver.registrations import RegistrationStore
 
 if TYPE_CHECKING:

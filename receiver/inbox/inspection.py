@@ -37,8 +37,7 @@ from pushkit.storage.script import (
     to_micros,
 )
 from receiver.inbox.model import CallbackState, InboxStatus
-from receiver.inbox.queues import INBOX, task_of
-from receiver.inbox.store import IS_IN_PROGRESS, STATUS, UNFINISHED
+from receiver.inbox.store import INBOX, IS_IN_PROGRESS, STATUS, UNFINISHED, task_of
 
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Gauges

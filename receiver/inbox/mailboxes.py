@@ -47,8 +47,7 @@ from pushkit.storage.script import (
     to_micros,
 )
 from receiver.inbox.model import StoredNotification
-from receiver.inbox.queues import group_of, new_queue
-from receiver.inbox.store import stored_notification
+from receiver.inbox.store import group_of, new_queue, stored_notification
 
 MAILBOXES: Final = QueueTables(
     queues="pushkit_mailbox_queues", jobs="pushkit_mailbox", queue_id="queue_id", place="place"

@@ -41,7 +41,7 @@ from receiver.inbox import inspection, retention
 from receiver.inbox import model as inbox_model
 from receiver.inbox import store as inbox
 from receiver.inbox.model import InboxStatus
-from receiver.inbox.queues import INBOX, group_of
+from receiver.inbox.store import INBOX, group_of
 from receiver.limits import Limits
 from receiver.notification import Verified
 from receiver.senders import TaskPolicy

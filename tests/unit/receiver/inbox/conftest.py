@@ -12,8 +12,8 @@ import pytest
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement
 from receiver.inbox import inspection
-from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import Call, InboxStatus, NotificationJob
+from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from receiver.inbox.store import record_calls
 from tests.unit.receiver.storing import claim, settle_one, store
 

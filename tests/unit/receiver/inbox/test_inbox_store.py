@@ -13,13 +13,15 @@ from pushkit.queue.leases import give_back
 from pushkit.storage.script import from_micros, to_micros
 from receiver.inbox import inspection, retention
 from receiver.inbox.model import CallbackState, InboxStatus, NotificationJob
-from receiver.inbox.queues import INBOX, queue_id_of, task_of
 from receiver.inbox.store import (
+    INBOX,
     PUT_OFF,
     Change,
     accepted_before,
     of_task,
+    queue_id_of,
     store_results,
+    task_of,
     with_news,
 )
 from tests.unit.receiver.inbox.conftest import BODY
