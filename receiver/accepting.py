@@ -187,9 +187,9 @@ class Acceptance:
                 received_at=candidate.stored_at,
             )
             job = NotificationJob(
-                notification,
+                notification=notification,
                 queue_id=new.queue_id,
-                place=handed.seq,
+                seq=handed.seq,
                 epoch=handed.epoch,
                 since=candidate.stored_at,
             )

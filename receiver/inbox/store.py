@@ -244,15 +244,15 @@ def jobs_of(
         callbacks[row["notification_id"]][row["callback"]] = read_record(CallbackState, row)
     return {
         row["id"]: NotificationJob(
-            stored_notification(row),
+            notification=stored_notification(row),
             queue_id=row["queue_id"],
-            place=row["place"],
+            seq=row["place"],
             epoch=epochs[row["id"]],
             since=from_micros(row["redriven_at"] or row["received_at"]),
             attempts=row["attempts"],
             redrives=row["redrives"],
             broken_off=row["last_error"] in LEFT_BEHIND,
-            callbacks=callbacks.get(row["id"]),
+            callbacks=callbacks[row["id"]],
         )
         for row in rows
     }

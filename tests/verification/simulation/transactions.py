@@ -480,9 +480,9 @@ def _accept(chance: random.Random, _number: int) -> Make:
                 if new is None or handed is None or not isinstance(each.result, int):
                     continue
                 job = inbox_model.NotificationJob(
-                    _stored(new, each.result),
+                    notification=_stored(new, each.result),
                     queue_id=new.queue_id,
-                    place=handed.seq,
+                    seq=handed.seq,
                     epoch=handed.epoch,
                     since=each.stored_at,
                 )
