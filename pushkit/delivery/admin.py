@@ -18,26 +18,13 @@ from pushkit.errors import ConfigError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged
 from pushkit.options import Age, Number, checked
-from pushkit.outbox import changes, inspection, retention
+from pushkit.outbox import browsing, changes, inspection, retention
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt
-from pushkit.outbox.browsing import (
-    FailingDestination,
-    Finished,
-    OutboxStats,
-    browse_deliveries,
-    browse_destinations,
-    finished_since,
-    outbox_stats,
-)
+from pushkit.outbox.browsing import FailingDestination, Finished, OutboxStats
 from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import (
-    DeliveryFilter,
-    DeliveryReport,
-    DeliverySummary,
-    OutboxQueue,
-)
+from pushkit.outbox.inspection import DeliveryFilter, DeliveryReport, DeliverySummary, OutboxQueue
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.progress import advance
@@ -157,7 +144,7 @@ class OutboxAdmin(Admin):
         (`Page.is_cut`). A filter with a task and no tenant means the tenant without a name.
         `before` is `Page.before` of the previous page.
         """
-        script = browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
+        script = browsing.browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def stats(
@@ -167,18 +154,18 @@ class OutboxAdmin(Admin):
 
         `within` is how recently those finished that are returned one by one.
         """
-        look = functools.partial(outbox_stats, within=within, at_most=at_most)
+        look = functools.partial(browsing.outbox_stats, within=within, at_most=at_most)
         return await read_now(self._database, look)
 
     async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
         """Return recently finished deliveries, newest first; only the newest if there are many."""
-        return await read_now(self._database, lambda now: finished_since(now - within))
+        return await read_now(self._database, lambda now: browsing.finished_since(now - within))
 
     async def destinations(
         self, *, after: DestinationKey | None = None, limit: int = 50
     ) -> list[FailingDestination]:
         """Return a page of destinations that wait or fail, by tenant, owner and origin."""
-        look = functools.partial(browse_destinations, after=after, limit=limit)
+        look = functools.partial(browsing.browse_destinations, after=after, limit=limit)
         return await read_now(self._database, look)
 
     async def queues(self, *, after: str | None = None, limit: int = 100) -> list[OutboxQueue]:
