@@ -78,6 +78,13 @@ class Shelf:
     ) -> list[NotificationJob]:
         return self.run(claim(worker, limit=limit, now=self.now, until=self.now + LEASE, held=held))
 
+    def claimed(self, number: int = 1) -> NotificationJob:
+        """Store so many notifications of a task; return the first one, leased."""
+        for seq in range(1, number + 1):
+            self.store(seq)
+        [job] = self.claim()
+        return job
+
     def claimed_ids(self, worker: str = "one", *, limit: int = 100) -> list[str]:
         return [each.notification.delivery_id for each in self.claim(worker, limit=limit)]
 
