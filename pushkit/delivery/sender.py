@@ -81,8 +81,7 @@ from pushkit.options import checked
 from pushkit.outbox import clients
 from pushkit.outbox import store as outbox
 from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, WantedDeliveries
-from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.model import Delivery
+from pushkit.outbox.model import Delivery, IdempotencyKey
 from pushkit.scheduling.ending import cancelled, check_may_close
 from pushkit.scheduling.housekeeping import housekeep
 from pushkit.scheduling.locks import LoopLock

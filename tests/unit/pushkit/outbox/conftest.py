@@ -13,8 +13,7 @@ import pytest
 from pushkit.delivery.route import DeliveryJob
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
-from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.model import AttemptResult, Delivery
+from pushkit.outbox.model import AttemptResult, Delivery, IdempotencyKey, TaskKey, find_enqueued
 from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.queue.held import HeldQueue

@@ -9,8 +9,7 @@ import pytest
 
 from pushkit.errors import IdempotencyConflictError
 from pushkit.outbox import store as outbox
-from pushkit.outbox.idempotency import TaskKey, find_enqueued
-from pushkit.outbox.model import new_delivery_id
+from pushkit.outbox.model import TaskKey, find_enqueued, new_delivery_id
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.queue.rules import QUANTUM
 from pushkit.storage.script import to_micros
