@@ -228,7 +228,7 @@ class MailboxQueues:
                 lease_until=from_micros(until),
                 notification=notifications[row["notification_id"]],
             )
-            for row in {row["id"]: row for row in rows}.values()
+            for row in rows
         ]
         handed_out.sort(key=lambda each: each.receipt)
         return handed_out, [notifications[each] for each in dead]
@@ -245,7 +245,7 @@ class MailboxQueues:
         rows = yield from run_for_ids(
             "SELECT * FROM pushkit_mailbox WHERE id IN ($ids)", [job.id for job, _, _ in lost]
         )
-        for row in {row["id"]: row for row in rows}.values():
+        for row in rows:
             due = yield from self._failed(row, "lease_expired", from_micros(now))
             dead += [row["notification_id"]] if due is None else []
 
