@@ -195,8 +195,10 @@ async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
 
 
 @pytest.fixture
-def outbox(tmp_path: Path) -> str:
-    """Return the location of the outbox: a SQLite file, unless a module overrides this."""
+def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the location of the outbox: a SQLite file, or `location` for a test that uses it."""
+    if "location" in request.fixturenames:
+        return str(request.getfixturevalue("location"))
     return str(tmp_path / "outbox.db")
 
 

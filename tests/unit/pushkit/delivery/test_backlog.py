@@ -25,13 +25,8 @@ from tests.clock import Clock
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, claim, status
 
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 HOOK = {"url": "https://client.example.com/hook"}
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 async def deliveries(sender: PushSender, task_id: str = "task-1") -> list[Delivery]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.clock import Clock
     from tests.unit.pushkit.delivery.conftest import Senders
 
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 SLOW_WEBHOOKS = 12
 TASKS_OF_EACH = 150 if LONG else 60
 OTHERS = 99
@@ -69,12 +70,6 @@ async def webhooks() -> AsyncIterator[Webhooks]:
     for _ in range(100):
         webhooks.one_ends.put_nowait(None)
     await runner.cleanup()
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 @pytest.mark.slow

@@ -32,11 +32,7 @@ from tests.unit.pushkit.delivery.gathered import (
     waiting,
 )
 
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 
 @pytest.fixture

@@ -27,17 +27,12 @@ from tests.clock import Clock
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, claim, deliver_due, status, task
 
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
 
 
 # The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
 ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 def chunk(*, last: bool = False) -> ArtifactUpdate:

@@ -23,18 +23,13 @@ from tests.clock import Clock
 from tests.emitted import emitted
 from tests.unit.pushkit.delivery.conftest import Senders, status, task
 
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 HOOK = {"url": "https://client.example.com/hook"}
 ARTIFACT = ArtifactUpdate(
     task_id="task-1",
     context_id="context-1",
     artifact=Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),)),
 )
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 async def owners(sender: PushSender, task_id: str = "task-1") -> list[str]:

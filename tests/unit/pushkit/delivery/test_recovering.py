@@ -11,13 +11,8 @@ from pushkit.outbox.clients import Recovered, WantedDeliveries
 from pushkit.subscriptions.model import SubscriptionKey
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 KEY = SubscriptionKey("", "task-1", "alice", "task-1")
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 async def test_a_large_config_is_recovered_in_steps(senders: Senders, webhook: Webhook) -> None:

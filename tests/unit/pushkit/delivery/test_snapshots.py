@@ -15,6 +15,7 @@ from pushkit.errors import InvalidPushConfigError, InvalidUpdateError, StorageEr
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status, task
 
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 # The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
 ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 STEPS = 7  # moments of a registration at which an update can come
@@ -61,12 +62,6 @@ async def subscribe(sender: PushSender, webhook: Webhook, snapshot: Any, **more:
     more = {"version": "1.0", "owner": "alice"} | more
     found = await sender.subscribe("task-1", {"url": webhook.url()}, snapshot=snapshot, **more)
     return found.last_seq
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 @pytest.mark.parametrize("changes", [1, 2])

@@ -16,7 +16,7 @@ from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 PAGE = (Path(__file__).parents[4] / "docs" / "scaling.md").read_text("utf-8")
 NOTIFY = r"\| `notify\(\)` \|[^|]*\| (\d+) \((\d+) on PostgreSQL"
 CLAIM = r"\| claim[^|]*\|[^|]*\| (\d+) \((\d+)\)"
@@ -24,12 +24,6 @@ SETTLE = r"\| settle \|[^|]*\| (\d+) \((\d+)\), for all of them"
 FAILED = r"\| settle \|[^|]*\|[^|]*; (\d+) \((\d+)\) for a failed one"
 # Part of each transaction's beginning on PostgreSQL.
 APART = re.compile(r"SELECT oldest FROM pushkit_writers")
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 @pytest.fixture

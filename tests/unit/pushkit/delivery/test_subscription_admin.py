@@ -15,11 +15,7 @@ from pushkit.subscriptions.model import SubscriptionState
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 
 async def seqs_of(sender: PushSender, state: DeliveryState) -> list[int]:

@@ -41,16 +41,12 @@ from tests.unit.pushkit.delivery.sides import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
+
 
 Summary = tuple[int, tuple[str, ...]]  # how many were stored; the codes of the refusals
 STORED: Summary = (1, ())
 HOOK = {"url": "https://client.example.com/hook"}
-
-
-@pytest.fixture
-def outbox(location: str) -> str:
-    """Return the location of the outbox: every test runs on SQLite and PostgreSQL."""
-    return location
 
 
 # --- a random history, on both sides -----------------------------------------------------------
