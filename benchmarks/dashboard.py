@@ -66,8 +66,7 @@ from receiver import Receiver, TrustedSender
 from receiver.admin import open_inbox
 from receiver.dashboard.app import dashboard_of
 from receiver.inbox.model import NewNotification
-from receiver.inbox.queues import INBOX, new_queue, queue_id_of
-from receiver.inbox.store import store
+from receiver.inbox.store import INBOX, new_queue, queue_id_of, store
 from receiver.refusals import REFUSALS
 from tests.databases import PostgresConnection, ScriptRunner, SqliteConnection
 from tests.served import served

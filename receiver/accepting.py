@@ -24,10 +24,17 @@ from pushkit.storage.script import DEFERRED, Deferred, Refused, Script, to_micro
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import Capacity
 from receiver.inbox.model import NewNotification, NotificationJob, notification_of
-from receiver.inbox.queues import INBOX, new_queue, queue_id_of
-from receiver.inbox.store import PlaceInSequence, Sequences, accepted_before
+from receiver.inbox.store import (
+    INBOX,
+    GroupItem,
+    PlaceInSequence,
+    Sequences,
+    accepted_before,
+    new_queue,
+    queue_id_of,
+    together,
+)
 from receiver.inbox.store import store as store_rows
-from receiver.inbox.together import GroupItem, together
 from receiver.limits import Limits
 from receiver.notification import Accepted, Verified, VerifiedNotification
 from receiver.registrations import RegisteredSecrets, RegistrationStore
@@ -180,9 +187,9 @@ class Acceptance:
                 received_at=candidate.stored_at,
             )
             job = NotificationJob(
-                notification,
+                notification=notification,
                 queue_id=new.queue_id,
-                place=handed.seq,
+                seq=handed.seq,
                 epoch=handed.epoch,
                 since=candidate.stored_at,
             )

@@ -19,7 +19,8 @@ from pushkit.storage.database import Database, read_now
 from pushkit.storage.opening import open_location
 from pushkit.storage.paging import MOST_COUNTED, Page
 from pushkit.storage.script import Script, chunks, to_micros
-from receiver.inbox import inspection
+from receiver.inbox import inspection, mailboxes
+from receiver.inbox import retention as deletion
 from receiver.inbox.inspection import (
     CallbackTrouble,
     InboxFilter,
@@ -29,23 +30,10 @@ from receiver.inbox.inspection import (
     NotificationReport,
     NotificationSummary,
 )
-from receiver.inbox.mailboxes import (
-    MailboxChange,
-    MailboxState,
-    change_mailbox,
-    mailbox_states,
-)
-from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from receiver.inbox.mailboxes import MailboxChange, MailboxState
 from receiver.inbox.model import InboxStatus
-from receiver.inbox.retention import (
-    InboxRetention,
-    Position,
-    delete_finished,
-    end_of_excess,
-    finished_before,
-    forget_ids,
-    forget_sequences,
-)
+from receiver.inbox.retention import InboxRetention, Position
+from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from receiver.registrations import RegistrationStore
 
 if TYPE_CHECKING:
@@ -164,15 +152,15 @@ class InboxAdmin:
 
     async def mailboxes(self) -> list[MailboxState]:
         """Return how much is in each mailbox that has anything."""
-        return await self._database.read(mailbox_states())
+        return await self._database.read(mailboxes.mailbox_states())
 
     async def change_mailbox(self, name: str, change: MailboxChange) -> int:
         """Redrive or drop what is in a mailbox; return how many there were.
 
         What is dropped is lost for the client; the inbox keeps it as any done notification.
         """
-        script = functools.partial(change_mailbox, self._database, name, change)
-        return await _in_lots(lambda: self._database.write(script()))
+        script = functools.partial(mailboxes.change_mailbox, self._database, name, change)
+        return await self._change(script)
 
     # --- purge and retention -------------------------------------------------------------------
 
@@ -202,7 +190,7 @@ class InboxAdmin:
             for status in statuses:
                 purged += await self._delete_all(status, (to_micros(before), 0))
         if max_done is not None:
-            end = await self._database.read(end_of_excess(max_done))
+            end = await self._database.read(deletion.end_of_excess(max_done))
             if end is not None:
                 purged += await self._delete_all(InboxStatus.DONE, end)
         return purged
@@ -215,11 +203,10 @@ class InboxAdmin:
         if retention.dead is not None:
             purged += await self.purge(older_than=retention.dead, statuses=(InboxStatus.DEAD,))
         now = await self._database.read(self._database.now())
-        before, registrations = now - retention.ids, RegistrationStore()
-        await _in_lots(lambda: self._database.write(forget_ids(before)))
-        await _in_lots(lambda: self._database.write(registrations.forget(before)))
-        silent_since = now - retention.sequences
-        await _in_lots(lambda: self._database.write(forget_sequences(silent_since)))
+        before, silent_since = now - retention.ids, now - retention.sequences
+        await self._change(lambda: deletion.forget_ids(before))
+        await self._change(lambda: RegistrationStore().forget(before))
+        await self._change(lambda: deletion.forget_sequences(silent_since))
         return purged
 
     # --- in batches ----------------------------------------------------------------------------
@@ -244,10 +231,13 @@ class InboxAdmin:
 
     async def _delete_all(self, status: InboxStatus, end: Position) -> int:
         async def delete() -> int:
-            ids = await self._database.read(finished_before(status, end, limit=_BATCH))
-            return await self._database.write(delete_finished(ids, status)) if ids else 0
+            ids = await self._database.read(deletion.finished_before(status, end, limit=_BATCH))
+            return await self._database.write(deletion.delete_finished(ids, status)) if ids else 0
 
         return await _in_lots(delete)
+
+    async def _change(self, script: Callable[[], Script[int]]) -> int:
+        return await _in_lots(lambda: self._database.write(script()))
 
 
 async def _in_lots(delete: Callable[[], Awaitable[int]]) -> int:

@@ -80,12 +80,7 @@ class HttpForward:
         proxy: str | None = None,
         ca_file: str | Path | None = None,
     ) -> None:
-        try:
-            policy = DestinationPolicy.naming(url)
-        except ConfigError as exc:
-            raise ConfigError(
-                "forward: expected an absolute http or https URL, without user name or fragment"
-            ) from exc
+        policy = DestinationPolicy.naming(url)
         # The slots of callbacks limit requests; one that waited for a connection could time out.
         connections = ConnectionOptions(
             max_connections=sys.maxsize,

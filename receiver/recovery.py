@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
-from pushkit.errors import ConfigError, MalformedJsonError, PushkitError, TransportError
+from pushkit.errors import MalformedJsonError, PushkitError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.version import USER_AGENT
@@ -48,10 +48,7 @@ class Recovery:
         proxy: str | None = None,
         ca_file: str | Path | None = None,
     ) -> None:
-        try:
-            policy = DestinationPolicy.naming(url)
-        except ConfigError as exc:
-            raise ConfigError("recovery: expected an absolute http or https URL") from exc
+        policy = DestinationPolicy.naming(url)
         roots = None if ca_file is None else Path(ca_file)
         self._transport = Transport(policy, ConnectionOptions(proxy=proxy, ca_file=roots))
         self._destination = policy.check(url)

@@ -339,7 +339,7 @@ def _fill(path: str, backlog: int) -> None:
     """Store unfinished notifications of one task that waits."""
     import sqlite3
 
-    from receiver.inbox.queues import queue_id_of
+    from receiver.inbox.store import queue_id_of
 
     with contextlib.closing(sqlite3.connect(path)) as database:
         later = (int(time.time()) + 3600) * 1_000_000

@@ -17,26 +17,13 @@ from pushkit.errors import ConfigError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged
 from pushkit.options import Age, Number, check_list, checked
-from pushkit.outbox import changes, inspection, retention
+from pushkit.outbox import browsing, changes, inspection, retention
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt
-from pushkit.outbox.browsing import (
-    FailingDestination,
-    Finished,
-    OutboxStats,
-    browse_deliveries,
-    browse_destinations,
-    finished_since,
-    outbox_stats,
-)
+from pushkit.outbox.browsing import FailingDestination, Finished, OutboxStats
 from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import (
-    DeliveryFilter,
-    DeliveryReport,
-    DeliverySummary,
-    OutboxQueue,
-)
+from pushkit.outbox.inspection import DeliveryFilter, DeliveryReport, DeliverySummary, OutboxQueue
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.progress import advance
@@ -156,7 +143,7 @@ class OutboxAdmin(Admin):
         (`Page.is_cut`). A filter with a task and no tenant means the tenant without a name.
         `before` is `Page.before` of the previous page.
         """
-        script = browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
+        script = browsing.browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def stats(
@@ -166,18 +153,18 @@ class OutboxAdmin(Admin):
 
         `within` is how recently those finished that are returned one by one.
         """
-        look = functools.partial(outbox_stats, within=within, at_most=at_most)
+        look = functools.partial(browsing.outbox_stats, within=within, at_most=at_most)
         return await read_now(self._database, look)
 
     async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
         """Return recently finished deliveries, newest first; only the newest if there are many."""
-        return await read_now(self._database, lambda now: finished_since(now - within))
+        return await read_now(self._database, lambda now: browsing.finished_since(now - within))
 
     async def destinations(
         self, *, after: DestinationKey | None = None, limit: int = 50
     ) -> list[FailingDestination]:
         """Return a page of destinations that wait or fail, by tenant, owner and origin."""
-        look = functools.partial(browse_destinations, after=after, limit=limit)
+        look = functools.partial(browsing.browse_destinations, after=after, limit=limit)
         return await read_now(self._database, look)
 
     async def queues(self, *, after: str | None = None, limit: int = 100) -> list[OutboxQueue]:
@@ -361,11 +348,8 @@ class OutboxAdmin(Admin):
         """
         known = await self._database.read(subscriptions.of_task(tenant=tenant, task_id=task_id))
         removed = await self._database.write(self._remove_script(tenant, task_id, known))
-        excess = await self._database.read(retention.excess_of_task(tenant, task_id, keep=0))
-        if excess is None:
-            return Erased(removed, 0)
         with self._counting(OutboxChange.ERASED) as count:
-            return Erased(removed, await self._delete(self._ids_of(excess), count))
+            return Erased(removed, await self._delete(self._all_of(tenant, task_id), count))
 
     async def _delete(
         self, chosen: AsyncIterator[Sequence[str]], count: Callable[[int], None]
@@ -387,28 +371,21 @@ class OutboxAdmin(Admin):
             since = found[-1][0]  # those of other states, which stay, are read once
 
     async def _excess(self, per_task: int) -> AsyncIterator[Sequence[str]]:
-        last, few = ("", ""), list[str]()
+        last, ids = ("", ""), list[str]()  # of several tasks in one transaction
         while crowded := await self._database.read(
             retention.crowded_tasks(per_task, after=last, limit=_BATCH)
         ):
             for last in crowded:
-                excess = await self._database.read(retention.excess_of_task(*last, keep=per_task))
-                if excess is None:
-                    continue  # redriven or deleted meanwhile
-                async for ids in self._ids_of(excess):
-                    if len(ids) == _BATCH:
-                        yield ids
-                        continue
-                    few += ids  # of several tasks in one transaction
-                    break
-                if len(few) >= _BATCH:
-                    yield few
-                    few = []
-        yield few
+                ids += await self._database.read(retention.excess_of_task(*last, keep=per_task))
+                while len(ids) >= _BATCH:
+                    yield ids[:_BATCH]
+                    del ids[:_BATCH]
+        yield ids
 
-    async def _ids_of(self, excess: retention.Excess) -> AsyncIterator[Sequence[str]]:
-        while ids := await self._database.read(retention.ids_of(excess, limit=_BATCH)):
-            yield ids
+    async def _all_of(self, tenant: str, task_id: str) -> AsyncIterator[Sequence[str]]:
+        while ids := await self._database.read(retention.excess_of_task(tenant, task_id, keep=0)):
+            for batch in batches(ids, _BATCH):
+                yield batch
 
     @contextlib.contextmanager
     def _counting(self, change: OutboxChange) -> Iterator[Callable[[int], None]]:

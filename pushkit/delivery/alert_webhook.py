@@ -16,7 +16,7 @@ from pushkit.alerts.rule import Alert, AlertCode
 from pushkit.delivery.reporting import NotifyResult
 from pushkit.errors import AlertFailedError
 from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK
-from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.outbox.model import IdempotencyKey
 
 
 class OutboxAlertWebhook(AlertSink):

@@ -84,23 +84,21 @@ def report_document(report: DeliveryReport) -> ReportDocument:
     return ReportDocument(
         summary=report.delivery,
         why=why_document(report),
-        log=[_attempt_document(each) for each in report.attempts],
-    )
-
-
-def _attempt_document(attempt: LoggedAttempt) -> AttemptDocument:
-    timing = attempt.timing
-    return AttemptDocument(
-        attempt=attempt,
-        duration_seconds=attempt.duration.total_seconds(),
-        resolve_seconds=_seconds(timing.resolve),
-        connect_seconds=_seconds(timing.connect),
-        wait_seconds=_seconds(timing.wait),
-        body_seconds=_seconds(timing.body),
-        address=timing.address,
-        outcome=attempt.outcome,
-        status=attempt.status,
-        error=attempt.error,
+        log=[
+            AttemptDocument(
+                attempt=each,
+                duration_seconds=each.duration.total_seconds(),
+                resolve_seconds=_seconds(each.timing.resolve),
+                connect_seconds=_seconds(each.timing.connect),
+                wait_seconds=_seconds(each.timing.wait),
+                body_seconds=_seconds(each.timing.body),
+                address=each.timing.address,
+                outcome=each.outcome,
+                status=each.status,
+                error=each.error,
+            )
+            for each in report.attempts
+        ],
     )
 
 

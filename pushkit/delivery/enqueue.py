@@ -20,8 +20,15 @@ from pushkit.delivery.route import DeliveryJob, Routes, job_of, read_subscriptio
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import store as outbox
-from pushkit.outbox.idempotency import IdempotencyKey, StoredDelivery, TaskKey, find_enqueued
-from pushkit.outbox.model import NewDelivery, StatusContent, new_delivery_ids
+from pushkit.outbox.model import (
+    IdempotencyKey,
+    NewDelivery,
+    StatusContent,
+    StoredDelivery,
+    TaskKey,
+    find_enqueued,
+    new_delivery_ids,
+)
 from pushkit.queue.rules import Handed
 from pushkit.queue.runner import seconds
 from pushkit.record import field, record

@@ -21,7 +21,7 @@ from pushkit.errors import OwnershipError
 from pushkit.net.destination import Destination
 from pushkit.net.transport import Transport
 from pushkit.scheduling.renewing import CachedValue, Renewing, anew
-from pushkit.storage.database import Database
+from pushkit.storage.database import Database, read_now
 from pushkit.storage.script import Script, Statement, from_micros, to_micros
 from pushkit.subscriptions.model import Owner
 from pushkit.version import USER_AGENT
@@ -88,22 +88,17 @@ class Ownership:
         _held: CachedValue[bool] | None,
     ) -> CachedValue[bool]:
         url, now = str(destination.url), self._clock()
-        valid_for = await self._database.read(self._proved_for(owner, url))
+        valid_for = await read_now(
+            self._database, lambda current: proof_remains_for(owner, url, now=current)
+        )
         if valid_for is None:
             await self._ask(destination, tls)
             await self._database.write(self._note(owner, url))
         until = now + (valid_for or _VALID_FOR)
         return CachedValue(value=True, since=now, fresh_until=until, good_until=until)
 
-    def _proved_for(self, owner: Owner, url: str) -> Script[timedelta | None]:
-        """Return how long a stored proof remains valid; None if there is none."""
-        since = (yield from self._database.now()) - _VALID_FOR
-        proved = yield from proved_at(owner, url, since=since)
-        return None if proved is None else min(proved - since, _VALID_FOR)
-
     def _note(self, owner: Owner, url: str) -> Script[None]:
-        now = yield from self._database.now()
-        yield from prove(owner, url, now=now, since=now - _VALID_FOR)
+        yield from prove(owner, url, now=(yield from self._database.now()))
 
     async def _ask(self, destination: Destination, tls: ssl.SSLContext | None) -> None:
         token = secrets.token_urlsafe(32)
@@ -120,19 +115,21 @@ class Ownership:
             )
 
 
-def proved_at(owner: Owner, url: str, *, since: datetime) -> Script[datetime | None]:
-    """Return when a URL proved to be this owner's, if it did so after `since`."""
+def proof_remains_for(owner: Owner, url: str, *, now: datetime) -> Script[timedelta | None]:
+    """Return how long the proof that a URL is this owner's remains valid; None without one."""
+    since = now - _VALID_FOR
     rows = yield Statement(
         "SELECT proved_at FROM pushkit_proved_urls"
         " WHERE tenant = $1 AND owner = $2 AND url_sha256 = $3 AND proved_at > $4",
         (*owner, _sha256(url), to_micros(since)),
     )
-    return from_micros(rows[0]["proved_at"]) if rows else None
+    return min(from_micros(rows[0]["proved_at"]) - since, _VALID_FOR) if rows else None
 
 
-def prove(owner: Owner, url: str, *, now: datetime, since: datetime) -> Script[None]:
-    """Store that a URL proved to be this owner's, and delete proofs from before `since`."""
-    yield Statement("DELETE FROM pushkit_proved_urls WHERE proved_at <= $1", (to_micros(since),))
+def prove(owner: Owner, url: str, *, now: datetime) -> Script[None]:
+    """Store that a URL proved to be this owner's, and delete proofs that are valid no more."""
+    ended = to_micros(now - _VALID_FOR)
+    yield Statement("DELETE FROM pushkit_proved_urls WHERE proved_at <= $1", (ended,))
     yield Statement(
         "INSERT INTO pushkit_proved_urls (tenant, owner, url_sha256, proved_at)"
         " VALUES ($1, $2, $3, $4) ON CONFLICT (tenant, owner, url_sha256)"

@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from pushkit.outbox import store as outbox
-from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.model import NewDelivery, StatusContent
+from pushkit.outbox.model import IdempotencyKey, NewDelivery, StatusContent
 from pushkit.queue.rules import Handed, Queue, appended
 from pushkit.storage.script import Script, from_micros, to_micros
 from pushkit.subscriptions import store as subscriptions

@@ -78,8 +78,7 @@ from pushkit.options import check_each, check_type, checked, read_member
 from pushkit.outbox import clients
 from pushkit.outbox import store as outbox
 from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, WantedDeliveries
-from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.model import Delivery
+from pushkit.outbox.model import Delivery, IdempotencyKey
 from pushkit.outbox.schema import open_outbox
 from pushkit.scheduling.ending import cancelled, check_may_close
 from pushkit.scheduling.housekeeping import housekeep

@@ -15,15 +15,14 @@ from pushkit.errors import SealedSecretError
 from pushkit.record import field, record
 from pushkit.secrets.vault import WATCHER, Vault
 from pushkit.storage.database import Database
-from pushkit.storage.script import Script, Statement, count, to_micros
+from pushkit.storage.paging import read_record
+from pushkit.storage.script import Rows, Script, SqlValue, Statement, count, to_micros
 
 LEASE: Final = timedelta(seconds=15)
 """How long after the death of a gateway another takes its tasks."""
 
-_COLUMNS: Final = (
-    *("tenant", "task_id", "version", "binding", "path"),
-    *("credentials", "told", "view", "created_at"),
-)
+_LEASE_END: Final = f"CAST($1 AS BIGINT) + {LEASE // timedelta(microseconds=1)}"
+_COLUMNS: Final = "tenant, task_id, version, binding, path, credentials, told, view, created_at"
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -67,40 +66,26 @@ class Watches:
         """
         stored = row.credentials if self._vault.seals else None
         sealed = self._vault.seal_text(WATCHER, stored, (row.tenant, row.task_id))
-        return await self._database.write(self._add(replace(row, credentials=sealed), hold))
-
-    def _add(self, row: WatchRow, hold: bool) -> Script[bool]:
-        now = to_micros((yield from self._database.now()))
-        row = replace(row, created_at=now)
-        holder, due_at = (self.holder, now + _micros(LEASE)) if hold else (None, now)
-        added = yield Statement(
-            "INSERT INTO pushkit_watches (tenant, task_id, version, binding, path, credentials,"
-            " told, view, created_at, holder, due_at)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+        added = await self._write(
+            f"INSERT INTO pushkit_watches ({_COLUMNS}, holder, due_at)"
+            f" VALUES ($3, $4, $5, $6, $7, $8, $9, $10, $1, $2, {_LEASE_END if hold else '$1'})"
             " ON CONFLICT (tenant, task_id) DO NOTHING RETURNING task_id",
-            (*[getattr(row, name) for name in _COLUMNS], holder, due_at),
+            *(row.tenant, row.task_id, row.version, row.binding, row.path),
+            *(sealed, row.told, row.view),
+            hold=hold,
         )
         return bool(added)
 
     async def claim(self, limit: int) -> list[WatchRow]:
         """Lease tasks that nobody watches; their credentials are opened, None if they cannot be."""
-        return [self._opened(row) for row in await self._database.write(self._claim(limit))]
-
-    def _claim(self, limit: int) -> Script[list[WatchRow]]:
-        now = to_micros((yield from self._database.now()))
-        due = yield Statement(
-            "SELECT tenant, task_id, version, binding, path, credentials, told, view, created_at"
-            " FROM pushkit_watches WHERE due_at <= $1 ORDER BY due_at"
-            " LIMIT CAST($2 AS BIGINT) FOR UPDATE SKIP LOCKED",
-            (now, limit),
+        rows = await self._write(
+            f"UPDATE pushkit_watches SET holder = $2, due_at = {_LEASE_END}"
+            " WHERE (tenant, task_id) IN (SELECT tenant, task_id FROM pushkit_watches"
+            " WHERE due_at <= $1 ORDER BY due_at LIMIT CAST($3 AS BIGINT) FOR UPDATE SKIP LOCKED)"
+            f" RETURNING {_COLUMNS}",
+            limit,
         )
-        for row in due:
-            yield Statement(
-                "UPDATE pushkit_watches SET holder = $1, due_at = $2"
-                " WHERE tenant = $3 AND task_id = $4",
-                (self.holder, now + _micros(LEASE), row["tenant"], row["task_id"]),
-            )
-        return [WatchRow(**{name: row[name] for name in _COLUMNS}) for row in due]
+        return [self._opened(read_record(WatchRow, row)) for row in rows]
 
     def _opened(self, row: WatchRow) -> WatchRow:
         belongs_to = (row.tenant, row.task_id)
@@ -112,38 +97,27 @@ class Watches:
 
     async def renew(self) -> set[tuple[str, str]]:
         """Extend this gateway's leases; return the tasks (tenant, id) that it still holds."""
-        return await self._database.write(self._renew())
-
-    def _renew(self) -> Script[set[tuple[str, str]]]:
-        now = to_micros((yield from self._database.now()))
-        held = yield Statement(
-            "UPDATE pushkit_watches SET due_at = $1 WHERE holder = $2 RETURNING tenant, task_id",
-            (now + _micros(LEASE), self.holder),
+        held = await self._write(
+            f"UPDATE pushkit_watches SET due_at = {_LEASE_END} WHERE holder = $2"
+            " RETURNING tenant, task_id"
         )
         return {(row["tenant"], row["task_id"]) for row in held}
 
     async def set_told(self, tenant: str, task_id: str, *, told: str, view: str) -> bool:
-        """Note what was told of a task; return False if another gateway holds it."""
-        return await self._database.write(self._set_told(tenant, task_id, told, view))
-
-    def _set_told(self, tenant: str, task_id: str, told: str, view: str) -> Script[bool]:
-        changed = yield Statement(
-            "UPDATE pushkit_watches SET told = $1, view = $2"
-            " WHERE tenant = $3 AND task_id = $4 AND holder = $5 RETURNING task_id",
-            (told, view, tenant, task_id, self.holder),
+        """Note what was told of a task, and renew its lease; return False if another holds it."""
+        changed = await self._write(
+            f"UPDATE pushkit_watches SET told = $3, view = $4, due_at = {_LEASE_END}"
+            " WHERE tenant = $5 AND task_id = $6 AND holder = $2 RETURNING task_id",
+            *(told, view, tenant, task_id),
         )
         return bool(changed)
 
     async def give_back(self, tenant: str, task_id: str) -> None:
         """Let a gateway take a task that this one holds, after a lease's time."""
-        await self._database.write(self._give_back(tenant, task_id))
-
-    def _give_back(self, tenant: str, task_id: str) -> Script[None]:
-        now = to_micros((yield from self._database.now()))
-        yield Statement(
-            "UPDATE pushkit_watches SET holder = NULL, due_at = $1"
-            " WHERE tenant = $2 AND task_id = $3 AND holder = $4",
-            (now + _micros(LEASE), tenant, task_id, self.holder),
+        await self._write(
+            f"UPDATE pushkit_watches SET holder = NULL, due_at = {_LEASE_END}"
+            " WHERE tenant = $3 AND task_id = $4 AND holder = $2",
+            *(tenant, task_id),
         )
 
     async def remove(self, tenant: str, task_id: str) -> None:
@@ -158,19 +132,17 @@ class Watches:
 
     async def release(self) -> None:
         """Let other gateways take this one's tasks at once."""
-        await self._database.write(self._release())
-
-    def _release(self) -> Script[None]:
-        now = to_micros((yield from self._database.now()))
-        yield Statement(
-            "UPDATE pushkit_watches SET holder = NULL, due_at = $1 WHERE holder = $2",
-            (now, self.holder),
-        )
+        await self._write("UPDATE pushkit_watches SET holder = NULL, due_at = $1 WHERE holder = $2")
 
     async def count(self) -> int:
         """Return how many tasks are watched, by all gateways."""
         return await self._database.read(count("pushkit_watches"))
 
+    async def _write(self, sql: str, *values: SqlValue, hold: bool = True) -> Rows:
+        """Run a statement whose `$1` is the time; `$2` is this gateway, or NULL without `hold`."""
 
-def _micros(duration: timedelta) -> int:
-    return duration // timedelta(microseconds=1)
+        def script() -> Script[Rows]:
+            now = to_micros((yield from self._database.now()))
+            return (yield Statement(sql, (now, self.holder if hold else None, *values)))
+
+        return await self._database.write(script())

@@ -20,7 +20,7 @@ from pushkit.a2a import (
     TaskStatus,
     TextPart,
 )
-from pushkit.outbox.idempotency import update_digest
+from pushkit.outbox.model import update_digest
 
 
 class TaskView:

@@ -44,7 +44,7 @@ from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.upstream import TaskRefusedError, Upstream, UpstreamError
 from pushkit.gateway.view import TaskView, chain
 from pushkit.logs import RepeatedLog, printable
-from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.outbox.model import IdempotencyKey
 from pushkit.storage.script import from_micros, to_micros
 
 _log: Final = logging.getLogger("pushkit.gateway")

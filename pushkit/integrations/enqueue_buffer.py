@@ -22,7 +22,7 @@ from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.options import checked
-from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.outbox.model import IdempotencyKey
 from pushkit.record import record
 
 _log: Final = logging.getLogger("pushkit.integrations")

@@ -21,6 +21,7 @@ from pushkit.outbox.inspection import (
     summary_of,
 )
 from pushkit.outbox.states import UNFINISHED, DeliveryState
+from pushkit.queue.listing import count_jobs, in_flight
 from pushkit.storage.paging import (
     MOST_COUNTED,
     AtMost,
@@ -32,6 +33,7 @@ from pushkit.storage.paging import (
     read_record,
 )
 from pushkit.storage.script import Script, SqlValue, Statement, count, moment_or_none, to_micros
+from pushkit.subscriptions.model import OUTBOX
 
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Gauges
@@ -58,11 +60,6 @@ _REFUSING = (
     f"SELECT DISTINCT tenant, owner, origin FROM ({_FIRST} LIMIT {_MOST_ERRORS}) d"
     " WHERE last_error IS NOT NULL AND faults = 0"
 )
-IN_FLIGHT = (
-    "pushkit_subscriptions q CROSS JOIN pushkit_deliveries d WHERE q.lease_worker IS NOT NULL"
-    f" AND d.subscription_id = q.id AND d.{UNFINISHED} AND d.seq <= q.sending_to AND d.waits = 0"
-)
-"""The deliveries in flight, after FROM, in SQL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +179,7 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
             twentieth as many dead letters and unfinished deliveries, whose rows are read.
     """
     rows_read = at_most // 20
-    counts = yield from _counts(at_most)
+    counts = yield from count_jobs(OUTBOX, "pending", "in_flight", at_most)
     ended = yield Statement(
         "SELECT state, COUNT(*) AS found FROM (SELECT state FROM pushkit_deliveries"
         f" WHERE finished_at IS NOT NULL LIMIT {at_most + 1}) f GROUP BY state"
@@ -242,30 +239,21 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
     )
 
 
-def _counts(at_most: int) -> Script[dict[str, AtMost]]:
-    """Return how many deliveries are pending, in flight and dead, from partial indexes alone."""
-    in_flight = yield from count_at_most(at_most, IN_FLIGHT)
-    unfinished = yield from count_at_most(at_most, f"pushkit_deliveries WHERE {UNFINISHED}")
-    dead = yield from count_at_most(at_most, "pushkit_deliveries WHERE state = 'dead'")
-    pending = AtMost(max(unfinished.number - in_flight.number, 0), unfinished.more)
-    return {"pending": pending, "in_flight": in_flight, "dead": dead}
-
-
 def _origins(dead: Counter[str], limit: int) -> Script[tuple[OriginStats, ...]]:
     """Return the origins of dead letters, counted by origin, and of unfinished deliveries."""
     found: list[Counter[str]] = []
-    for source in (f"pushkit_deliveries d WHERE {UNFINISHED}", IN_FLIGHT):
+    for source in (f"pushkit_deliveries j WHERE {UNFINISHED}", in_flight(OUTBOX)):
         rows = yield Statement(
-            f"SELECT origin, COUNT(*) AS found FROM (SELECT d.origin FROM {source}"
+            f"SELECT origin, COUNT(*) AS found FROM (SELECT j.origin FROM {source}"
             f" LIMIT {limit}) o GROUP BY origin"
         )
         found.append(Counter({row["origin"]: row["found"] for row in rows}))
-    unfinished, in_flight = found
+    unfinished, running = found
     origins = [
         OriginStats(
             origin=each,
-            pending=max(unfinished[each] - in_flight[each], 0),
-            in_flight=in_flight[each],
+            pending=max(unfinished[each] - running[each], 0),
+            in_flight=running[each],
             dead=dead[each],
         )
         for each in unfinished.keys() | dead.keys()
@@ -293,7 +281,7 @@ def outbox_gauges(now: datetime, *, breaker_opens_at: int) -> Script[Gauges]:
         now: The time of the database's clock.
         breaker_opens_at: How many failures in a row of a destination open its breaker.
     """
-    counts = yield from _counts(MOST_COUNTED)
+    counts = yield from count_jobs(OUTBOX, "pending", "in_flight", MOST_COUNTED)
     since = yield from _due_since(now)
     oldest = 0.0 if since is None else (now - since).total_seconds()
     failing = f"pushkit_destinations WHERE failures >= {breaker_opens_at}"

@@ -1,4 +1,4 @@
-"""The queues of a table, for operators, as a script."""
+"""The queues of a table, and how many jobs they have, for operators, as scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from pushkit.queue.tables import QueueTables
 from pushkit.record import record
-from pushkit.storage.paging import AtMost
+from pushkit.storage.paging import AtMost, count_at_most
 from pushkit.storage.script import Row, Script, SqlValue, Statement
 
 T = TypeVar("T")
@@ -60,3 +60,26 @@ def list_queues(
         (after or "", limit, *values),
     )
     return [read(row, AtMost.of(row["unfinished"], _MOST_WAITING)) for row in rows]
+
+
+def in_flight(of: QueueTables) -> str:
+    """Return the jobs `j` in flight, after FROM: from leased queues, however many jobs wait."""
+    return (
+        f"{of.queues} q CROSS JOIN {of.jobs} j WHERE q.lease_worker IS NOT NULL"
+        f" AND j.{of.queue_id} = q.id AND j.state = 'pending' AND j.{of.place} <= q.sending_to"
+        " AND j.waits = 0"
+    )
+
+
+def count_jobs(
+    of: QueueTables, waiting: str, running: str, at_most: int
+) -> Script[dict[str, AtMost]]:
+    """Return how many jobs wait, are in flight (by these names) and are dead.
+
+    They are counted from partial indexes alone.
+    """
+    in_use = yield from count_at_most(at_most, in_flight(of))
+    unfinished = yield from count_at_most(at_most, f"{of.jobs} WHERE state = 'pending'")
+    dead = yield from count_at_most(at_most, f"{of.jobs} WHERE state = 'dead'")
+    left = AtMost(max(unfinished.number - in_use.number, 0), unfinished.more)
+    return {waiting: left, running: in_use, "dead": dead}

@@ -46,9 +46,16 @@ from receiver.callbacks.shares import CrowdedError, Slot
 from receiver.callbacks.unmatched import UnmatchedLog
 from receiver.decoding import LARGE_BODY, turn_to_decode
 from receiver.inbox.model import Attempted, Call, CallbackOutcome, Notification, NotificationJob
-from receiver.inbox.queues import INBOX, group_of
-from receiver.inbox.store import jobs_of, note_death, record_calls, record_late_calls
-from receiver.inbox.together import GroupItem, together
+from receiver.inbox.store import (
+    INBOX,
+    GroupItem,
+    group_of,
+    jobs_of,
+    note_death,
+    record_calls,
+    record_late_calls,
+    together,
+)
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing

@@ -13,8 +13,8 @@ from pushkit.scheduling.retry import RetryPolicy, next_attempt
 from pushkit.storage.database import Database
 from pushkit.storage.script import DEFERRED, Deferred, Script, to_micros
 from receiver.inbox.model import Call, CallbackOutcome, NotificationJob
-from receiver.inbox.queues import INBOX
 from receiver.inbox.store import (
+    INBOX,
     PUT_OFF,
     Change,
     jobs_of,

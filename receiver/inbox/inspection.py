@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pushkit.a2a import WireVersion
 from pushkit.options import read_member
 from pushkit.queue.leases import reschedule
-from pushkit.queue.listing import ListedQueue, list_queues
+from pushkit.queue.listing import ListedQueue, count_jobs, list_queues
 from pushkit.record import field, record
 from pushkit.storage.paging import (
     MOST_COUNTED,
@@ -37,8 +37,7 @@ from pushkit.storage.script import (
     to_micros,
 )
 from receiver.inbox.model import CallbackState, InboxStatus
-from receiver.inbox.queues import INBOX, task_of
-from receiver.inbox.store import IS_IN_PROGRESS, STATUS, UNFINISHED
+from receiver.inbox.store import INBOX, IS_IN_PROGRESS, STATUS, UNFINISHED, task_of
 
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Gauges
@@ -180,10 +179,6 @@ _WHERE_STATUS = {
     InboxStatus.DONE: "state = 'done'",
     InboxStatus.DEAD: "state = 'dead'",
 }
-_IN_PROGRESS = (  # from the leased queues, however many notifications wait
-    "pushkit_inbox_queues q JOIN pushkit_inbox i ON i.queue_id = q.id AND i.state = 'pending'"
-    " AND i.waits = 0 AND i.place <= q.sending_to WHERE q.lease_worker IS NOT NULL"
-)
 _FILTERED = "id, sender, task_id, state, waits, queue_id, place, unmatched"
 _REDRIVABLE = "(state = 'dead' OR unmatched = 1)"
 _MOST_ARRIVALS: Final = 2000
@@ -278,7 +273,7 @@ def gaps(sender: str, task_id: str | None) -> Script[list[InboxGap]]:
 
 def gauges(now: datetime) -> Script[Gauges]:
     """Return the inbox's metrics."""
-    counts = yield from _counts(MOST_COUNTED)
+    counts = yield from count_jobs(INBOX, "received", "in_progress", MOST_COUNTED)
     since = yield from _oldest(MOST_COUNTED)
     age = 0.0 if since is None else max((now - since).total_seconds(), 0.0)
     numbers: dict[tuple[str, ...], float]
@@ -294,7 +289,7 @@ def stats(now: datetime, *, within: timedelta, at_most: int) -> Script[InboxStat
         within: How recently notifications were accepted, to be among `arrivals`.
         at_most: Up to how many notifications each number counts.
     """
-    counts = yield from _counts(at_most)
+    counts = yield from count_jobs(INBOX, "received", "in_progress", at_most)
     done = yield from count_at_most(at_most, "pushkit_inbox WHERE state = 'done'")
     unmatched = yield from count_at_most(at_most, "pushkit_inbox WHERE unmatched = 1")
     incomplete = yield from count_at_most(at_most, "pushkit_inbox WHERE missing > 0 OR late = 1")
@@ -322,15 +317,6 @@ def stats(now: datetime, *, within: timedelta, at_most: int) -> Script[InboxStat
         arrivals=tuple(each for each in found if each[0] >= since),
         arrivals_since=since if is_all else found[-1][0],
     )
-
-
-def _counts(at_most: int) -> Script[dict[str, AtMost]]:
-    """Return how many are received, in progress and dead, from partial indexes alone."""
-    in_progress = yield from count_at_most(at_most, _IN_PROGRESS)
-    unfinished = yield from count_at_most(at_most, f"pushkit_inbox WHERE {UNFINISHED}")
-    dead = yield from count_at_most(at_most, "pushkit_inbox WHERE state = 'dead'")
-    received = AtMost(max(unfinished.number - in_progress.number, 0), unfinished.more)
-    return {"received": received, "in_progress": in_progress, "dead": dead}
 
 
 def _oldest(at_most: int) -> Script[datetime | None]:

@@ -47,8 +47,7 @@ from pushkit.storage.script import (
     to_micros,
 )
 from receiver.inbox.model import StoredNotification
-from receiver.inbox.queues import group_of, new_queue
-from receiver.inbox.store import stored_notification
+from receiver.inbox.store import group_of, new_queue, stored_notification
 
 MAILBOXES: Final = QueueTables(
     queues="pushkit_mailbox_queues", jobs="pushkit_mailbox", queue_id="queue_id", place="place"
@@ -229,7 +228,7 @@ class MailboxQueues:
                 lease_until=from_micros(until),
                 notification=notifications[row["notification_id"]],
             )
-            for row in {row["id"]: row for row in rows}.values()
+            for row in rows
         ]
         handed_out.sort(key=lambda each: each.receipt)
         return handed_out, [notifications[each] for each in dead]
@@ -246,7 +245,7 @@ class MailboxQueues:
         rows = yield from run_for_ids(
             "SELECT * FROM pushkit_mailbox WHERE id IN ($ids)", [job.id for job, _, _ in lost]
         )
-        for row in {row["id"]: row for row in rows}.values():
+        for row in rows:
             due = yield from self._failed(row, "lease_expired", from_micros(now))
             dead += [row["notification_id"]] if due is None else []
 

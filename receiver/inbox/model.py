@@ -282,41 +282,27 @@ class Attempted(NamedTuple):
     pause: float = 0.0  # seconds that it waits, if it was put off
 
 
+@record(frozen=False, slots=True, kw_only=True, eq=False)
 class NotificationJob:
     """A notification in the memory of the process that leases its queue."""
 
-    __slots__ = (
-        *("attempts", "broken_off", "callbacks", "epoch", "notification", "queue_id"),
-        *("redrives", "result", "seq", "since", "size"),
-    )
+    # Decoded already if it has been in memory since it was stored.
+    notification: StoredNotification | Notification
+    queue_id: str
+    seq: int  # its place in its queue
+    epoch: int  # of the lease under which it is in memory
+    since: datetime  # when it was accepted, or redriven
+    attempts: int = 0  # how many attempts ended, since then
+    redrives: int = 0
+    # Whether the attempt before did not end: its process died, or was out of reach until the lease
+    # ended.
+    broken_off: bool = False
+    callbacks: Mapping[str, CallbackState] = field(default_factory=dict)  # its calls so far
+    result: Attempted | None = None
+    size: int = field(init=False)
 
-    def __init__(
-        self,
-        notification: StoredNotification | Notification,
-        *,
-        queue_id: str,
-        place: int,
-        epoch: int,
-        since: datetime,
-        attempts: int = 0,
-        redrives: int = 0,
-        broken_off: bool = False,
-        callbacks: Mapping[str, CallbackState] | None = None,
-    ) -> None:
-        # Decoded already if it has been in memory since it was stored.
-        self.notification = notification
-        self.queue_id = queue_id
-        self.seq = place  # in its queue
-        self.epoch = epoch  # of the lease under which it is in memory
-        self.since = since  # when it was accepted, or redriven
-        self.attempts = attempts  # how many attempts ended, since then
-        self.redrives = redrives
-        self.size = len(notification.body)
-        # Whether the attempt before did not end: its process died, or was out of reach until the
-        # lease ended.
-        self.broken_off = broken_off
-        self.callbacks = callbacks or {}  # its calls so far, by callback
-        self.result: Attempted | None = None
+    def __post_init__(self) -> None:
+        self.size = len(self.notification.body)
 
     def had_by(self, callback: str) -> bool:
         """Return whether a callback has had it already."""

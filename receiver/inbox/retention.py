@@ -24,7 +24,7 @@ from pushkit.storage.script import (
 )
 from receiver.inbox.mailboxes import forget
 from receiver.inbox.model import InboxStatus
-from receiver.inbox.queues import INBOX
+from receiver.inbox.store import INBOX
 
 Position: TypeAlias = tuple[int, int]
 """When a notification was finished, in microseconds, and its id."""

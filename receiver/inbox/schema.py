@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pushkit.queue.tables import QUEUE_COLUMNS
-from pushkit.storage.migrations import statements
+from pushkit.storage.migrations import Migration, statements
 from receiver.inbox.mailboxes import MAILBOXES
-from receiver.inbox.queues import INBOX
+from receiver.inbox.store import INBOX
 
 SCHEMA = statements(f"""
 CREATE TABLE pushkit_forgotten (  -- ids of notifications that were deleted: they were accepted
@@ -38,7 +38,7 @@ CREATE INDEX pushkit_expected_task ON pushkit_expected (sender, task_id);
 CREATE INDEX pushkit_expected_ended
     ON pushkit_expected ((COALESCE(withdrawn_at, expires_at))) WHERE static = 0;
 
-CREATE TABLE pushkit_inbox_queues (  -- receiver.inbox.queues
+CREATE TABLE pushkit_inbox_queues (  -- receiver.inbox.store
     id TEXT PRIMARY KEY,
     tenant TEXT NOT NULL,
     owner TEXT NOT NULL,                 -- the sender
@@ -150,3 +150,6 @@ CREATE INDEX pushkit_mailbox_state ON pushkit_mailbox (mailbox, state, id)
 
 {MAILBOXES.indexes()}
 """)
+
+RECEIVER_MIGRATIONS = (Migration(1, SCHEMA), Migration(2, MAILBOX_SCHEMA, may_roll=True))
+"""A released one is never changed."""

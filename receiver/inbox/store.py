@@ -12,6 +12,9 @@
 
 Nothing else writes `state`. A pending notification is in progress while its queue is leased and the
 holder has it (`pushkit.queue.rules`). Whoever changes the state of one holds the row of its queue.
+
+The notifications of a sender's task are a queue; one without a task is alone in its own. A queue is
+made by its first notification, and deleted with its last (`receiver.inbox.retention`).
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pushkit.queue.leases import LEFT_BEHIND
-from pushkit.queue.rules import PendingJob, Queue
+from pushkit.queue.rules import GroupKey, PendingJob, Queue
+from pushkit.queue.tables import QueueTables
 from pushkit.storage.paging import read_record
 from pushkit.storage.script import (
+    Group,
     Row,
     Script,
     Statement,
@@ -44,6 +49,9 @@ from receiver.inbox.model import (
     StoredNotification,
 )
 
+INBOX: Final = QueueTables(
+    queues="pushkit_inbox_queues", jobs="pushkit_inbox", queue_id="queue_id", place="place"
+)
 UNFINISHED: Final = "state = 'pending'"
 """The condition of a partial index: SQLite uses it only for statements with the same text."""
 IS_IN_PROGRESS: Final = (
@@ -62,6 +70,49 @@ _STORE = (
     f"INSERT INTO pushkit_inbox ({', '.join(NewNotification._fields)}) VALUES $rows"
     " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id, sender, delivery_id"
 )
+
+# --- its queues ----------------------------------------------------------------------------------
+
+
+def queue_id_of(sender: str, task_id: str | None, delivery_id: str) -> str:
+    """Return the id of a notification's queue. No name of a sender has a line break."""
+    return f"{sender}\r{delivery_id}" if task_id is None else f"{sender}\n{task_id}"
+
+
+def task_of(queue_id: str) -> str | None:
+    """Return the task of a queue; None for a notification without one."""
+    sender, separator, task_id = queue_id.partition("\n")
+    return task_id if separator and "\r" not in sender else None
+
+
+def group_of(sender: str) -> GroupKey:
+    """Return what the queues of a sender share: their turns, and their part of what is claimed."""
+    return ("", sender, sender)
+
+
+def new_queue(queue_id: str, sender: str, now: int) -> Queue:
+    """Return the queue that a notification is the first of.
+
+    Its epoch begins with the time in microseconds: a queue of this id may have been deleted, and
+    no process may take the new one for that.
+    """
+    return Queue(
+        id=queue_id,
+        tenant="",
+        owner=sender,
+        origin=sender,
+        last_seq=0,
+        due_at=None,
+        lease_worker=None,
+        leased_at=None,
+        lease_until=None,
+        epoch=now,
+        sending_to=0,
+        settled_to=0,
+        abandoned=0,
+        paused=0,
+    )
+
 
 # --- accepting -----------------------------------------------------------------------------------
 
@@ -88,6 +139,31 @@ def store(notifications: Sequence[NewNotification]) -> Script[dict[tuple[str, st
     """
     rows = yield from insert_rows(_STORE, filled(notifications))
     return {(sender, delivery_id): found for found, sender, delivery_id in rows}
+
+
+class GroupItem(NamedTuple):
+    """An item of one of the groups that share a transaction."""
+
+    group: Group[Any, Any]
+    item: Any
+    is_first: bool = False  # whether this group comes before the others
+
+
+def together(items: Sequence[GroupItem], /, *, wait: bool) -> Script[list[Any]]:
+    """Run the scripts of several groups one after another, each with all of its items.
+
+    A process stores and settles notifications in one transaction: in transactions of their own,
+    those of one task that are stored and those that are settled would wait for each other.
+    """
+    by_group: dict[Group[Any, Any], list[int]] = {}
+    for number, each in enumerate(items):
+        by_group.setdefault(each.group, []).append(number)
+    results: list[Any] = [None] * len(items)
+    for group, numbers in sorted(by_group.items(), key=lambda one: not items[one[1][0]].is_first):
+        found = yield from group([items[number].item for number in numbers], wait=wait)
+        for number, result in zip(numbers, found, strict=True):
+            results[number] = result
+    return results
 
 
 class PlaceInSequence(NamedTuple):
@@ -168,15 +244,15 @@ def jobs_of(
         callbacks[row["notification_id"]][row["callback"]] = read_record(CallbackState, row)
     return {
         row["id"]: NotificationJob(
-            stored_notification(row),
+            notification=stored_notification(row),
             queue_id=row["queue_id"],
-            place=row["place"],
+            seq=row["place"],
             epoch=epochs[row["id"]],
             since=from_micros(row["redriven_at"] or row["received_at"]),
             attempts=row["attempts"],
             redrives=row["redrives"],
             broken_off=row["last_error"] in LEFT_BEHIND,
-            callbacks=callbacks.get(row["id"]),
+            callbacks=callbacks[row["id"]],
         )
         for row in rows
     }

@@ -29,7 +29,6 @@ class FetchedNotification(NamedTuple):
     """A notification that a client has fetched."""
 
     receipt: str
-    attempt: int
     lease: timedelta
     notification: Notification
 
@@ -67,7 +66,6 @@ def fetched(message: dict[str, Any]) -> FetchedNotification:
     stored = StoredNotification(**facts, body=message["body"].encode("utf-8"))
     return FetchedNotification(
         receipt=str(message["receipt"]),
-        attempt=int(message["attempt"]),
         lease=timedelta(seconds=message["lease_seconds"]),
         notification=stored.decode(),
     )

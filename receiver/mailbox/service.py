@@ -42,7 +42,7 @@ from receiver.inbox.mailboxes import (
     queue_in,
 )
 from receiver.inbox.model import Notification, StoredNotification
-from receiver.inbox.queues import queue_id_of
+from receiver.inbox.store import queue_id_of
 from receiver.mailbox.messages import (
     EVENTS,
     LONGEST_PAUSE,

@@ -19,7 +19,7 @@ from pushkit.storage.migrations import Access, Migration
 from pushkit.storage.opening import open_location
 from receiver import admin as database_of_inbox
 from receiver.admin import open_inbox
-from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from tests.databases import execute
 from tests.system.cli.conftest import ISSUER, Ran, Run
 from tests.system.cli.every_command import ARGUMENTS, RECEIVER_COMMANDS, SENDER_COMMANDS

@@ -6,8 +6,7 @@ from datetime import datetime
 
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.outbox import store as outbox
-from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.model import NewDelivery, new_delivery_id
+from pushkit.outbox.model import IdempotencyKey, NewDelivery, new_delivery_id
 from pushkit.queue.rules import Handed, appended
 from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script, to_micros

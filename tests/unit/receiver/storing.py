@@ -11,14 +11,16 @@ from pushkit.queue.leases import Claims, advance
 from pushkit.queue.rules import PendingJob, Room, appended
 from pushkit.storage.script import Script, to_micros
 from receiver.inbox.model import InboxStatus, NewNotification, NotificationJob
-from receiver.inbox.queues import INBOX, new_queue, queue_id_of
 from receiver.inbox.store import (
+    INBOX,
     Change,
     PlaceInSequence,
     Sequences,
     accepted_before,
     jobs_of,
+    new_queue,
     note_death,
+    queue_id_of,
     store_results,
 )
 from receiver.inbox.store import store as store_notifications

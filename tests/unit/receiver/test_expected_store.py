@@ -11,7 +11,7 @@ from pushkit.errors import ConfigError
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Script, Statement
 from receiver import TaskPolicy
-from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from receiver.registrations import (
     Registration,
     RegistrationStore,

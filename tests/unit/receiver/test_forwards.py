@@ -18,9 +18,11 @@ from pytest_aiohttp.plugin import AiohttpServer
 from redis.asyncio import Redis
 
 from pushkit.errors import ConfigError
+from pushkit.net.transport import closing
 from receiver import Notification
 from receiver.forwards import (
     CommandForward,
+    Forward,
     ForwardFailedError,
     HttpForward,
     StreamForward,
@@ -67,6 +69,12 @@ async def accepted(world: World, task_id: str = "task-1") -> Notification:
     async for notification in world.receiver.updates(task_id):
         return notification
     raise AssertionError("updates() ended")
+
+
+async def passed_on(forward: Forward, notification: Notification) -> None:
+    """Forward one, and close."""
+    async with closing(forward):
+        await forward.send(notification)
 
 
 # --- HTTP -----------------------------------------------------------------------------------------
@@ -118,10 +126,7 @@ async def test_as_many_are_forwarded_at_once_as_there_are_slots(
 
 
 async def test_a_sender_cannot_forge_a_header(world: World, inside: Inside) -> None:
-    notification = await accepted(world, HOSTILE)
-    forward = HttpForward(inside.url)
-    await forward.send(notification)
-    await forward.close()
+    await passed_on(HttpForward(inside.url), await accepted(world, HOSTILE))
     [(headers, _)] = inside.requests
     assert headers["Receiver-Task-Id"] == "task%0D%0AX-Evil:%201%01%C3%A4%25"
     assert "X-Evil" not in headers
@@ -132,23 +137,18 @@ async def test_any_other_answer_than_2xx_is_tried_again(
     world: World, inside: Inside, status: int
 ) -> None:
     inside.status = status
-    notification = await accepted(world)
     forward = HttpForward(inside.url)
     with pytest.raises(ForwardFailedError, match=f"answered {status}, expected 2xx") as raised:
-        await forward.send(notification)
+        await passed_on(forward, await accepted(world))
     assert "secret" not in f"{raised.value}{forward.name}"
-    await forward.close()
     assert len(inside.requests) == 1
 
 
 async def test_a_target_that_does_not_answer_is_tried_again(
     world: World, unused_tcp_port: int
 ) -> None:
-    notification = await accepted(world)
-    forward = HttpForward(f"http://127.0.0.1:{unused_tcp_port}/")
     with pytest.raises(ForwardFailedError):
-        await forward.send(notification)
-    await forward.close()
+        await passed_on(HttpForward(f"http://127.0.0.1:{unused_tcp_port}/"), await accepted(world))
 
 
 @pytest.mark.parametrize("url", ["", "ftp://x/", "http://", "http://a:b@c/", "http://x:99999/"])
@@ -205,9 +205,7 @@ async def test_a_notification_is_added_to_a_stream(
     world: World, redis: Redis, redis_server: str
 ) -> None:
     notification = await accepted(world)
-    forward = StreamForward(f"{redis_server}?stream=updates&maxlen=1000")
-    await forward.send(notification)
-    await forward.close()
+    await passed_on(StreamForward(f"{redis_server}?stream=updates&maxlen=1000"), notification)
     found: Any = await redis.xrange("updates")
     [(_, fields)] = found
     assert fields[b"body"] == notification.body
@@ -237,10 +235,8 @@ async def test_a_key_that_is_not_a_stream_is_tried_again(
     world: World, redis: Redis, redis_server: str
 ) -> None:
     await redis.set("updates", "a string")
-    forward = StreamForward(f"{redis_server}?stream=updates")
     with pytest.raises(ForwardFailedError, match="WRONGTYPE"):
-        await forward.send(await accepted(world))
-    await forward.close()
+        await passed_on(StreamForward(f"{redis_server}?stream=updates"), await accepted(world))
 
 
 async def test_a_redis_server_out_of_reach_is_tried_again(
@@ -248,9 +244,8 @@ async def test_a_redis_server_out_of_reach_is_tried_again(
 ) -> None:
     forward = StreamForward(f"redis://user:password@127.0.0.1:{unused_tcp_port}/0?stream=s")
     with pytest.raises(ForwardFailedError) as raised:
-        await forward.send(await accepted(world))
+        await passed_on(forward, await accepted(world))
     assert "password" not in f"{raised.value}{forward.name}"
-    await forward.close()
 
 
 @pytest.mark.parametrize(
@@ -306,9 +301,7 @@ async def test_a_command_gets_the_body_and_the_verified_facts(
 
 async def test_facts_without_a_value_are_left_out(world: World, inside: Inside) -> None:
     bare = replace(await accepted(world), config_id=None, kid="", seq=None)
-    forward = HttpForward(inside.url)
-    await forward.send(bare)
-    await forward.close()
+    await passed_on(HttpForward(inside.url), bare)
     [(headers, _)] = inside.requests
     assert "Receiver-Sender" in headers
     assert headers.keys().isdisjoint(["Receiver-Config-Id", "Receiver-Kid", "Receiver-Seq"])
@@ -360,35 +353,24 @@ async def test_a_command_is_killed_with_what_it_started(world: World, tmp_path: 
     forward = CommandForward(
         [sys.executable, "-c", LOCK, str(path)], timeout=timedelta(milliseconds=500)
     )
-    sending = asyncio.create_task(forward.send(await accepted(world)))
     with pytest.raises(ForwardFailedError, match="did not end within"):
-        await sending
+        await forward.send(await accepted(world))
     assert not path.exists() or eventually_sync(lambda: free(path))
 
 
-async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing_behind(
-    world: World, tmp_path: Path
+@pytest.mark.parametrize("starts", [True, False], ids=["while it starts", "while it runs"])
+async def test_a_command_that_is_cancelled_leaves_nothing_behind(
+    world: World, tmp_path: Path, *, starts: bool
 ) -> None:
     path = tmp_path / "lock"
     forward = CommandForward([sys.executable, "-c", LOCK, str(path)])
     sending = asyncio.create_task(forward.send(await accepted(world)))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    eventually_sync(lambda: both_run(path))  # while the event loop is blocked
-    sending.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(sending, DEADLINE)
-    assert eventually_sync(lambda: free(path))
-
-
-async def test_a_command_that_is_cancelled_while_it_runs_leaves_nothing_behind(
-    world: World, tmp_path: Path
-) -> None:
-    path = tmp_path / "lock"
-    forward = CommandForward([sys.executable, "-c", LOCK, str(path)])
-    sending = asyncio.create_task(forward.send(await accepted(world)))
-
-    await eventually(lambda: both_run(path))
+    if starts:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        eventually_sync(lambda: both_run(path))  # while the event loop is blocked
+    else:
+        await eventually(lambda: both_run(path))
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(sending, DEADLINE)

@@ -29,9 +29,8 @@ from receiver.callbacks.settling import Settled
 from receiver.callbacks.shares import CrowdedError
 from receiver.inbox import inspection, retention
 from receiver.inbox.model import Attempted, Call, InboxStatus
-from receiver.inbox.queues import group_of, queue_id_of
 from receiver.inbox.schema import MAILBOX_SCHEMA, SCHEMA
-from receiver.inbox.store import accepted_before
+from receiver.inbox.store import accepted_before, group_of, queue_id_of
 from receiver.limits import Limits
 from receiver.notification import Verified
 from receiver.senders import TaskPolicy

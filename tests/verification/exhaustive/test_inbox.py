@@ -27,7 +27,7 @@ from receiver.callbacks import dispatcher, settling
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.settling import Settler
 from receiver.inbox import inspection, retention
-from receiver.inbox.queues import INBOX
+from receiver.inbox.store import INBOX
 from tests.long_runs import LONG
 from tests.verification.exhaustive.inbox import Budget, explore
 

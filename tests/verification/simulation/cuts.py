@@ -599,7 +599,7 @@ CUTS = (
         "order of callbacks",
         "The notifications of a task are called back one at a time, the oldest first.",
         (" before ", *_REPEATED),
-        returns("receiver.inbox.queues:queue_id_of", "sender + chr(13) + delivery_id"),
+        returns("receiver.inbox.store:queue_id_of", "sender + chr(13) + delivery_id"),
     ),
     _cut(
         "settled before the next call",

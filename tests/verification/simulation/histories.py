@@ -29,7 +29,7 @@ from pushkit.storage import postgres
 from pushkit.storage.migrations import migrate
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import Script, Statement
-from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from tests.databases import PostgresServer as RealServer
 from tests.databases import fresh
 from tests.verification.simulation.loop import SimulatedLoop

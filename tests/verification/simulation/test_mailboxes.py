@@ -11,7 +11,7 @@ import pytest
 
 from pushkit.storage.migrations import migrate
 from pushkit.storage.sqlite import run_script
-from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from tests.verification.simulation.disk import Disk
 from tests.verification.simulation.loop import Process
 from tests.verification.simulation.mailboxes import (

@@ -16,7 +16,7 @@ from pushkit.delivery.reporting import RefusedRecipient
 from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.storage.migrations import migrate
 from pushkit.storage.sqlite import run_script
-from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from tests.verification.simulation.attacks import Attacker
 from tests.verification.simulation.disk import Disk, QueueRow
 from tests.verification.simulation.ledger import Call, Notice

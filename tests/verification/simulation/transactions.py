@@ -41,7 +41,7 @@ from receiver.inbox import inspection, retention
 from receiver.inbox import model as inbox_model
 from receiver.inbox import store as inbox
 from receiver.inbox.model import InboxStatus
-from receiver.inbox.queues import INBOX, group_of
+from receiver.inbox.store import INBOX, group_of
 from receiver.limits import Limits
 from receiver.notification import Verified
 from receiver.senders import TaskPolicy
@@ -480,9 +480,9 @@ def _accept(chance: random.Random, _number: int) -> Make:
                 if new is None or handed is None or not isinstance(each.result, int):
                     continue
                 job = inbox_model.NotificationJob(
-                    _stored(new, each.result),
+                    notification=_stored(new, each.result),
                     queue_id=new.queue_id,
-                    place=handed.seq,
+                    seq=handed.seq,
                     epoch=handed.epoch,
                     since=each.stored_at,
                 )

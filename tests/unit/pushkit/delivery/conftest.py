@@ -202,21 +202,12 @@ async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
     return webhook
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of a module on SQLite and PostgreSQL, if it says `ON_BOTH_DATABASES`."""
-    is_for_both = getattr(metafunc.module, "ON_BOTH_DATABASES", False)
-    own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    if is_for_both and "outbox" in metafunc.fixturenames and "outbox" not in own:
-        metafunc.parametrize("outbox", ["sqlite", "postgresql"], indirect=True)
-
-
 @pytest.fixture
 def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the location of the outbox: a SQLite file, unless a module is for both databases."""
-    if getattr(request, "param", "sqlite") == "sqlite":
-        return str(tmp_path / "outbox.db")
-    dsn: str = request.getfixturevalue("postgres_dsn")
-    return dsn
+    """Return the location of the outbox: a SQLite file, or `location` for a test that uses it."""
+    if "location" in request.fixturenames:
+        return str(request.getfixturevalue("location"))
+    return str(tmp_path / "outbox.db")
 
 
 @pytest.fixture

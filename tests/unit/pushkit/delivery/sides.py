@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from pushkit import PushSender, TaskUpdate
 from pushkit.delivery.enqueue import CountsMissing, Notice
 from pushkit.errors import PushkitError
-from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.outbox.model import IdempotencyKey
 from pushkit.storage.database import Database
 from pushkit.storage.script import Deferred, Group, Refused, Row, Script, Statement, alone
 

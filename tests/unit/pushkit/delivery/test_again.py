@@ -21,7 +21,7 @@ from tests.clock import START
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
-ON_BOTH_DATABASES = True
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 EVERYTHING = DeliveryFilter()
 

@@ -25,8 +25,7 @@ from tests.clock import Clock
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, claim, status
 
-ON_BOTH_DATABASES = True
-
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 HOOK = {"url": "https://client.example.com/hook"}
 
 

@@ -19,12 +19,11 @@ from tests.eventually import eventually
 from tests.long_runs import LONG
 from tests.unit.pushkit.delivery.conftest import Received, status
 
-ON_BOTH_DATABASES = True
-
 if TYPE_CHECKING:
     from tests.clock import Clock
     from tests.unit.pushkit.delivery.conftest import Senders
 
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 SLOW_WEBHOOKS = 12
 TASKS_OF_EACH = 150 if LONG else 60
 OTHERS = 99

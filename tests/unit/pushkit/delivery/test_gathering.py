@@ -32,7 +32,7 @@ from tests.unit.pushkit.delivery.gathered import (
     waiting,
 )
 
-ON_BOTH_DATABASES = True
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 
 @pytest.fixture

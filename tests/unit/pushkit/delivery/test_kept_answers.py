@@ -18,7 +18,7 @@ from pushkit.secrets.sealing import SecretKey
 from pushkit.storage.script import Row, Script, Statement
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, key_ring, status
 
-ON_BOTH_DATABASES = True
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 KEYS = SecretKeys([SecretKey.generate()])
 SECRETS = ("a-token/of-the-client", "of/the+client==", "the-key-in-the-query")

@@ -27,13 +27,12 @@ from tests.clock import Clock
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, claim, deliver_due, status, task
 
-ON_BOTH_DATABASES = True
-
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
 
 
 # The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
-ON_SQLITE = pytest.mark.parametrize("outbox", ["sqlite"], indirect=True)
+ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 
 
 def chunk(*, last: bool = False) -> ArtifactUpdate:

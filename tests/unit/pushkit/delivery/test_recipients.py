@@ -23,8 +23,7 @@ from tests.clock import Clock
 from tests.emitted import emitted
 from tests.unit.pushkit.delivery.conftest import Senders, status, task
 
-ON_BOTH_DATABASES = True
-
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 HOOK = {"url": "https://client.example.com/hook"}
 ARTIFACT = ArtifactUpdate(
     task_id="task-1",

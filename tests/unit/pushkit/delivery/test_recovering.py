@@ -11,8 +11,7 @@ from pushkit.outbox.clients import Recovered, WantedDeliveries
 from pushkit.subscriptions.model import SubscriptionKey
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
-ON_BOTH_DATABASES = True
-
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 KEY = SubscriptionKey("", "task-1", "alice", "task-1")
 
 

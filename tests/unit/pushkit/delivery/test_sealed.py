@@ -34,7 +34,7 @@ from tests.emitted import emitted
 from tests.eventually import DEADLINE
 from tests.unit.pushkit.delivery.conftest import Received, Senders, Webhook, status
 
-ON_BOTH_DATABASES = True
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 CONFIG: JsonObject = {
     "token": "canary-token",

@@ -27,7 +27,7 @@ from tests.long_runs import examples
 from tests.unit.pushkit.delivery.conftest import Senders, claim, status
 from tests.unit.pushkit.delivery.sides import SIDES, everything_of, run_group, write
 
-ON_BOTH_DATABASES = True
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,10 +15,9 @@ from pushkit.errors import InvalidPushConfigError, InvalidUpdateError, StorageEr
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status, task
 
-ON_BOTH_DATABASES = True
-
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 # The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
-ON_SQLITE = pytest.mark.parametrize("outbox", ["sqlite"], indirect=True)
+ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 STEPS = 7  # moments of a registration at which an update can come
 
 

@@ -13,12 +13,10 @@ from aiohttp import web
 from pushkit.storage import postgres, sqlite
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
 
-ON_BOTH_DATABASES = True
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 PAGE = (Path(__file__).parents[4] / "docs" / "scaling.md").read_text("utf-8")
 NOTIFY = r"\| `notify\(\)` \|[^|]*\| (\d+) \((\d+) on PostgreSQL"
 CLAIM = r"\| claim[^|]*\|[^|]*\| (\d+) \((\d+)\)"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from pushkit import DeliveryFilter, DeliveryState, PushSender
 from pushkit.outbox.states import CancelledBy
 from pushkit.progress import followed
@@ -13,7 +15,7 @@ from pushkit.subscriptions.model import SubscriptionState
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
 
-ON_BOTH_DATABASES = True
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 
 async def seqs_of(sender: PushSender, state: DeliveryState) -> list[int]:

@@ -38,10 +38,10 @@ from tests.unit.pushkit.delivery.sides import (
     run_group,
 )
 
-ON_BOTH_DATABASES = True
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
+
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 
 Summary = tuple[int, tuple[str, ...]]  # how many were stored; the codes of the refusals

@@ -13,8 +13,7 @@ import pytest
 from pushkit.delivery.route import DeliveryJob
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
-from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.model import AttemptResult, Delivery
+from pushkit.outbox.model import AttemptResult, Delivery, IdempotencyKey, TaskKey, find_enqueued
 from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.queue.held import HeldQueue
@@ -89,6 +88,11 @@ class Ledger:
         new = yield from add_delivery(subscription, now=self.now, body=body, key=key or None)
         return new.id
 
+    def queue_of(self, number: int) -> tuple[Subscription, list[str]]:
+        """Return a new subscription, and the ids of so many deliveries of it."""
+        subscription = self.subscribe()
+        return subscription, [self.enqueue(subscription) for _ in range(number)]
+
     # --- workers -----------------------------------------------------------------------------
 
     def claim(
@@ -103,6 +107,12 @@ class Ledger:
         return self.run(
             self.leasing.claim(worker, now=self.now, limit=limit, per_origin=per_origin, held=held)
         )
+
+    def claimed(self) -> Delivery:
+        """Return the only delivery of a new subscription, leased."""
+        self.enqueue(self.subscribe())
+        [delivery] = self.claim()
+        return delivery
 
     def memory(self, delivery: Delivery) -> HeldQueue[DeliveryJob]:
         """Return the memory that a leased delivery is in."""

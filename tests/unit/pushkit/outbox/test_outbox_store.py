@@ -9,8 +9,7 @@ import pytest
 
 from pushkit.errors import IdempotencyConflictError
 from pushkit.outbox import store as outbox
-from pushkit.outbox.idempotency import TaskKey, find_enqueued
-from pushkit.outbox.model import new_delivery_id
+from pushkit.outbox.model import TaskKey, find_enqueued, new_delivery_id
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.queue.rules import QUANTUM
 from pushkit.storage.script import to_micros
@@ -51,16 +50,13 @@ def test_a_claim_puts_a_delivery_in_flight_and_counts_no_attempt(ledger: Ledger)
 def test_settling_moves_a_delivery_to_the_state_of_its_outcome(
     ledger: Ledger, outcome: Outcome, state: DeliveryState
 ) -> None:
-    ledger.enqueue(ledger.subscribe())
-    [claimed] = ledger.claim()
+    claimed = ledger.claimed()
     assert ledger.settle(claimed, outcome)
     assert ledger.find(claimed.id).state is state
 
 
 def test_several_deliveries_are_settled_together_with_their_own_results(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    for _ in range(5):
-        ledger.enqueue(subscription)
+    ledger.queue_of(5)
     claimed = ledger.claim()
     outcomes = [Outcome.DELIVERED, Outcome.DEAD] * 2 + [Outcome.DELIVERED]
     assert ledger.settle_together(zip(claimed, outcomes, strict=True)) == [True] * 5
@@ -70,8 +66,7 @@ def test_several_deliveries_are_settled_together_with_their_own_results(ledger: 
 
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD])
 def test_a_finished_delivery_stays_finished(ledger: Ledger, outcome: Outcome) -> None:
-    ledger.enqueue(ledger.subscribe())
-    [claimed] = ledger.claim()
+    claimed = ledger.claimed()
     ledger.settle(claimed, outcome)
     before = ledger.find(claimed.id)
     assert not ledger.settle(claimed, Outcome.RETRY)
@@ -82,8 +77,7 @@ def test_a_finished_delivery_stays_finished(ledger: Ledger, outcome: Outcome) ->
 
 
 def test_a_retry_waits_until_its_time(ledger: Ledger) -> None:
-    ledger.enqueue(ledger.subscribe())
-    [first] = ledger.claim()
+    first = ledger.claimed()
     ledger.settle(first, Outcome.RETRY, retry_in=5)
     assert ledger.next_due() == ledger.now + timedelta(seconds=5)
     ledger.advance(4.999)
@@ -96,8 +90,7 @@ def test_a_retry_waits_until_its_time(ledger: Ledger) -> None:
 def test_after_the_clock_was_set_back_new_deliveries_are_due_and_a_retry_waits(
     ledger: Ledger,
 ) -> None:
-    ledger.enqueue(ledger.subscribe())
-    [tried] = ledger.claim()
+    tried = ledger.claimed()
     ledger.settle(tried, Outcome.RETRY, retry_in=5)
     other = ledger.subscribe(task_id="task-2")
     ids = [ledger.enqueue(other) for _ in range(2)]
@@ -113,8 +106,7 @@ def test_after_the_clock_was_set_back_new_deliveries_are_due_and_a_retry_waits(
 
 @pytest.mark.parametrize("in_flight", [False, True])
 def test_a_cancellation_ends_unfinished_deliveries(ledger: Ledger, *, in_flight: bool) -> None:
-    subscription = ledger.subscribe()
-    ids = [ledger.enqueue(subscription) for _ in range(3)]
+    subscription, ids = ledger.queue_of(3)
     claimed = ledger.claim() if in_flight else []
     assert ledger.cancel(subscription) == 3
     assert {ledger.find(each).state for each in ids} == {DeliveryState.CANCELLED}
@@ -125,8 +117,7 @@ def test_a_cancellation_ends_unfinished_deliveries(ledger: Ledger, *, in_flight:
 
 
 def test_a_cancellation_leaves_finished_deliveries(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    ledger.enqueue(subscription)
+    subscription, _ = ledger.queue_of(1)
     [claimed] = ledger.claim()
     ledger.settle(claimed)
     assert ledger.cancel(subscription) == 0
@@ -137,8 +128,7 @@ def test_a_cancellation_leaves_finished_deliveries(ledger: Ledger) -> None:
 
 
 def test_a_claim_takes_the_oldest_deliveries_of_a_subscription_in_order(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    ids = [ledger.enqueue(subscription) for _ in range(QUANTUM + 2)]
+    _, ids = ledger.queue_of(QUANTUM + 2)
     claimed = ledger.claim()
     assert [each.id for each in claimed] == ids[:QUANTUM]
     assert ledger.claim("worker-2") == []
@@ -148,9 +138,7 @@ def test_a_claim_takes_the_oldest_deliveries_of_a_subscription_in_order(ledger: 
 
 
 def test_a_queue_stays_leased_until_its_holder_has_nothing_left(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    for _ in range(2):
-        ledger.enqueue(subscription)
+    subscription, _ = ledger.queue_of(2)
     first, second = ledger.claim()
     ledger.settle(first)
     assert ledger.queue(subscription).lease_worker == "worker-1"
@@ -160,8 +148,7 @@ def test_a_queue_stays_leased_until_its_holder_has_nothing_left(ledger: Ledger) 
 
 
 def test_deliveries_stored_under_a_lease_go_to_its_holder(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    ledger.enqueue(subscription)
+    subscription, _ = ledger.queue_of(1)
     [first] = ledger.claim()
     later = ledger.enqueue(subscription)
     assert ledger.claim("worker-2") == []
@@ -170,8 +157,7 @@ def test_deliveries_stored_under_a_lease_go_to_its_holder(ledger: Ledger) -> Non
 
 
 def test_a_retry_stays_the_first_of_its_queue(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    ids = [ledger.enqueue(subscription) for _ in range(2)]
+    _, ids = ledger.queue_of(2)
     claimed, _ = ledger.claim()
     ledger.settle(claimed, Outcome.RETRY, retry_in=3600)
     ledger.advance(3599)
@@ -181,9 +167,7 @@ def test_a_retry_stays_the_first_of_its_queue(ledger: Ledger) -> None:
 
 
 def test_a_dead_letter_does_not_block_its_queue(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    for _ in range(2):
-        ledger.enqueue(subscription)
+    ledger.queue_of(2)
     dead, second = ledger.claim()
     ledger.settle(dead, Outcome.DEAD)
     assert ledger.settle(second)
@@ -223,8 +207,7 @@ def test_an_expired_lease_counts_as_pending(ledger: Ledger) -> None:
 def test_an_attempt_that_lost_its_lease_changes_nothing(
     ledger: Ledger, outcome: Outcome, other: str
 ) -> None:
-    subscription = ledger.subscribe()
-    ledger.enqueue(subscription)
+    subscription, _ = ledger.queue_of(1)
     [lost] = ledger.claim("worker-1")
     ledger.advance(30)
     [found] = ledger.claim(other)
@@ -237,16 +220,14 @@ def test_an_attempt_that_lost_its_lease_changes_nothing(
 
 
 def test_a_result_counts_after_the_lease_ended_if_nobody_claimed_the_row(ledger: Ledger) -> None:
-    ledger.enqueue(ledger.subscribe())
-    [claimed] = ledger.claim()
+    claimed = ledger.claimed()
     ledger.advance(31)
     assert ledger.settle(claimed)
     assert ledger.claim() == []
 
 
 def test_a_worker_does_not_take_its_own_live_leases(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    ledger.enqueue(subscription)
+    subscription, _ = ledger.queue_of(1)
     [mine] = ledger.claim("worker-1")
     ledger.advance(10**6)  # the clock was set forward
     assert ledger.claim("worker-1", held=[subscription.id]) == []
@@ -256,8 +237,7 @@ def test_a_worker_does_not_take_its_own_live_leases(ledger: Ledger) -> None:
 def test_a_delivery_with_which_workers_die_goes_alone_and_uses_up_its_attempts(
     ledger: Ledger,
 ) -> None:
-    subscription = ledger.subscribe()
-    ids = [ledger.enqueue(subscription) for _ in range(3)]
+    _, ids = ledger.queue_of(3)
     claims = []
     for _ in range(4):
         claims.append([each.attempts for each in ledger.claim()])
@@ -272,9 +252,7 @@ def test_a_delivery_with_which_workers_die_goes_alone_and_uses_up_its_attempts(
 def test_a_pause_does_not_hide_with_which_delivery_workers_die(
     ledger: Ledger, *, dies_paused: bool
 ) -> None:
-    subscription = ledger.subscribe()
-    for _ in range(3):
-        ledger.enqueue(subscription)
+    subscription, _ = ledger.queue_of(3)
     claims = []
     for _ in range(3):
         claims.append([each.attempts for each in ledger.claim()])
@@ -306,8 +284,7 @@ def test_deaths_of_workers_are_forgotten_with_the_last_delivery_of_a_queue(ledge
 def test_a_late_answer_does_not_settle_a_delivery_that_was_redriven_and_claimed_again(
     ledger: Ledger,
 ) -> None:
-    ledger.enqueue(ledger.subscribe())
-    [late] = ledger.claim()
+    late = ledger.claimed()
     ledger.advance(30)
     [dead] = ledger.claim()
     ledger.settle(dead, Outcome.DEAD)
@@ -323,9 +300,7 @@ def test_a_late_answer_does_not_settle_a_delivery_that_was_redriven_and_claimed_
 def test_an_answer_does_not_settle_a_delivery_that_was_redriven_under_the_same_lease(
     ledger: Ledger,
 ) -> None:
-    subscription = ledger.subscribe()
-    for _ in range(2):
-        ledger.enqueue(subscription)
+    ledger.queue_of(2)
     dead, _ = ledger.claim()
     ledger.settle(dead, Outcome.DEAD)
     ledger.redrive(dead)
@@ -369,8 +344,7 @@ def test_a_wait_applies_to_one_owners_destination(ledger: Ledger) -> None:
 
 
 def test_a_delivery_is_due_when_the_wait_of_its_destination_ends(ledger: Ledger) -> None:
-    ledger.enqueue(ledger.subscribe())
-    [claimed] = ledger.claim()
+    claimed = ledger.claimed()
     until = ledger.now + timedelta(seconds=60)
     ledger.settle(claimed, Outcome.RETRY, retry_in=1, wait=60)
     ledger.advance(1)
@@ -405,8 +379,7 @@ def test_a_destination_gets_no_more_than_its_share(ledger: Ledger, tasks: int) -
 
 
 def test_unfinished_deliveries_move_with_their_subscription(ledger: Ledger) -> None:
-    ledger.enqueue(ledger.subscribe())
-    [claimed] = ledger.claim()
+    claimed = ledger.claimed()
     ledger.settle(claimed, Outcome.RETRY, retry_in=1, wait=3600)
     ledger.advance(1)
     moved = ledger.subscribe(origin=ELSEWHERE)

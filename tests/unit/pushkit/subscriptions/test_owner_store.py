@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pushkit.delivery.ownership import prove, proved_at
+from pushkit.delivery.ownership import proof_remains_for, prove
 from pushkit.outbox import store as outbox
 from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.outbox.states import CancelledBy
@@ -111,23 +111,25 @@ def test_unfinished_deliveries_of_an_owner_are_counted_up_to_the_limit(database:
 
 
 def test_a_proof_is_of_one_owner_and_one_url_and_for_a_while(database: Database) -> None:
-    database.run(prove(ALICE, URL, now=NOW, since=LONG_AGO))
-    assert database.run(proved_at(ALICE, URL, since=LONG_AGO)) == NOW
-    assert not database.run(proved_at(ALICE, URL, since=NOW))
-    assert not database.run(proved_at(ALICE, f"{URL}&", since=LONG_AGO))
+    day = timedelta(days=1)
+    database.run(prove(ALICE, URL, now=NOW))
+    assert database.run(proof_remains_for(ALICE, URL, now=NOW - day)) == 30 * day
+    assert database.run(proof_remains_for(ALICE, URL, now=NOW + day)) == 29 * day
+    assert not database.run(proof_remains_for(ALICE, URL, now=NOW + 30 * day))
+    assert not database.run(proof_remains_for(ALICE, f"{URL}&", now=NOW))
     for other in OTHERS:
-        assert not database.run(proved_at(other, URL, since=LONG_AGO))
+        assert not database.run(proof_remains_for(other, URL, now=NOW))
 
 
 def test_a_proof_may_be_given_again_and_old_ones_are_forgotten(database: Database) -> None:
-    database.run(prove(ALICE, URL, now=LONG_AGO, since=LONG_AGO - timedelta(days=30)))
-    database.run(prove(ALICE, f"{URL}&", now=NOW, since=LONG_AGO))
-    database.run(prove(ALICE, f"{URL}&", now=NOW, since=LONG_AGO))
+    database.run(prove(ALICE, URL, now=LONG_AGO))
+    database.run(prove(ALICE, f"{URL}&", now=NOW))
+    database.run(prove(ALICE, f"{URL}&", now=NOW))
     assert len(rows(database)) == 1
 
 
 def test_no_url_is_stored(database: Database) -> None:
-    database.run(prove(ALICE, URL, now=NOW, since=LONG_AGO))
+    database.run(prove(ALICE, URL, now=NOW))
     assert "canary" not in repr([list(row.values()) for row in rows(database)])
 
 

@@ -31,8 +31,7 @@ from receiver.callbacks.settling import Settled, Settler
 from receiver.inbox import inspection
 from receiver.inbox.inspection import InboxFilter
 from receiver.inbox.model import Attempted, Call, CallbackOutcome
-from receiver.inbox.queues import INBOX, queue_id_of
-from receiver.inbox.store import record_calls
+from receiver.inbox.store import INBOX, queue_id_of, record_calls
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.unit.receiver.callbacks.conftest import BODY, RETRY, START, House
 from tests.unit.receiver.storing import last_ask, store

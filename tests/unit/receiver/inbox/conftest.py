@@ -12,8 +12,8 @@ import pytest
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement
 from receiver.inbox import inspection
-from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import Call, InboxStatus, NotificationJob
+from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from receiver.inbox.store import record_calls
 from tests.unit.receiver.storing import claim, settle_one, store
 
@@ -77,6 +77,13 @@ class Shelf:
         self, worker: str = "one", *, limit: int = 100, held: Sequence[str] = ()
     ) -> list[NotificationJob]:
         return self.run(claim(worker, limit=limit, now=self.now, until=self.now + LEASE, held=held))
+
+    def claimed(self, number: int = 1) -> NotificationJob:
+        """Store so many notifications of a task; return the first one, leased."""
+        for seq in range(1, number + 1):
+            self.store(seq)
+        [job] = self.claim()
+        return job
 
     def claimed_ids(self, worker: str = "one", *, limit: int = 100) -> list[str]:
         return [each.notification.delivery_id for each in self.claim(worker, limit=limit)]

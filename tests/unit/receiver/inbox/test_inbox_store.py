@@ -13,13 +13,15 @@ from pushkit.queue.leases import give_back
 from pushkit.storage.script import from_micros, to_micros
 from receiver.inbox import inspection, retention
 from receiver.inbox.model import CallbackState, InboxStatus, NotificationJob
-from receiver.inbox.queues import INBOX, queue_id_of, task_of
 from receiver.inbox.store import (
+    INBOX,
     PUT_OFF,
     Change,
     accepted_before,
     of_task,
+    queue_id_of,
     store_results,
+    task_of,
     with_news,
 )
 from tests.unit.receiver.inbox.conftest import BODY
@@ -141,27 +143,21 @@ def test_only_the_oldest_of_a_task_is_claimed(shelf: Shelf) -> None:
 
 
 def test_the_next_one_is_claimed_once_the_one_before_is_settled(shelf: Shelf) -> None:
-    shelf.store(1)
-    shelf.store(2)
-    [first] = shelf.claim()
+    first = shelf.claimed(2)
     shelf.settle(first)
 
     assert shelf.claimed_ids("two") == ["task-1#2"]
 
 
 def test_a_dead_letter_does_not_delay_its_task(shelf: Shelf) -> None:
-    shelf.store(1)
-    shelf.store(2)
-    [first] = shelf.claim()
+    first = shelf.claimed(2)
     shelf.settle(first, InboxStatus.DEAD)
 
     assert shelf.claimed_ids() == ["task-1#2"]
 
 
 def test_a_retry_delays_its_task(shelf: Shelf) -> None:
-    shelf.store(1)
-    shelf.store(2)
-    [first] = shelf.claim()
+    first = shelf.claimed(2)
     shelf.settle(first, InboxStatus.RECEIVED, retry_in=10)
 
     before = shelf.claimed_ids()
@@ -223,8 +219,7 @@ def test_no_more_are_claimed_than_asked_for_and_the_longest_due_first(shelf: She
 
 
 def test_a_lease_that_ended_counts_as_broken_off(shelf: Shelf) -> None:
-    shelf.store(1)
-    [first] = shelf.claim()
+    first = shelf.claimed()
     shelf.advance(LEASE.total_seconds())
     [second] = shelf.claim("two")
 
@@ -233,8 +228,7 @@ def test_a_lease_that_ended_counts_as_broken_off(shelf: Shelf) -> None:
 
 
 def test_a_renewed_lease_is_claimed_by_no_other_worker(shelf: Shelf) -> None:
-    shelf.store(1)
-    [claimed] = shelf.claim()
+    claimed = shelf.claimed()
     shelf.advance(LEASE.total_seconds() - 1)
     kept = renew(shelf, claimed)
     shelf.advance(LEASE.total_seconds() - 1)
@@ -254,8 +248,7 @@ def test_a_worker_does_not_claim_what_it_holds(shelf: Shelf) -> None:
 
 
 def test_an_attempt_that_lost_its_lease_neither_continues_nor_settles(shelf: Shelf) -> None:
-    shelf.store(1)
-    [lost] = shelf.claim()
+    lost = shelf.claimed()
     shelf.advance(LEASE.total_seconds())
     [taken] = shelf.claim()  # the same worker, another attempt
 
@@ -299,9 +292,7 @@ def test_what_calls_hang_on_is_not_given_back(shelf: Shelf) -> None:
 
 
 def test_putting_off_is_no_attempt_and_delays_the_task(shelf: Shelf) -> None:
-    shelf.store(1)
-    shelf.store(2)
-    [claimed] = shelf.claim()
+    claimed = shelf.claimed(2)
     again = Change("pending", 0, PUT_OFF, to_micros(shelf.now + timedelta(seconds=10)))
     shelf.run(store_results([(claimed, again)], now=shelf.now))
     shelf.run(give_back(INBOX, "one", to_micros(shelf.now), but=()))
@@ -318,17 +309,14 @@ def test_putting_off_is_no_attempt_and_delays_the_task(shelf: Shelf) -> None:
 
 
 def test_an_inbox_without_unfinished_notifications_is_never_due(shelf: Shelf) -> None:
-    shelf.store(1)
-    [claimed] = shelf.claim()
+    claimed = shelf.claimed()
     shelf.settle(claimed)
 
     assert next_due(shelf) is None
 
 
 def test_a_notification_behind_another_is_not_due_before_it(shelf: Shelf) -> None:
-    shelf.store(1)
-    shelf.store(2)
-    [first] = shelf.claim()
+    first = shelf.claimed(2)
     at_lease = next_due(shelf)
     shelf.settle(first, InboxStatus.RECEIVED, retry_in=10)
     at_retry = next_due(shelf)

@@ -172,7 +172,7 @@ async def test_what_a_mailbox_still_has_stays_in_the_inbox(
     assert await database.read(rows_left()) == (0, 0)
 
 
-async def test_operators_redrive_and_drop(database: Database) -> None:
+async def test_operators_count_redrive_and_drop(database: Database) -> None:
     once = MailboxQueues(
         database, RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1))
     )
@@ -181,11 +181,15 @@ async def test_operators_redrive_and_drop(database: Database) -> None:
     settled = await database.write(once.settle("laptop", first.receipt, Verb.NACK, lease=LEASE))
     assert (settled.state, settled.dead) == ("dead", first.notification)
     admin = InboxAdmin(database)
+    [second] = await claimed(database, once)
+    [state] = await admin.mailboxes()
 
+    assert (state.mailbox, state.pending, state.handed_out, state.dead) == ("laptop", 1, 1, 1)
     assert await admin.change_mailbox("laptop", MailboxChange.REDRIVE) == 1
+    await database.write(once.settle("laptop", second.receipt, Verb.ACK, lease=LEASE))
     assert [each.notification for each in await claimed(database, once)] == [first.notification]
     assert await admin.change_mailbox("laptop", MailboxChange.DROP_DEAD) == 0
-    assert await admin.change_mailbox("laptop", MailboxChange.DROP_ALL) == 2
+    assert await admin.change_mailbox("laptop", MailboxChange.DROP_ALL) == 1
     assert await admin.mailboxes() == []
 
 

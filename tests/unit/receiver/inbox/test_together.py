@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pushkit.storage.script import DEFERRED, Deferred, Script, Statement
-from receiver.inbox.together import GroupItem, together
+from receiver.inbox.store import GroupItem, together
 
 
 def accepting(names: Sequence[str], /, *, wait: bool) -> Script[list[str]]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
-import sqlite3
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +15,6 @@ from pytest_aiohttp.plugin import AiohttpClient
 from pushkit.webui.access import DashboardAccess
 from receiver import MailboxOptions
 from receiver.dashboard.app import inbox_dashboard
-from receiver.inbox.mailboxes import MailboxChange
 from receiver.mailbox.messages import fetched
 from tests.clock import START
 from tests.eventually import eventually
@@ -194,21 +190,6 @@ async def test_every_token_of_a_mailbox_opens_it(
     assert [each.status for each in answers] == [200, 200]
 
 
-async def test_a_receipt_is_of_one_mailbox(
-    make_world: WorldFactory, aiohttp_client: AiohttpClient
-) -> None:
-    world = make_world()
-    token = "the-token-of-the-other-one"
-    world.receiver.mailbox(MailboxOptions(name="other", tokens=[token]))
-    laptop = await make_laptop(world, aiohttp_client)
-    await laptop.accept(1)
-    receipt = (await laptop.poll()).found[0]["receipt"]
-
-    refused = await laptop.ask("POST", "/mailbox/other/ack", token=token, json={"receipt": receipt})
-
-    assert (refused.status, refused.code) == (404, "unknown_receipt")
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
@@ -292,24 +273,6 @@ async def test_another_process_on_the_same_database_hands_out_and_settles(
     assert (await waiting).seqs == [("task-1", 2)]
 
 
-async def test_what_a_mailbox_still_has_is_not_purged(laptop: Laptop) -> None:
-    await laptop.accept(1, 2)
-    laptop.world.clock.advance(30 * 86400)
-    admin = laptop.world.receiver.inbox
-    assert await admin.purge(older_than=timedelta(days=7)) == 0
-
-    for _ in range(2):
-        await laptop.settle("ack", (await laptop.poll()).found[0]["receipt"])
-
-    assert await admin.purge(older_than=timedelta(days=7)) == 2
-    with contextlib.closing(sqlite3.connect(laptop.world.database)) as connection:
-        left = connection.execute(
-            "SELECT (SELECT COUNT(*) FROM pushkit_mailbox),"
-            " (SELECT COUNT(*) FROM pushkit_mailbox_queues)"
-        )
-        assert left.fetchone() == (0, 0)
-
-
 async def test_polls_are_answered_when_the_service_stops(laptop: Laptop) -> None:
     waiting = asyncio.create_task(laptop.poll("?wait=60"))
     await asyncio.sleep(0.05)
@@ -317,23 +280,6 @@ async def test_polls_are_answered_when_the_service_stops(laptop: Laptop) -> None
     laptop.world.receiver.wind_down()
 
     assert (await waiting).found == []
-
-
-async def test_operators_see_redrive_and_drop_what_is_in_mailboxes(laptop: Laptop) -> None:
-    await laptop.accept(1, 2, 3)
-    for _ in range(3):
-        await laptop.settle("nack", (await laptop.poll()).found[0]["receipt"], retry_after=0)
-    admin = laptop.world.receiver.inbox
-    leased = (await laptop.poll()).found[0]["receipt"]
-    state = await laptop.state()
-    assert (state.mailbox, state.pending, state.handed_out, state.dead) == ("laptop", 2, 1, 1)
-
-    assert await admin.change_mailbox("laptop", MailboxChange.REDRIVE) == 1
-    await laptop.settle("ack", leased)
-    assert (await laptop.poll()).seqs == [("task-1", 1)]
-
-    assert await admin.change_mailbox("laptop", MailboxChange.DROP_ALL) == 2
-    assert await laptop.states() == []
 
 
 async def test_metrics_count_what_is_in_mailboxes(laptop: Laptop) -> None:
