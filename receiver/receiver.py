@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote
 
 from pushkit.a2a import TaskState, WireVersion
-from pushkit.alerts.alerts import AlertOptions
+from pushkit.alerts import AlertOptions, Alerts
 from pushkit.arguments import check_each, check_list, check_type
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
@@ -63,7 +63,6 @@ from receiver.verification import check_request
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from pushkit.alerts.alerts import Alerts
     from pushkit.schemas import CardSchemas
     from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import ReceiverMetrics
@@ -393,7 +392,6 @@ class Receiver(CallbackDecorators):
         return self._metrics
 
     def _sending_alerts(self, options: AlertOptions) -> Alerts:
-        from pushkit.alerts.alerts import Alerts
         from receiver.alert_webhook import SignedAlertWebhook
 
         webhook = None

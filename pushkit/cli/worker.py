@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from pushkit.alerts.alerts import AlertOptions
+from pushkit.alerts import AlertOptions
 from pushkit.cli.databases import database_option
 from pushkit.cli.destinations import load_destinations
 from pushkit.cli.options import KeyFile, key_file_options, signing_options

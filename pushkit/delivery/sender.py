@@ -27,7 +27,7 @@ from pushkit.a2a import (
     WireVersion,
     parse_push_config,
 )
-from pushkit.alerts.alerts import AlertOptions
+from pushkit.alerts import AlertOptions, Alerts
 from pushkit.arguments import check_each, check_type, read_member
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
@@ -103,7 +103,6 @@ from pushkit.subscriptions.store import open_subscription
 from pushkit.url import unchecked_host
 
 if TYPE_CHECKING:
-    from pushkit.alerts.alerts import Alerts
     from pushkit.delivery.admin import OutboxAdmin
     from pushkit.delivery.subscription_admin import SubscriptionAdmin
     from pushkit.delivery.watches import Watches
@@ -447,7 +446,6 @@ class PushSender:
                 )
 
     def _new_alerts(self, options: AlertOptions) -> Alerts:
-        from pushkit.alerts.alerts import Alerts
         from pushkit.delivery.alert_webhook import OutboxAlertWebhook
 
         webhook = None
