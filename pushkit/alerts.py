@@ -12,15 +12,14 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import ClassVar, Final
 
 from pushkit.errors import AlertFailedError, ConfigError, PushkitError
-from pushkit.events.listeners import Listeners, facts_of
-from pushkit.events.model import Event, HealthFault
+from pushkit.events.model import Event, HealthFault, Listeners, facts_of
 from pushkit.events.receiver import NotificationDead
 from pushkit.events.sender import (
     ALERTS_OWNER,
@@ -32,7 +31,7 @@ from pushkit.events.sender import (
 from pushkit.logs import RepeatedLog, printable
 from pushkit.options import Duration, check_options
 from pushkit.programs import find_program, inherited_variables, run_program
-from pushkit.record import field, record
+from pushkit.record import record
 from pushkit.scheduling.ending import cancelled
 
 _log = logging.getLogger("pushkit.alerts")

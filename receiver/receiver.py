@@ -26,8 +26,7 @@ from pushkit.alerts import AlertOptions, Alerts
 from pushkit.arguments import check_each, check_list, check_type
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
-from pushkit.events.listeners import Listener, Listeners
-from pushkit.events.model import Event, HealthFault
+from pushkit.events.model import Event, HealthFault, Listener, Listeners
 from pushkit.options import Count, Duration, Wait, checked
 from pushkit.peers import ForwardedHeader, Peers
 from pushkit.scheduling.locks import LoopLock

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from pushkit.clock import utc_now
 from pushkit.code_pages import CodeTable, page_of
 from pushkit.errors import InboundError
-from pushkit.events.listeners import Listeners
+from pushkit.events.model import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.peers import rate_key

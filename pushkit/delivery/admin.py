@@ -15,7 +15,7 @@ from pushkit.arguments import check_list
 from pushkit.clock import utc_now
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import ConfigError
-from pushkit.events.listeners import Listeners
+from pushkit.events.model import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged
 from pushkit.options import Age, Number, checked
 from pushkit.outbox import changes, inspection, retention

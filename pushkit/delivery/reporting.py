@@ -11,7 +11,7 @@ from typing import Final
 from pushkit.a2a import AnyUpdate
 from pushkit.code_pages import CodeTable, page_of
 from pushkit.delivery.error_codes import codes_of_errors
-from pushkit.events.listeners import Listeners, facts_of
+from pushkit.events.model import Listeners, facts_of
 from pushkit.events.sender import (
     Enqueued,
     PushConfigRefused,

@@ -59,8 +59,7 @@ from pushkit.errors import (
     StorageError,
     UnsupportedVersionError,
 )
-from pushkit.events.listeners import Listener, Listeners
-from pushkit.events.model import Event, HealthFault
+from pushkit.events.model import Event, HealthFault, Listener, Listeners
 from pushkit.events.sender import (
     KeyRingChanged,
     OutboxChange,

@@ -11,7 +11,7 @@ from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.route import DeliveryJob, job_of, read_subscriptions
 from pushkit.delivery.settle import DeliverySettler, SettledDeliveries, emit_settled
-from pushkit.events.listeners import Listeners
+from pushkit.events.model import Listeners
 from pushkit.outbox import attempts
 from pushkit.outbox.states import Outcome
 from pushkit.outbox.store import leased_deliveries, lose
