@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 from collections.abc import AsyncIterator, Collection
@@ -16,17 +17,19 @@ from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 from tenacity import stop_after_attempt
 
+from pushkit.events.receiver import NotificationRefused
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.storage.paging import AtMost
 from pushkit.webui.access import DashboardAccess
-from pushkit.webui.overview import Severity
+from pushkit.webui.overview import Headline, HealthFinding, Severity
 from receiver import InboxStatus, Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.dashboard.app import inbox_dashboard
-from receiver.dashboard.health import NotificationCounts, findings, headline_of
+from receiver.dashboard.health import findings, headline
+from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxStats
 from tests.unit.receiver import storing
 
@@ -110,44 +113,62 @@ async def test_the_overview_says_what_was_observed(
     assert f"<h1>{says}</h1>" in await page(reader, "/")
 
 
+WARNING, FAILURE = Severity.WARNING, Severity.FAILURE
+ACCEPTED, CALLED, FAILED = "accepted", "called back", "failed"
+WAITING, REFUSED, UNCLAIMED = "waiting", "refused", "unclaimed"
+SITUATIONS: dict[str, tuple[set[str], Severity]] = {
+    "Nothing arrived within the last hour, and nothing waits.": (set(), Severity.NOTE),
+    "Nothing arrived within the last hour; earlier notifications wait.": ({WAITING}, Severity.NOTE),
+    "Healthy: notifications arrive, and callbacks run.": ({ACCEPTED, CALLED}, Severity.NOTE),
+    "Notifications arrive; none has been called back yet.": ({ACCEPTED, WAITING}, Severity.NOTE),
+    "Notifications arrive, and no callback wants them.": ({ACCEPTED}, Severity.NOTE),
+    "Notifications arrive, but some callbacks fail.": ({ACCEPTED, CALLED, FAILED}, WARNING),
+    "Notifications arrive, but every callback fails.": ({ACCEPTED, FAILED}, WARNING),
+    "Notifications arrive, but something needs attention.": ({ACCEPTED, CALLED, REFUSED}, WARNING),
+    "Nothing is accepted: every notification is refused.": ({REFUSED}, WARNING),
+    "Nothing is accepted: something on this side fails.": ({REFUSED}, FAILURE),
+    "Notifications arrive, but something on this side fails.": ({ACCEPTED, CALLED}, FAILURE),
+    "No callback runs: no receiver claims what is due.": ({ACCEPTED, WAITING, UNCLAIMED}, FAILURE),
+}
+
+
 def test_each_situation_has_its_sentence() -> None:
-    told = {
-        "Nothing arrived within the last hour, and nothing waits.": NotificationCounts(),
-        "Nothing arrived within the last hour; earlier notifications wait.": NotificationCounts(
-            waiting=1
-        ),
-        "Healthy: notifications arrive, and callbacks run.": NotificationCounts(
-            accepted=2, called_back=1
-        ),
-        "Notifications arrive; none has been called back yet.": NotificationCounts(
-            accepted=1, waiting=1
-        ),
-        "Notifications arrive, and no callback wants them.": NotificationCounts(accepted=1),
-        "Notifications arrive, but some callbacks fail.": NotificationCounts(
-            accepted=2, called_back=1, failed=1, worst=Severity.WARNING
-        ),
-        "Notifications arrive, but every callback fails.": NotificationCounts(
-            accepted=2, failed=2, worst=Severity.WARNING
-        ),
-        "Notifications arrive, but something needs attention.": NotificationCounts(
-            accepted=2, called_back=2, refused=1, worst=Severity.WARNING
-        ),
-        "Nothing is accepted: every notification is refused.": NotificationCounts(
-            refused=3, worst=Severity.WARNING
-        ),
-        "Nothing is accepted: something on this side fails.": NotificationCounts(
-            refused=3, worst=Severity.FAILURE
-        ),
-        "Notifications arrive, but something on this side fails.": NotificationCounts(
-            accepted=1, called_back=1, worst=Severity.FAILURE
-        ),
-        "No callback runs: no receiver claims what is due.": NotificationCounts(
-            accepted=1, waiting=1, is_unclaimed=True, worst=Severity.FAILURE
-        ),
+    found = {says: seen(*situation) for says, situation in SITUATIONS.items()}
+    assert {expected: headline.says for expected, headline in found.items()} == {
+        says: says for says in SITUATIONS
     }
-    assert {headline_of(counts).says: counts for counts in told.values()} == told
-    green = [says for says, counts in told.items() if headline_of(counts).verdict == "healthy"]
+    green = [says for says, headline in found.items() if headline.verdict == "healthy"]
     assert green == ["Healthy: notifications arrive, and callbacks run."]
+
+
+def seen(situation: set[str], worst: Severity) -> Headline:
+    """Return what the overview says of an inbox in which this has happened."""
+    now = datetime.now(UTC)
+    stats = dataclasses.replace(
+        _nothing_else(now),
+        received=AtMost(int(WAITING in situation), more=False),
+        due_since=now - timedelta(minutes=2) if UNCLAIMED in situation else None,
+        arrivals=((now, now if CALLED in situation else None),) if ACCEPTED in situation else (),
+    )
+    trouble = CallbackTrouble(
+        callback="told", error="ValueError", waiting=1, dead=0, last_at=now, newest=1
+    )
+    refused = NotificationRefused(
+        at=now,
+        sender="agent",
+        task_id=None,
+        delivery_id=None,
+        status=401,
+        code="invalid_token",
+        peer="192.0.2.1",
+        reason="",
+    )
+    return headline(
+        stats,
+        [trouble] if FAILED in situation else [],
+        [KeptRefusal(number=1, event=refused)] if REFUSED in situation else [],
+        [HealthFinding(worst, "", "")],
+    )
 
 
 async def test_a_dead_letter_is_found_and_understood(desk: Desk, reader: Client) -> None:
@@ -176,7 +197,7 @@ def test_callbacks_that_fail_are_named_and_their_notifications_not_counted_twice
         )
         for callback in ("handlers:first", "handlers:second")
     ]
-    [found] = findings(_nothing_else(now), troubles)
+    [found] = findings(_nothing_else(now), troubles, (), {})
     assert found.says == "Callbacks fail: handlers:first, handlers:second."
 
 

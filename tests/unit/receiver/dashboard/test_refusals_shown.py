@@ -19,7 +19,7 @@ from pushkit.events.receiver import NotificationRefused
 from pushkit.webui.access import DashboardAccess
 from receiver.dashboard.app import dashboard_of, receiver_dashboard
 from receiver.dashboard.memory import RecentEvents, event_sockets, receiving, sending
-from receiver.dashboard.steps import steps_of_refused
+from receiver.dashboard.pages import steps_of_refused
 from receiver.refusals import REFUSALS
 from receiver.steps import Step
 from tests.eventually import eventually
@@ -220,9 +220,9 @@ def test_a_refusal_is_shown_at_its_step_and_none_after_it_is_passed(
         refused(world, "storage", sender), steps=tuple(each.word for each in Step)[: place + 1]
     )
     steps = steps_of_refused(event)
-    results = [str(each["result"]) for each in steps]
+    results = [each.result for each in steps]
     assert results == ["passed"] * place + ["refused"] + ["not_reached"] * (len(Step) - place - 1)
-    assert (steps[place]["name"], steps[place]["found"]) == (step.word, event.reason)
+    assert (steps[place].name, steps[place].found) == (step.word, event.reason)
 
 
 def test_a_request_that_was_no_notification_has_no_steps(world: World) -> None:
