@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from pushkit.delivery.error_codes import meaning, remedy
@@ -10,7 +10,7 @@ from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.browsing import OutboxStats
 from pushkit.outbox.states import DeliveryState
-from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict, worst_of
+from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict
 
 _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)
@@ -27,9 +27,12 @@ def findings(stats: OutboxStats, ring: KeyRing | None) -> Iterator[HealthFinding
             yield HealthFinding(Severity.FAILURE, says, remedy("no_signing_key"), "/keys")
 
 
-def headline(stats: OutboxStats, found: Iterable[HealthFinding]) -> Headline:
+def headline(
+    stats: OutboxStats,
+    found: Sequence[HealthFinding],  # the worst first
+) -> Headline:
     """Return the verdict of the overview: its sentence says only what was observed."""
-    worst = worst_of(found)
+    worst = found[0].severity if found else Severity.NOTE
     fault, warned = worst is Severity.FAILURE, worst is Severity.WARNING
     quiet = Verdict.ATTENTION if warned else Verdict.IDLE
     # Within the last hour. Failed is also what waits after a failed attempt.

@@ -27,9 +27,6 @@ class Severity(StrEnum):
     FAILURE = "failure"
 
 
-_BY_SEVERITY: Final = [*Severity].index
-
-
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
     """Something that an operator should know."""
@@ -57,15 +54,10 @@ class Headline(NamedTuple):
     says: Annotated[str, "The verdict in a sentence."]
 
 
-def worst_of(findings: Iterable[HealthFinding]) -> Severity:
-    """Return the severity of the worst finding."""
-    severities = (each.severity for each in findings)
-    return max(severities, key=_BY_SEVERITY, default=Severity.NOTE)
-
-
 def worst_first(findings: Iterable[HealthFinding]) -> list[HealthFinding]:
     """Return findings by their severity."""
-    return sorted(findings, key=lambda each: -_BY_SEVERITY(each.severity))
+    by_severity = [*Severity].index
+    return sorted(findings, key=lambda each: -by_severity(each.severity))
 
 
 class Percentiles(Document):

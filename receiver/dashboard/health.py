@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from pushkit.events.receiver import NotificationRefused
-from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict, worst_of
+from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict
 from receiver.dashboard.memory import MOST_KEPT, KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxStats
 from receiver.refusals import refusal_of
@@ -41,10 +41,10 @@ def headline(
     stats: InboxStats,
     troubles: Sequence[CallbackTrouble],
     refusals: Iterable[KeptRefusal],
-    found: Iterable[HealthFinding],
+    found: Sequence[HealthFinding],  # the worst first
 ) -> Headline:
     """Return the verdict of the overview: its sentence says only what was observed."""
-    worst = worst_of(found)
+    worst = found[0].severity if found else Severity.NOTE
     fault, warned = worst is Severity.FAILURE, worst is Severity.WARNING
     quiet = Verdict.ATTENTION if warned else Verdict.IDLE
     # Within the last hour. Failed is also what waits after a failed call; refused are requests of
