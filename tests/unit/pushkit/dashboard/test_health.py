@@ -12,7 +12,8 @@ from pushkit.outbox.browsing import Finished, OutboxStats
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.paging import AtMost
 from pushkit.webui.overview import HealthFinding, Severity
-from tests.unit.pushkit.dashboard.conftest import Browser, House
+from tests.browser import Browser
+from tests.unit.pushkit.dashboard.conftest import House
 
 WARNING, FAILURE = Severity.WARNING, Severity.FAILURE
 DELIVERED, FAILED, WAITING, UNCLAIMED = "delivered", "failed", "waiting", "unclaimed"
