@@ -10,7 +10,7 @@ from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.browsing import OutboxStats
 from pushkit.outbox.states import DeliveryState
-from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict
+from pushkit.webui.parts import Headline, HealthFinding, Severity, Verdict
 
 _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)

@@ -43,7 +43,7 @@ from pushkit.version import USER_AGENT
 from pushkit.webhook import A2A_VERSION
 from pushkit.webui import api
 from pushkit.webui.asgi import PageRefused, PageRequest
-from pushkit.webui.overview import (
+from pushkit.webui.parts import (
     MOST_SHOWN,
     a_minute,
     buckets,

@@ -34,7 +34,6 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.storage.location import with_database
-from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
 from pushkit.webui.api import Api, Document, Parameter, Problem, json_of
 from pushkit.webui.asgi import (
@@ -48,6 +47,7 @@ from pushkit.webui.asgi import (
     refuse_websocket,
     values_of,
 )
+from pushkit.webui.parts import FILTERS
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -150,7 +150,7 @@ class Site:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters |= formats.FILTERS
+        self._environment.filters |= FILTERS
         self._environment.filters["with_database"] = lambda command: with_database(
             command, database
         )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pushkit.events.receiver import CalledBack, NotificationRefused
 from pushkit.webui.api import Document, Members
-from pushkit.webui.overview import Headline, HealthFinding, NewestFirst, Percentiles
+from pushkit.webui.parts import Headline, HealthFinding, NewestFirst, Percentiles
 from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.inspection import (
     CallbackTrouble,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from pushkit.events.receiver import NotificationRefused
-from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict
+from pushkit.webui.parts import Headline, HealthFinding, Severity, Verdict
 from receiver.dashboard.memory import MOST_KEPT, KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxStats
 from receiver.refusals import refusal_of

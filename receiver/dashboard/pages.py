@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from pushkit.events.receiver import NotificationRefused
 from pushkit.webui import api
 from pushkit.webui.asgi import PageRefused, PageRequest
-from pushkit.webui.overview import (
+from pushkit.webui.parts import (
     MOST_SHOWN,
     a_minute,
     buckets,
@@ -71,20 +71,19 @@ class InboxPages:
         self,
         inbox: InboxAdmin,
         *,
-        memory: RecentEvents | None = None,  # its events; None without a receiver in this process
-        # Returns why such a receiver fails for some senders, by part.
-        degraded: Callable[[], Mapping[str, str]] = dict,
+        memory: RecentEvents | None,  # its events; None without a receiver in this process
+        degraded: Callable[[], Mapping[str, str]],
     ) -> None:
-        self.inbox = inbox
+        self._inbox = inbox
         self._memory = memory
         self._degraded = degraded
 
     async def overview(self, _request: PageRequest) -> documents.InboxOverviewDocument:
         """Return whether the receiver is healthy, and its main numbers."""
-        stats = await self.inbox.stats(at_most=MOST_SHOWN)
-        troubles = await self.inbox.callback_troubles()
-        dead = await self.inbox.browse(InboxFilter(status=InboxStatus.DEAD), limit=5)
-        newest = await self.inbox.browse(limit=5)
+        stats = await self._inbox.stats(at_most=MOST_SHOWN)
+        troubles = await self._inbox.callback_troubles()
+        dead = await self._inbox.browse(InboxFilter(status=InboxStatus.DEAD), limit=5)
+        newest = await self._inbox.browse(limit=5)
         kept = self._memory.refusals() if self._memory else []
         found = worst_first(findings(stats, troubles, kept, self._degraded()))
         arrivals, since, now = stats.arrivals, stats.arrivals_since, stats.now
@@ -112,14 +111,14 @@ class InboxPages:
         """
         query = request.query
         wanted = api.selected(InboxFilter, OF_NOTIFICATIONS, query)
-        page = await self.inbox.browse(wanted, before=BEFORE.of(query), limit=api.LIMIT.of(query))
+        page = await self._inbox.browse(wanted, before=BEFORE.of(query), limit=api.LIMIT.of(query))
         return documents.Notifications(
             notifications=page.items, before=page.before, is_cut=page.is_cut
         )
 
     async def notification(self, request: PageRequest) -> documents.NotificationDocument:
         """Return one notification with the steps of its verification and its callbacks."""
-        report = await self.inbox.show(ID.of(request.values))
+        report = await self._inbox.show(ID.of(request.values))
         if report is None:
             raise PageRefused(404, _PURGED)
         return documents.NotificationDocument(
@@ -133,7 +132,7 @@ class InboxPages:
         """Return the newest 200 updates of a task, by `seq`, with the gaps between them."""
         task_id = ONE_TASK.of(request.query)
         wanted = InboxFilter(task_id=task_id, sender=SENDER.of(request.query))
-        page = await self.inbox.browse(wanted, limit=_OF_TASK)
+        page = await self._inbox.browse(wanted, limit=_OF_TASK)
         return documents.TaskDocument(
             task_id=task_id, lines=_lines(page.items), is_cut=page.before is not None
         )
@@ -141,7 +140,7 @@ class InboxPages:
     async def queues(self, request: PageRequest) -> documents.InboxQueuesDocument:
         """Return the queues that a process leases, or in which notifications wait for one."""
         limit = api.LIMIT.of(request.query)
-        page = await self.inbox.queues(after=AFTER.of(request.query), limit=limit + 1)
+        page = await self._inbox.queues(after=AFTER.of(request.query), limit=limit + 1)
         shown = [replace(each, id=quote(each.id, safe="")) for each in page[:limit]]
         return documents.InboxQueuesDocument(
             queues=shown, after=shown[-1].id if len(page) > limit else None
@@ -149,13 +148,13 @@ class InboxPages:
 
     async def mailboxes(self, _request: PageRequest) -> documents.MailboxesDocument:
         """Return how much waits in each mailbox, and its dead letters."""
-        return documents.MailboxesDocument(mailboxes=await self.inbox.mailboxes())
+        return documents.MailboxesDocument(mailboxes=await self._inbox.mailboxes())
 
     async def callbacks(self, _request: PageRequest) -> documents.Callbacks:
         """Return the callbacks: their failures, and their last calls."""
         calls = self._memory.calls if self._memory else {}
         by_name: dict[str, list[CallbackTrouble]] = defaultdict(list)
-        for each in await self.inbox.callback_troubles():
+        for each in await self._inbox.callback_troubles():
             by_name[each.callback].append(each)
         return documents.Callbacks(
             since=self._memory.since if self._memory else None,

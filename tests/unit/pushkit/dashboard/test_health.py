@@ -11,7 +11,7 @@ from pushkit.dashboard.health import headline
 from pushkit.outbox.browsing import Finished, OutboxStats
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.paging import AtMost
-from pushkit.webui.overview import HealthFinding, Severity
+from pushkit.webui.parts import HealthFinding, Severity
 from tests.browser import Browser
 from tests.unit.pushkit.dashboard.conftest import House
 

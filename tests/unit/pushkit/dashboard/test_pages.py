@@ -15,7 +15,7 @@ from pushkit.outbox import browsing
 from pushkit.outbox.browsing import _MOST_ERRORS
 from pushkit.storage.paging import AtMost
 from pushkit.webui import site
-from pushkit.webui.overview import shown_body
+from pushkit.webui.parts import shown_body
 from tests.browser import Browser
 from tests.unit.pushkit.dashboard.conftest import HOSTILE, House
 

@@ -19,7 +19,7 @@ from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.storage.paging import AtMost
 from pushkit.webui.access import DashboardAccess
-from pushkit.webui.overview import Headline, HealthFinding, Severity
+from pushkit.webui.parts import Headline, HealthFinding, Severity
 from receiver import InboxStatus, Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
