@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         decode_update as decode_update,
         encode_update as encode_update,
     )
-    from pushkit.alerts.alerts import AlertOptions as AlertOptions
+    from pushkit.alerts import AlertOptions as AlertOptions
     from pushkit.delivery.answers import BreakerPolicy as BreakerPolicy
     from pushkit.delivery.reporting import (
         NotifiedDelivery as NotifiedDelivery,
@@ -76,7 +76,7 @@ else:
                 " RawPart Role StatusUpdate Task TaskSnapshot TaskState TaskStatus TaskUpdate"
                 " TextPart UpdateKind UrlPart WireVersion decode_update encode_update"
             ),
-            "pushkit.alerts.alerts": "AlertOptions",
+            "pushkit.alerts": "AlertOptions",
             "pushkit.delivery.answers": "BreakerPolicy",
             "pushkit.delivery.reporting": "NotifiedDelivery NotifyResult RefusedRecipient",
             "pushkit.delivery.options": "SenderOptions",

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-from pushkit.alerts.alerts import AlertSink
-from pushkit.alerts.rule import Alert, AlertCode
+from pushkit.alerts import Alert, AlertCode, AlertSink
 from pushkit.errors import AlertFailedError, ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport

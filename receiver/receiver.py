@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote
 
 from pushkit.a2a import TaskState, WireVersion
-from pushkit.alerts.alerts import AlertOptions
+from pushkit.alerts import AlertOptions, Alerts
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
-from pushkit.events.listeners import Listener, Listeners
-from pushkit.events.model import Event, HealthFault
+from pushkit.events.model import Event, HealthFault, Listener, Listeners
 from pushkit.options import Count, Duration, Wait, check_each, check_list, check_type, checked
 from pushkit.peers import ForwardedHeader, Peers
 from pushkit.scheduling.locks import LoopLock
@@ -62,7 +61,6 @@ from receiver.verification import check_request
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from pushkit.alerts.alerts import Alerts
     from pushkit.schemas import CardSchemas
     from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import ReceiverMetrics
@@ -392,7 +390,6 @@ class Receiver(CallbackDecorators):
         return self._metrics
 
     def _sending_alerts(self, options: AlertOptions) -> Alerts:
-        from pushkit.alerts.alerts import Alerts
         from receiver.alert_webhook import SignedAlertWebhook
 
         webhook = None

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from pushkit.clock import utc_now
 from pushkit.errors import CodeTable, InboundError, page_of
-from pushkit.events.listeners import Listeners
+from pushkit.events.model import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.peers import rate_key

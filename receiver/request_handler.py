@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from pushkit.errors import InboundError, StorageError
-from pushkit.events.listeners import Listeners
+from pushkit.events.model import Listeners
 from pushkit.events.receiver import GenerationGap, NotificationAccepted, NotificationRepeated
 from pushkit.logs import RepeatedLog, printable
 from pushkit.peers import Peers

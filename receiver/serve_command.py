@@ -22,6 +22,7 @@ import click
 
 from pushkit.errors import ConfigError
 from pushkit.lazy import from_extra
+from pushkit.telemetry.endpoints import serving_operators
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import accepting, listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
@@ -32,7 +33,6 @@ from pushkit.terminal.processes import (
     accept_signal,
     collect_rarely,
     is_first_process,
-    place_in_service,
     run_service_loop,
     say,
     unless_stopped,
@@ -195,7 +195,7 @@ async def _serve(
                 return
             async with (
                 receiver,
-                _operated(receiver, sockets.ops),
+                serving_operators(receiver, sockets.ops, receiver.degraded),
                 _looked_at(receiver, settings, sockets),
                 _server(receiver, settings, sockets.webhook, tls),
                 reporting_to_systemd(),
@@ -242,23 +242,6 @@ def _leave_soon() -> None:
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-
-
-@contextlib.asynccontextmanager
-async def _operated(receiver: Receiver, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
-    """Serve metrics and probes, if that is configured."""
-    if not sockets:
-        yield
-        return
-    from pushkit.telemetry.endpoints import Endpoints, serving
-    from pushkit.telemetry.place import count_in_place
-
-    count_in_place(place_in_service())
-    endpoints = Endpoints(
-        metrics=receiver.metrics, unready=receiver.unready, degraded=receiver.degraded
-    )
-    async with serving(endpoints, sockets):
-        yield
 
 
 def dashboard_access(settings: ReceiverSettings) -> DashboardAccess | None:

@@ -332,7 +332,7 @@ def _option_default(option: click.Option) -> str:
 
 def metrics() -> Iterator[str]:
     """Describe the metrics of both sides."""
-    from pushkit.telemetry.catalogue import RECEIVER_METRICS, SENDER_METRICS
+    from pushkit.telemetry.sides import RECEIVER_METRICS, SENDER_METRICS
 
     yield "# Metrics\n"
     yield "How to turn them on, and what the labels mean: [Operating pushkit](../operations.md)."

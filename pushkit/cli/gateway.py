@@ -11,11 +11,12 @@ from typing import Any
 
 import click
 
-from pushkit.cli.worker import log_options, sender_of, serving_operators, worker_settings
+from pushkit.cli.worker import log_options, sender_of, worker_settings
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service, checked_public_url
 from pushkit.net.tls import ClientCertificate
 from pushkit.programs import secret_variable
+from pushkit.telemetry.endpoints import serving_operators
 from pushkit.terminal.listening import accepting, listen
 from pushkit.terminal.log_output import log_to_stderr
 from pushkit.terminal.options import (

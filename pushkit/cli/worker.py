@@ -8,20 +8,19 @@ their leases end.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shlex
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pushkit.alerts.alerts import AlertOptions
+from pushkit.alerts import AlertOptions
 from pushkit.cli.databases import database_option
 from pushkit.cli.destinations import load_destinations
 from pushkit.cli.options import KeyFile, key_file_options, signing_options
@@ -32,6 +31,7 @@ from pushkit.outbox.retention import Retention
 from pushkit.programs import secret_variable
 from pushkit.scheduling import stop_after_attempt, stop_after_delay
 from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE, RetryPolicy, wait_schedule
+from pushkit.telemetry.endpoints import serving_operators
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.command import parse_age
 from pushkit.terminal.listening import listen
@@ -51,7 +51,6 @@ from pushkit.terminal.output import example
 from pushkit.terminal.processes import (
     Supervisor,
     collect_rarely,
-    place_in_service,
     run_service_loop,
     say,
     unless_stopped,
@@ -262,25 +261,6 @@ async def _deliver(settings: Mapping[str, Any], sockets: Sequence[socket.socket]
             say(f"process {os.getpid()} delivers for {settings['issuer']}")
             await stop.wait()
             say(f"process {os.getpid()} drains")
-
-
-@contextlib.asynccontextmanager
-async def serving_operators(
-    sender: PushSender,
-    sockets: Sequence[socket.socket],
-    degraded: Callable[[], Mapping[str, str]] = dict,
-) -> AsyncIterator[None]:
-    """Serve metrics and health, if there are sockets; `degraded` as of `Endpoints`."""
-    if not sockets:
-        yield
-        return
-    from pushkit.telemetry.endpoints import Endpoints, serving
-    from pushkit.telemetry.place import count_in_place
-
-    count_in_place(place_in_service())
-    endpoints = Endpoints(metrics=sender.metrics, unready=sender.unready, degraded=degraded)
-    async with serving(endpoints, sockets):
-        yield
 
 
 def sender_of(

@@ -10,8 +10,7 @@ from urllib.parse import quote, urlencode
 
 from pushkit.dashboard import pages
 from pushkit.dashboard.documents import Done
-from pushkit.dashboard.pages import OF_DELIVERIES, Pages, filter_of
-from pushkit.dashboard.refused import ConfigRefusals
+from pushkit.dashboard.pages import OF_DELIVERIES, ConfigRefusals, Pages, filter_of
 from pushkit.keys.source import KeySource
 from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.inspection import DeliveryFilter

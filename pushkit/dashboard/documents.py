@@ -17,7 +17,7 @@ from pushkit.outbox.browsing import FailingDestination, OutboxStats
 from pushkit.outbox.inspection import DeliverySummary, OutboxQueue
 from pushkit.storage.paging import AtMost
 from pushkit.webui.api import Document, Members
-from pushkit.webui.overview import Headline, HealthFinding, NewestFirst, Percentiles
+from pushkit.webui.parts import Headline, HealthFinding, NewestFirst, Percentiles
 
 _REFUSED = "at code reason tenant owner task_id host"
 _STATS = "now pending in_flight dead oldest_pending_at"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import NamedTuple
 
 from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.browsing import OutboxStats
 from pushkit.outbox.states import DeliveryState
-from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict, worst_of
+from pushkit.webui.parts import Headline, HealthFinding, Severity, Verdict
 
 _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)
@@ -28,46 +27,31 @@ def findings(stats: OutboxStats, ring: KeyRing | None) -> Iterator[HealthFinding
             yield HealthFinding(Severity.FAILURE, says, remedy("no_signing_key"), "/keys")
 
 
-class DeliveryCounts(NamedTuple):
-    """What is known of deliveries, for one sentence."""
-
-    delivered: int = 0  # within the last hour
-    failed: int = 0  # given up within the last hour, or waiting after a failed attempt
-    waiting: int = 0  # not finished
-    is_unclaimed: bool = False  # some are due, and no worker claims them
-    worst: Severity = Severity.NOTE  # of the findings
-
-
-def headline(stats: OutboxStats, found: Iterable[HealthFinding]) -> Headline:
-    """Return the verdict of the overview."""
-    return headline_of(
-        DeliveryCounts(
-            delivered=sum(each.state is DeliveryState.DELIVERED for each in stats.finished),
-            failed=stats.died.number + stats.retrying,
-            waiting=stats.pending.number + stats.in_flight.number,
-            is_unclaimed=_is_unclaimed(stats),
-            worst=worst_of(found),
-        )
-    )
-
-
-def headline_of(counts: DeliveryCounts) -> Headline:
-    """Return the sentence for these counts: it says only what they show."""
-    fault, warned = counts.worst is Severity.FAILURE, counts.worst is Severity.WARNING
+def headline(
+    stats: OutboxStats,
+    found: Sequence[HealthFinding],  # the worst first
+) -> Headline:
+    """Return the verdict of the overview: its sentence says only what was observed."""
+    worst = found[0].severity if found else Severity.NOTE
+    fault, warned = worst is Severity.FAILURE, worst is Severity.WARNING
     quiet = Verdict.ATTENTION if warned else Verdict.IDLE
+    # Within the last hour. Failed is also what waits after a failed attempt.
+    delivered = any(each.state is DeliveryState.DELIVERED for each in stats.finished)
+    failed = stats.died.number + stats.retrying
+    waiting = stats.pending.number + stats.in_flight.number
     # fmt: off
     rows = (  # the first that holds
-        (counts.is_unclaimed, Verdict.FAILING, "Nothing is sent: no worker claims what is due."),
-        (fault and counts.delivered, Verdict.FAILING,
+        (_is_unclaimed(stats), Verdict.FAILING, "Nothing is sent: no worker claims what is due."),
+        (fault and delivered, Verdict.FAILING,
          "Deliveries arrived within the last hour, but something on this side fails."),
         (fault, Verdict.FAILING, "Nothing arrives: something on this side fails."),
-        (counts.failed and counts.delivered, Verdict.ATTENTION,
+        (failed and delivered, Verdict.ATTENTION,
          "Deliveries arrive, but some fail."),
-        (counts.failed, Verdict.FAILING, "Nothing arrives: every attempt fails."),
-        (counts.delivered and warned, Verdict.ATTENTION,
+        (failed, Verdict.FAILING, "Nothing arrives: every attempt fails."),
+        (delivered and warned, Verdict.ATTENTION,
          "Deliveries arrive, but something needs attention."),
-        (counts.delivered, Verdict.HEALTHY, "Healthy: deliveries arrive."),
-        (counts.waiting, quiet, "Deliveries wait; none arrived within the last hour."),
+        (delivered, Verdict.HEALTHY, "Healthy: deliveries arrive."),
+        (waiting, quiet, "Deliveries wait; none arrived within the last hour."),
         (True, quiet, "Nothing waits, and nothing was sent within the last hour."),
     )
     # fmt: on

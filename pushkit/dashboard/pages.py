@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -12,7 +12,6 @@ from urllib.parse import quote, unquote
 from pushkit.clock import TOKEN_LIFETIME, utc_now
 from pushkit.dashboard import documents
 from pushkit.dashboard.health import findings, headline
-from pushkit.dashboard.refused import ConfigRefusals
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import (
     KeyDocument,
@@ -24,6 +23,8 @@ from pushkit.delivery.documents import (
 from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import InvalidUrlError, NoSigningKeyError
+from pushkit.events.model import Event
+from pushkit.events.sender import PushConfigRefused
 from pushkit.keys.jwk import Algorithm
 from pushkit.keys.source import KeySource
 from pushkit.net.authorization import credential_header
@@ -41,7 +42,7 @@ from pushkit.version import USER_AGENT
 from pushkit.webhook import A2A_VERSION
 from pushkit.webui import api
 from pushkit.webui.asgi import PageRefused, PageRequest
-from pushkit.webui.overview import (
+from pushkit.webui.parts import (
     MOST_SHOWN,
     a_minute,
     buckets,
@@ -54,6 +55,9 @@ from pushkit.webui.overview import (
 F = TypeVar("F", DeliveryFilter, SubscriptionFilter)
 
 _MASK: Final = "***"
+_KEPT: Final = 20  # refused configs, for each reason
+_MOST_CHARS: Final = 256
+_OF_CLIENT: Final = ("reason", "tenant", "owner", "task_id", "host")  # and of any length
 _SPARK_ATTEMPTS: Final = 40
 _SPARKED: Final = 200  # the last finished deliveries, whose attempts are shown
 
@@ -87,6 +91,32 @@ AFTER_DESTINATION: Final = api.position("after", f"({_PART}*/){{2}}{_PART}+", _d
 AFTER_QUEUE: Final = api.position("after", api.TEXT, str)
 WITH_BODY: Final = api.flag("body", "1: with the body.")
 WITH_ANSWERS: Final = api.flag("answers", "1: with the webhook's answers, if they were stored.")
+
+
+class ConfigRefusals:
+    """A listener that counts refused push configs, and keeps the newest: no database has them.
+
+    For each reason a bounded number is kept, so that neither a flood nor one frequent reason pushes
+    out the others.
+    """
+
+    def __init__(self) -> None:
+        self._since = utc_now()
+        self._counts = Counter[str]()
+        self._kept = defaultdict[str, deque[PushConfigRefused]](lambda: deque(maxlen=_KEPT))
+
+    def record(self, event: Event) -> None:
+        """Keep a refusal; ignore any other event."""
+        if isinstance(event, PushConfigRefused):
+            self._counts[event.code] += 1
+            of_client = {name: getattr(event, name)[:_MOST_CHARS] for name in _OF_CLIENT}
+            self._kept[event.code].append(replace(event, **of_client))
+
+    def document(self) -> documents.RefusedConfigs:
+        """Return the counts by code, and the newest refusals."""
+        kept = [each for of_code in self._kept.values() for each in of_code]
+        newest = sorted(kept, key=lambda each: each.at, reverse=True)[:_KEPT]
+        return documents.RefusedConfigs(since=self._since, counts=self._counts, newest=newest)
 
 
 class Pages:

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 from pushkit.a2a import DataPart, Message, MessageUpdate, PushConfig, Role, TextPart, WireVersion
-from pushkit.alerts.alerts import AlertSink
-from pushkit.alerts.rule import Alert, AlertCode
+from pushkit.alerts import Alert, AlertCode, AlertSink
 from pushkit.delivery.reporting import NotifyResult
 from pushkit.errors import AlertFailedError
 from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK

@@ -38,7 +38,7 @@ from pushkit.errors import (
     SigningError,
     TransportError,
 )
-from pushkit.events.listeners import Listeners
+from pushkit.events.model import Listeners
 from pushkit.events.sender import SigningKeyChanged
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey

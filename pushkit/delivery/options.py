@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from pushkit.alerts.alerts import AlertOptions
+from pushkit.alerts import AlertOptions
 from pushkit.delivery.answers import BreakerPolicy, KeepAnswers
 from pushkit.delivery.signatures import Signing, SigningChoice
 from pushkit.net.authorization import DestinationCredentials

@@ -1,29 +1,36 @@
-"""The results of `notify()` and `subscribe()`, and their reports: log lines, events, counters."""
+"""The results of `notify()` and `subscribe()`; and reports: log lines, events, counters."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.a2a import AnyUpdate
 from pushkit.delivery.error_codes import codes_of_errors
 from pushkit.errors import CodeTable, page_of
-from pushkit.events.listeners import Listeners, facts_of
+from pushkit.events.model import Listeners, facts_of
 from pushkit.events.sender import (
     Enqueued,
+    KeyRingChange,
+    KeyRingChanged,
     PushConfigRefused,
     RecipientRefused,
+    SigningKeyNearEnd,
     SubscriptionChange,
     SubscriptionChanged,
 )
+from pushkit.keys.ring import KeyRing, KeyState, RingKey
 from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.record import field, record
 from pushkit.subscriptions.model import Subscription
 
 _log: Final = logging.getLogger("pushkit.delivery")
+
+_SOON: Final = timedelta(days=7)
+_OLD: Final = timedelta(days=90)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -210,3 +217,54 @@ def report_changed(
                 )
             )
     return len(changed)
+
+
+def report_ring_changes(events: Listeners, before: KeyRing, now: KeyRing, at: datetime) -> None:
+    """Emit an event for each change of a key ring; two for a new key that is scheduled."""
+    if not events.wants(KeyRingChanged.usual_level):
+        return
+    changes: list[tuple[KeyRingChange, RingKey]] = []
+    old = {key.kid: key for key in before.keys}
+    for key in now.keys:
+        known = old.pop(key.kid, None)
+        if known is None:
+            changes.append((KeyRingChange.PUBLISHED, key))
+        if key.activates_at is not None and (
+            known is None or known.activates_at != key.activates_at
+        ):
+            changes.append((KeyRingChange.SCHEDULED, key))
+        if key.revoked_at is not None and (known is None or known.revoked_at != key.revoked_at):
+            changes.append((KeyRingChange.REVOKED, key))
+    changes += [(KeyRingChange.FORGOTTEN, key) for key in old.values()]
+    for change, key in changes:
+        algorithm = key.algorithm.value
+        events.emit(KeyRingChanged(at=at, change=change, kid=key.kid, algorithm=algorithm))
+
+
+def keys_near_end(ring: KeyRing, now: datetime) -> list[SigningKeyNearEnd]:
+    """Return an event for each active key that is old or soon revoked without a successor.
+
+    A key that is revoked within a week has no successor by then; a key that is older than 90 days
+    has none at all.
+    """
+    published = ring.published(now)
+    found: list[SigningKeyNearEnd] = []
+    for key in published:
+        if ring.state(key.kid, now) is not KeyState.ACTIVE:
+            continue
+        planned = [
+            at
+            for other in published
+            if other.algorithm is key.algorithm and (at := other.took_over_at()) and at > now
+        ]
+        revoked_at, age, reason = key.revoked_at, key.age(now), None
+        if revoked_at is not None and revoked_at - now <= _SOON:
+            if not any(at <= revoked_at for at in planned):
+                when = revoked_at.isoformat(timespec="minutes")
+                reason = f"is revoked at {when}, and none signs then: pushkit keys rotate"
+        elif age is not None and age > _OLD and not planned:
+            reason = f"is {age.days} days old, and no next one is planned: pushkit keys rotate"
+        if reason is not None:
+            algorithm = key.algorithm.value
+            found.append(SigningKeyNearEnd(at=now, kid=key.kid, algorithm=algorithm, reason=reason))
+    return found

@@ -27,7 +27,7 @@ from pushkit.a2a import (
     WireVersion,
     parse_push_config,
 )
-from pushkit.alerts.alerts import AlertOptions
+from pushkit.alerts import AlertOptions, Alerts
 from pushkit.bounded_json import JsonValue
 from pushkit.clock import utc_now
 from pushkit.delivery.attempt import Attempt, OriginRateLimiter
@@ -42,7 +42,14 @@ from pushkit.delivery.registrar import (
     checked_key,
     send_tests,
 )
-from pushkit.delivery.reporting import NotifyCounts, NotifyResult, Reports, report_changed
+from pushkit.delivery.reporting import (
+    NotifyCounts,
+    NotifyResult,
+    Reports,
+    keys_near_end,
+    report_changed,
+    report_ring_changes,
+)
 from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import warn_of_no_audience
 from pushkit.delivery.snapshots import reader, register
@@ -56,19 +63,15 @@ from pushkit.errors import (
     StorageError,
     UnsupportedVersionError,
 )
-from pushkit.events.listeners import Listener, Listeners
-from pushkit.events.model import Event, HealthFault
+from pushkit.events.model import Event, HealthFault, Listener, Listeners
 from pushkit.events.sender import (
-    KeyRingChanged,
     OutboxChange,
     OutboxChanged,
     PushConfigRefused,
-    SigningKeyNearEnd,
     SubscriptionChange,
 )
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.remote import RemoteSigner
-from pushkit.keys.reporting import near_ends, ring_changes
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
@@ -101,7 +104,6 @@ from pushkit.url import unchecked_host
 from pushkit.webhook import DocumentResponse
 
 if TYPE_CHECKING:
-    from pushkit.alerts.alerts import Alerts
     from pushkit.delivery.admin import OutboxAdmin
     from pushkit.delivery.subscription_admin import SubscriptionAdmin
     from pushkit.delivery.watches import Watches
@@ -175,7 +177,11 @@ class PushSender:
         if on_event is not None:
             self.events.add(on_event)
         self._clock = clock
-        self._keys = key_source(keys, passphrase, self._emit_key_changes)
+        self._keys = key_source(
+            keys,
+            passphrase,
+            lambda before, now: report_ring_changes(self.events, before, now, self._clock()),
+        )
         secret_keys = _secret_keys(secrets)
         self._vault = Vault(secret_keys, seals_bodies=self.options.seal_bodies)
         self._policy = DestinationPolicy(allow, self.options.destinations)
@@ -429,18 +435,7 @@ class PushSender:
             found["keys"] = f"keys: {exc}"
         return found
 
-    def _emit_key_changes(self, before: KeyRing, now: KeyRing) -> None:
-        if self.events.wants(KeyRingChanged.usual_level):
-            for change, key in ring_changes(before, now):
-                algorithm = key.algorithm.value
-                self.events.emit(
-                    KeyRingChanged(
-                        at=self._clock(), change=change, kid=key.kid, algorithm=algorithm
-                    )
-                )
-
     def _new_alerts(self, options: AlertOptions) -> Alerts:
-        from pushkit.alerts.alerts import Alerts
         from pushkit.delivery.alert_webhook import OutboxAlertWebhook
 
         webhook = None
@@ -462,11 +457,7 @@ class PushSender:
         faults = [HealthFault(at=now, part=part, reason=why) for part, why in unready.items()]
         if "keys" in unready:
             return [*faults]
-        endings = [
-            SigningKeyNearEnd(at=now, kid=key.kid, algorithm=key.algorithm.value, reason=why)
-            for key, why in near_ends(self._keys.ring(), now)
-        ]
-        return [*faults, *endings]
+        return [*faults, *keys_near_end(self._keys.ring(), now)]
 
     # --- subscriptions -------------------------------------------------------------------------
 

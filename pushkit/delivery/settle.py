@@ -16,7 +16,7 @@ from pushkit.delivery.answers import wait_after, works
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.route import DeliveryJob, Routes, job_of, read_subscriptions
 from pushkit.errors import AddressRefusedError
-from pushkit.events.listeners import Listeners
+from pushkit.events.model import Listeners
 from pushkit.events.sender import (
     AttemptMade,
     BreakerClosed,

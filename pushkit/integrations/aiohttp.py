@@ -8,13 +8,13 @@ from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH, CardPublisher
 from pushkit.delivery.sender import PushSender
 from pushkit.integrations.asgi import (
     Document,
-    HasMetrics,
     card_of,
     health_of,
     jwks_of,
     metrics_of,
 )
 from pushkit.keys.jwks import JWKS_PATH
+from pushkit.telemetry.endpoints import HasMetrics
 
 
 def jwks_route(sender: PushSender, path: str = JWKS_PATH) -> web.RouteDef:

@@ -16,19 +16,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TypeAlias
 
 from pushkit.cards.publishing import CardPublisher
 from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
-from pushkit.telemetry.readiness import readiness
+from pushkit.telemetry.endpoints import HasHealth, HasMetrics, readiness
 from pushkit.webhook import DocumentResponse
 from pushkit.webui.asgi import Message, Receive, Send, refuse_websocket
-
-if TYPE_CHECKING:
-    from pushkit.telemetry.metrics import Metrics
 
 _log = logging.getLogger("pushkit.integrations")
 
@@ -44,21 +41,6 @@ async def answer(send: Send, status: int, headers: Mapping[str, str], body: byte
 
 Document: TypeAlias = Callable[[str | None], Awaitable[DocumentResponse]]
 """Returns a cacheable document, given the `If-None-Match` of a request."""
-
-
-class HasMetrics(Protocol):
-    """A `PushSender`, or a `Receiver`."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """Its metrics."""
-
-
-class HasHealth(Protocol):
-    """A `PushSender`, or an `A2AIntegration`."""
-
-    async def unready(self) -> dict[str, str]:
-        """Return what prevents delivery, by part."""
 
 
 def jwks_of(sender: PushSender) -> Document:
@@ -89,9 +71,7 @@ def metrics_of(of: HasMetrics) -> Document:
     metrics = of.metrics
 
     async def document(_: str | None) -> DocumentResponse:
-        page = await metrics.page()
-        headers = {"Content-Type": page.content_type}
-        return DocumentResponse(status=200, headers=headers, body=page.body)
+        return await metrics.page()
 
     return document
 
@@ -100,9 +80,7 @@ def health_of(sender: HasHealth) -> Document:
     """Return whether a sender can store and deliver: 200, or 503 with a line per fault."""
 
     async def document(_: str | None) -> DocumentResponse:
-        status, body = readiness(await sender.unready())
-        headers = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
-        return DocumentResponse(status=status, headers=headers, body=body)
+        return readiness(await sender.unready())
 
     return document
 

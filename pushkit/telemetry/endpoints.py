@@ -8,69 +8,107 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
-
-import prometheus_client
-from aiohttp import web
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pushkit.logs import RepeatedLog, printable
-from pushkit.telemetry.metrics import Metrics, ScrapeAnswer
-from pushkit.telemetry.readiness import readiness
+from pushkit.telemetry.together import count_in_place, place_in_service
 from pushkit.terminal.listening import accepting_few
+from pushkit.webhook import DocumentResponse
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from pushkit.telemetry.metrics import Metrics
 
 _log = logging.getLogger("pushkit.telemetry")
 
 _READS: Final = ("GET", "HEAD")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoints:
-    """The answers of the three endpoints."""
+class HasMetrics(Protocol):
+    """A `PushSender`, or a `Receiver`."""
 
-    metrics: Metrics
-    # Returns the faults, by part, that stop all service: with any, `/readyz` answers 503.
-    unready: Callable[[], Awaitable[Mapping[str, str]]]
-    # Returns the faults, by part, that affect only some senders or destinations.
-    degraded: Callable[[], Mapping[str, str]] = dict
+    @property
+    def metrics(self) -> Metrics:
+        """Its metrics."""
 
-    async def answer(self, method: str, path: str) -> ScrapeAnswer:
-        """Answer a request."""
-        if path not in {"/metrics", "/healthz", "/readyz"}:
-            return ScrapeAnswer(404, b"expected /metrics, /healthz or /readyz\n")
-        if method not in _READS:
-            return ScrapeAnswer(405, b"expected GET\n")
-        if path == "/metrics":
-            return await self.metrics.page()
-        if path == "/healthz":
-            return ScrapeAnswer(200, b"alive\n")
-        return ScrapeAnswer(*readiness(await self.unready(), self.degraded()))
+
+class HasHealth(Protocol):
+    """A `PushSender`, a `Receiver`, or an `A2AIntegration`."""
+
+    async def unready(self) -> dict[str, str]:
+        """Return what stops all service, by part."""
+
+
+class Operated(HasMetrics, HasHealth, Protocol):
+    """A `PushSender`, or a `Receiver`."""
+
+
+def readiness(
+    unready: Mapping[str, str], degraded: Mapping[str, str] = MappingProxyType({})
+) -> DocumentResponse:
+    """Return the answer to `/readyz`: 503 with any fault, by part, that stops all service."""
+    lines = ["not ready" if unready else "ready"]
+    lines += [*unready.values(), *(f"degraded: {each}" for each in degraded.values())]
+    text = "".join(f"{' '.join(line.split())}\n" for line in lines)
+    return _text(503 if unready else 200, text)
 
 
 @contextlib.asynccontextmanager
-async def serving(endpoints: Endpoints, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
-    """Serve on listening sockets within this context."""
-    faults = RepeatedLog(_log)
+async def serving_operators(
+    of: Operated,
+    sockets: Sequence[socket.socket],
+    # Returns the faults, by part, that affect only some senders or destinations.
+    degraded: Callable[[], Mapping[str, str]] = dict,
+) -> AsyncIterator[None]:
+    """Serve within this context, if there are sockets."""
+    if not sockets:
+        yield
+        return
+    import prometheus_client
+    from aiohttp import web
+
+    count_in_place(place_in_service())
+    metrics, faults = of.metrics, RepeatedLog(_log)
+
+    async def answer(method: str, path: str) -> DocumentResponse:
+        if path not in {"/metrics", "/healthz", "/readyz"}:
+            return _text(404, "expected /metrics, /healthz or /readyz\n")
+        if method not in _READS:
+            return _text(405, "expected GET\n", {"Allow": ", ".join(_READS)})
+        if path == "/metrics":
+            return await metrics.page()
+        if path == "/healthz":
+            return _text(200, "alive\n")
+        return readiness(await of.unready(), degraded())
 
     async def handle(request: web.BaseRequest) -> web.Response:
         try:
-            page = await endpoints.answer(request.method, request.path)
+            found = await answer(request.method, request.path)
         except Exception as exc:  # noqa: BLE001  # the top of a request
             path = printable(request.path)
             faults.log(type(exc).__name__, logging.ERROR, "%s failed", path, exc_info=exc)
-            page = ScrapeAnswer(500, b"internal error: see the log\n")
-        headers = {"Content-Type": page.content_type, "Server": "pushkit"}
-        if page.status == 405:
-            headers["Allow"] = ", ".join(_READS)
-        return web.Response(status=page.status, body=page.body, headers=headers)
+            found = _text(500, "internal error: see the log\n")
+        headers = {**found.headers, "Server": "pushkit"}
+        return web.Response(status=found.status, body=found.body, headers=headers)
 
     # `_created` series would double the page; the setting is global, and this is our process.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     server = web.Server(handle, access_log=None)
-    endpoints.metrics.start()
+    metrics.start()
     try:
         async with accepting_few(server, sockets):
             yield
     finally:
         await server.shutdown(timeout=1.0)
+
+
+def _text(
+    status: int, text: str, headers: Mapping[str, str] = MappingProxyType({})
+) -> DocumentResponse:
+    fields = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store", **headers}
+    # A path of the file system may contain surrogates, which UTF-8 cannot encode.
+    body = text.encode("utf-8", "backslashreplace")
+    return DocumentResponse(status=status, headers=fields, body=body)

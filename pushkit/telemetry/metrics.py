@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -24,8 +25,8 @@ from prometheus_client.registry import Collector
 
 from pushkit.logs import RepeatedLog
 from pushkit.scheduling.ending import cancelled
-from pushkit.telemetry.catalogue import Metric, MetricType
-from pushkit.telemetry.place import keep_files, shared_folder
+from pushkit.telemetry.together import keep_files, shared_folder
+from pushkit.webhook import DocumentResponse
 
 _log = logging.getLogger("pushkit.telemetry")
 
@@ -38,13 +39,35 @@ Gauges: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
 """The values of each metric by their labels, by the name of the metric."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScrapeAnswer:
-    """An answer to a scrape, or to a check of health."""
+class MetricType(StrEnum):
+    """How a metric is counted."""
 
-    status: int
-    body: bytes
-    content_type: str = "text/plain; charset=utf-8"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    GAUGE = "gauge"
+    """A value of this process; a scrape of several processes gets the sum."""
+    READING = "reading"
+    """A gauge that is read from the database at a scrape, and is the same for every process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric."""
+
+    name: str  # with its unit, without the suffix that Prometheus appends (`_total`, `_bucket`)
+    type: MetricType
+    help: str  # for `/metrics` and the reference
+    labels: tuple[str, ...] = ()  # each has few values
+    buckets: tuple[float, ...] = ()  # of a histogram, in seconds
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names that queries use."""
+        if self.type is MetricType.COUNTER:
+            return (f"{self.name}_total",)
+        if self.type is MetricType.HISTOGRAM:
+            return tuple(f"{self.name}_{part}" for part in ("bucket", "count", "sum"))
+        return (self.name,)
 
 
 class Bounded:
@@ -154,7 +177,7 @@ class Metrics(Collector):
 
     # --- the page ------------------------------------------------------------------------------
 
-    async def page(self) -> ScrapeAnswer:
+    async def page(self) -> DocumentResponse:
         """Return the page, as Prometheus reads it."""
         async with self._reading:
             if self._read_at is None or time.monotonic() - self._read_at >= _HOLDS:
@@ -162,7 +185,8 @@ class Metrics(Collector):
                 self._read_at = time.monotonic()
         self._tick()
         body = b"".join(generate_latest(registry) for registry in self._registries())
-        return ScrapeAnswer(200, body, prometheus_client.CONTENT_TYPE_LATEST)
+        headers = {"Content-Type": prometheus_client.CONTENT_TYPE_LATEST}
+        return DocumentResponse(status=200, headers=headers, body=body)
 
     async def _read_now(self) -> Gauges:
         try:

@@ -176,14 +176,6 @@ def is_first_process() -> bool:
     return multiprocessing.parent_process() is None or process.name.endswith("-1")
 
 
-def place_in_service() -> str | None:
-    """Return a name for this process's place under its supervisor, which a replacement keeps."""
-    supervisor = multiprocessing.parent_process()
-    if supervisor is None:
-        return None
-    return f"{supervisor.pid}-{multiprocessing.current_process().name.rpartition('-')[2]}"
-
-
 def say(line: str, *, err: bool = False) -> None:
     """Print a line about a running service, which a full disk or a closed pipe must not end."""
     with contextlib.suppress(OSError):

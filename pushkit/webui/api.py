@@ -96,64 +96,6 @@ def json_of(found: object, members: Members = _ALL) -> JsonValue:
     return made
 
 
-class Schemas:
-    """The schemas of documents, each by the name of its type."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, JsonValue] = {}
-
-    def of(self, hint: object, members: Members = _ALL) -> JsonObject:
-        """Return the schema of a type: a reference if it has a name."""
-        if get_origin(hint) is not None:
-            return self._generic(hint, members)
-        if hint in _PLAIN:
-            return _PLAIN[hint]
-        assert isinstance(hint, type)  # noqa: S101  # an enumeration or a record
-        if members.names:
-            return self._object(hint, members)
-        name = hint.__name__.removesuffix("Document")
-        if name not in self.by_name:
-            self.by_name[name] = {}  # while it is made: it may have itself as a part
-            self.by_name[name] = (
-                {"type": "string", "enum": [each.value for each in hint]}
-                if issubclass(hint, Enum)
-                else self._object(hint, members)
-            )
-        return {"$ref": f"#/components/schemas/{name}"}
-
-    def _generic(self, hint: object, members: Members) -> JsonObject:
-        origin: Any = get_origin(hint)
-        args = get_args(hint)
-        if origin is Annotated:
-            says = [each for each in args[1:] if isinstance(each, str)]
-            described: JsonObject = {"description": says[0]} if says else {}
-            return self.of(args[0], _chosen(hint)) | described
-        if origin in (Union, UnionType):
-            return {"anyOf": [self.of(each, members) for each in args]}
-        if origin is Literal:
-            return {"enum": [*args]}
-        if issubclass(origin, Mapping):
-            return {"type": "object", "additionalProperties": self.of(args[1])}
-        return {"type": "array", "items": self.of(args[0], members)}
-
-    def _object(self, kind: type, members: Members) -> JsonObject:
-        """Return the schema of an object that has these members, and no others."""
-        found: dict[str, JsonValue] = {}
-        for name, hint, chosen in _parts(kind, members.names):
-            if chosen.inline:
-                part = self._object(get_args(hint)[0], chosen)["properties"]
-                found |= part if isinstance(part, dict) else {}
-            else:
-                found[name] = self.of(hint)
-        required: list[JsonValue] = [*found]
-        return {
-            "type": "object",
-            "properties": found,
-            "required": required,
-            "additionalProperties": False,
-        }
-
-
 def _chosen(hint: object) -> Members:
     return next((each for each in get_args(hint)[1:] if isinstance(each, Members)), _ALL)
 
@@ -265,7 +207,7 @@ class Api:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._schemas = Schemas()
+        self._schemas: dict[str, JsonValue] = {}  # by the name of a type
         self._paths: dict[str, JsonValue] = {}
 
     def add(
@@ -278,8 +220,8 @@ class Api:
     ) -> None:
         """Add an operation."""
         summary, _, rest = inspect.cleandoc(says).partition("\n\n")
-        found: JsonObject = {"application/json": {"schema": self._schemas.of(answer)}}
-        problem: JsonObject = {"application/problem+json": {"schema": self._schemas.of(Problem)}}
+        found: JsonObject = {"application/json": {"schema": self._schema(answer)}}
+        problem: JsonObject = {"application/problem+json": {"schema": self._schema(Problem)}}
         answers: JsonObject = {"200": {"description": "Found.", "content": found}}
         for status, why in _REFUSALS.items():
             answers[status] = {"description": why, "content": problem}
@@ -299,7 +241,7 @@ class Api:
             "in": "path" if parameter.is_in_path else "query",
             "required": parameter.is_required,
             "description": parameter.says,
-            "schema": schema if isinstance(schema, dict) else self._schemas.of(schema),
+            "schema": schema if isinstance(schema, dict) else self._schema(schema),
         }
 
     def document(self, server: str) -> JsonObject:
@@ -315,7 +257,58 @@ class Api:
             "security": [{"token": []}],
             "paths": self._paths,
             "components": {
-                "schemas": self._schemas.by_name,
+                "schemas": self._schemas,
                 "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             },
+        }
+
+    def _schema(self, hint: object, members: Members = _ALL) -> JsonObject:
+        """Return the schema of a type: a reference if it has a name."""
+        if get_origin(hint) is not None:
+            return self._generic(hint, members)
+        if hint in _PLAIN:
+            return _PLAIN[hint]
+        assert isinstance(hint, type)  # noqa: S101  # an enumeration or a record
+        if members.names:
+            return self._object(hint, members)
+        name = hint.__name__.removesuffix("Document")
+        if name not in self._schemas:
+            self._schemas[name] = {}  # while it is made: it may have itself as a part
+            self._schemas[name] = (
+                {"type": "string", "enum": [each.value for each in hint]}
+                if issubclass(hint, Enum)
+                else self._object(hint, members)
+            )
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    def _generic(self, hint: object, members: Members) -> JsonObject:
+        origin: Any = get_origin(hint)
+        args = get_args(hint)
+        if origin is Annotated:
+            says = [each for each in args[1:] if isinstance(each, str)]
+            described: JsonObject = {"description": says[0]} if says else {}
+            return self._schema(args[0], _chosen(hint)) | described
+        if origin in (Union, UnionType):
+            return {"anyOf": [self._schema(each, members) for each in args]}
+        if origin is Literal:
+            return {"enum": [*args]}
+        if issubclass(origin, Mapping):
+            return {"type": "object", "additionalProperties": self._schema(args[1])}
+        return {"type": "array", "items": self._schema(args[0], members)}
+
+    def _object(self, kind: type, members: Members) -> JsonObject:
+        """Return the schema of an object that has these members, and no others."""
+        found: dict[str, JsonValue] = {}
+        for name, hint, chosen in _parts(kind, members.names):
+            if chosen.inline:
+                part = self._object(get_args(hint)[0], chosen)["properties"]
+                found |= part if isinstance(part, dict) else {}
+            else:
+                found[name] = self._schema(hint)
+        required: list[JsonValue] = [*found]
+        return {
+            "type": "object",
+            "properties": found,
+            "required": required,
+            "additionalProperties": False,
         }

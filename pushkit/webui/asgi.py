@@ -106,30 +106,25 @@ class PageRefused(Exception):  # noqa: N818  # an answer, no error of this progr
         self.headers = headers
 
 
-def mounted_at(scope: Mapping[str, Any]) -> str:
-    """Return the part of a request's `path` under which the application is mounted.
-
-    Empty at the root. In ASGI, `path` is the whole path, and `root_path` its mounted part.
-    """
-    path, root = f"{scope['path']}/", scope.get("root_path", "").rstrip("/")
-    if not path.startswith(f"{root}/"):
-        # A server may leave a root path that its proxy strips out of `path`. Starlette appends
-        # its own mounts to `root_path`, and keeps the server's part in `app_root_path`.
-        root = root.removeprefix(scope.get("app_root_path", root))
-    return root if path.startswith(f"{root}/") else ""
-
-
 def path_within(scope: Mapping[str, Any], prefix: str = "") -> str | None:
     """Return the path below the mount and a prefix, as `path_below` does.
 
-    It is undecoded, with its %2F, if the server has a `raw_path`, and no middleware has rewritten
-    the `path`.
+    In ASGI, `path` is the whole path, and `root_path` the part of it under which the application is
+    mounted. The path is undecoded, with its %2F, if the server has a `raw_path`, and no middleware
+    has rewritten the `path`.
     """
+    mount, whole = scope.get("root_path", "").rstrip("/"), f"{scope['path']}/"
+    if not whole.startswith(f"{mount}/"):
+        # A server may leave a root path that its proxy strips out of `path`. Starlette appends
+        # its own mounts to `root_path`, and keeps the server's part in `app_root_path`.
+        mount = mount.removeprefix(scope.get("app_root_path", mount))
+    if not whole.startswith(f"{mount}/"):
+        mount = ""
     raw: bytes = scope.get("raw_path") or b""
     path = raw.partition(b"?")[0].decode("latin-1")
     if unquote(path) != scope["path"]:
         path = quote(scope["path"], errors="replace")  # a server may leave lone surrogates in it
-    return path_below(mounted_at(scope) + prefix, path)
+    return path_below(mount + prefix, path)
 
 
 def path_below(mount: str, path: str) -> str | None:

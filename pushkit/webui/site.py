@@ -25,7 +25,7 @@ from typing import (
     get_args,
     get_type_hints,
 )
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -34,7 +34,6 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.storage.location import with_database
-from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
 from pushkit.webui.api import Api, Document, Parameter, Problem, json_of
 from pushkit.webui.asgi import (
@@ -48,6 +47,7 @@ from pushkit.webui.asgi import (
     refuse_websocket,
     values_of,
 )
+from pushkit.webui.parts import FILTERS
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -79,14 +79,13 @@ class FormResult(NamedTuple):
 
 
 T = TypeVar("T")
-D = TypeVar("D", bound=HasIds)
 
 Handler: TypeAlias = Callable[[PageRequest], Awaitable[PageAnswer]]
 Read: TypeAlias = Callable[[PageRequest], Awaitable[Document]]
 """Returns a document; the annotation of what it returns describes that in the API."""
 Filters: TypeAlias = Sequence[Parameter[Any]]
 Change: TypeAlias = Callable[[PageRequest], Awaitable[FormResult]]
-Act: TypeAlias = Callable[[list[T]], Awaitable[tuple[D, str]]]
+Act: TypeAlias = Callable[[list[T]], Awaitable[tuple[HasIds, str]]]
 """Changes the items of these ids; returns the result as a document, and as a sentence."""
 
 _HERE: Final = Path(__file__).parent
@@ -151,7 +150,7 @@ class Site:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters |= formats.FILTERS
+        self._environment.filters |= FILTERS
         self._environment.filters["with_database"] = lambda command: with_database(
             command, database
         )
@@ -209,21 +208,16 @@ class Site:
         self.api.add("GET", in_api, read.__doc__ or "", parameters, _returned(read))
 
     def changes(
-        self, path: str, name: str, act: Act[T, D], of: Parameter[T], filters: Filters
+        self, path: str, name: str, act: Act[T], of: Parameter[T], filters: Filters
     ) -> None:
         """Serve a change of one item of the list at a path, of several ticked ones, and by API.
 
-        Args:
-            path: The path of the list.
-            name: What is done.
-            act: Does it.
-            of: The id of an item.
-            filters: The parameters of the list, to which the page returns.
+        `of` is the id of an item, and `filters` are the parameters of the list.
         """
 
         async def one(request: PageRequest) -> FormResult:
             found, said = await act([of.of(request.values)])
-            return FormResult(found.ids, said, f"{path}/{quote(request.values['id'], safe='')}")
+            return FormResult(found.ids, said, request.path.removesuffix(f"/{name}"))
 
         async def ticked(request: PageRequest) -> FormResult:
             ids = [of.of({"id": each}) for each in request.form.get("id", [])[:_MAX_TICKED]]
@@ -443,8 +437,7 @@ class Site:
 
     async def _login(self, request: PageRequest) -> PageAnswer:
         then = _local(request.field("next"))
-        if not self.access.is_same_origin(request.headers):
-            raise PageRefused(403, "the form is not from a page of this dashboard")
+        self._check_origin(request)
         if not self.access.holds_token(request.field("token").strip()):
             said = "dashboard: wrong token from %s"
             self._wrong_tokens.log(request.peer, logging.WARNING, said, one_word(request.peer))
@@ -454,8 +447,7 @@ class Site:
         return _see_other(request, then, cookie)
 
     async def _logout(self, request: PageRequest) -> PageAnswer:
-        if not self.access.is_same_origin(request.headers):
-            raise PageRefused(403, "the form is not from a page of this dashboard")
+        self._check_origin(request)
         cookie = self._set_cookie(request, "", 0)
         return _see_other(request, "/login", cookie)
 
@@ -472,10 +464,13 @@ class Site:
         if not self.access.allow_actions:
             raise PageRefused(403, "the dashboard is read-only: allow actions, and give it a token")
 
-    def _check_form(self, request: PageRequest) -> None:
-        self._check_actions()
+    def _check_origin(self, request: PageRequest) -> None:
         if not self.access.is_same_origin(request.headers):
             raise PageRefused(403, "the form is not from a page of this dashboard")
+
+    def _check_form(self, request: PageRequest) -> None:
+        self._check_actions()
+        self._check_origin(request)
         session = request.cookie(self._cookie)
         if not self.access.holds_session(session, utc_now()) or not self.access.holds_form(
             session, unquote(request.path), request.field("form_token")

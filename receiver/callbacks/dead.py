@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 
-from pushkit.events.listeners import Listeners
+from pushkit.events.model import Listeners
 from pushkit.events.receiver import NotificationDead
 from pushkit.webhook import trace_id_of
 from receiver.callbacks.calls import logged_of, within_trace

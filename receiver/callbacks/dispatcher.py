@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
-from pushkit.events.listeners import Listeners
+from pushkit.events.model import Listeners
 from pushkit.events.receiver import CalledBack
 from pushkit.queue.held import Ask, Consequence
 from pushkit.queue.leases import Claimed, give_back

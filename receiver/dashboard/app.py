@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
@@ -69,21 +69,25 @@ def dashboard_of(
     """Return the dashboard of a receiver in this process; refusals are kept from this call on."""
     memory = memory or RecentEvents()
     receiver.events.add(memory.record)
-    of = InboxPages(receiver.inbox, memory=memory, degraded=receiver.degraded)
-    return _site(of, access)
+    degraded = receiver.degraded
+    return inbox_dashboard(receiver.inbox, access=access, memory=memory, degraded=degraded)
 
 
-def inbox_dashboard(inbox: InboxAdmin, *, access: DashboardAccess) -> Site:
-    """Return the dashboard of an open inbox: without refusals, which are not stored."""
-    return _site(InboxPages(inbox), access)
-
-
-def _site(of: InboxPages, access: DashboardAccess) -> Site:
+def inbox_dashboard(
+    inbox: InboxAdmin,
+    *,
+    access: DashboardAccess,
+    memory: RecentEvents | None = None,  # refusals, which are not stored
+    # Returns why a receiver in this process fails for some senders, by part.
+    degraded: Callable[[], Mapping[str, str]] = dict,
+) -> Site:
+    """Return the dashboard of an open inbox."""
+    of = InboxPages(inbox, memory=memory, degraded=degraded)
     site = Site(
         access=access,
         templates=_TEMPLATES,
         title="receiver",
-        database=of.inbox.location,
+        database=inbox.location,
         links=_LINKS,
         search=_SEARCH,
         found_by=_found_by,
@@ -102,7 +106,7 @@ def _site(of: InboxPages, access: DashboardAccess) -> Site:
 
     async def redrive(ids: list[int]) -> tuple[Redriven, str]:
         """Redrive a dead letter."""
-        found = await of.inbox.redrive(ids)
+        found = await inbox.redrive(ids)
         said = f"{len(found.ids)} redriven"
         said += f"; {found.skipped} skipped: not a dead letter" if found.skipped else ""
         return found, f"{said}."

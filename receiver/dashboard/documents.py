@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NamedTuple
 
 from pushkit.events.receiver import CalledBack, NotificationRefused
 from pushkit.webui.api import Document, Members
-from pushkit.webui.overview import Headline, HealthFinding, NewestFirst, Percentiles
+from pushkit.webui.parts import Headline, HealthFinding, NewestFirst, Percentiles
 from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.inspection import (
     CallbackTrouble,
@@ -86,7 +86,7 @@ class StepResult(StrEnum):
     NOT_TOLD = "not_told"
 
 
-class VerifiedStep(TypedDict):
+class VerifiedStep(NamedTuple):
     """A step of the verification, with its result."""
 
     step: int

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from pushkit.events.receiver import NotificationRefused
-from pushkit.webui.overview import Headline, HealthFinding, Severity, Verdict, worst_of
+from pushkit.webui.parts import Headline, HealthFinding, Severity, Verdict
 from receiver.dashboard.memory import MOST_KEPT, KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxStats
 from receiver.refusals import refusal_of
@@ -25,77 +25,56 @@ _OURS: Final = frozenset(
 def findings(
     stats: InboxStats,
     troubles: Sequence[CallbackTrouble],
-    refusals: Iterable[KeptRefusal] = (),  # kept by a receiver in this process
-    degraded: Mapping[str, str] | None = None,  # why it fails for some senders, by part
+    refusals: Iterable[KeptRefusal],  # kept by a receiver in this process
+    degraded: Mapping[str, str],  # why it fails for some senders, by part
 ) -> Iterator[HealthFinding]:
     """Yield what an operator should know."""
     yield from _of_callbacks(stats, troubles)
     yield from _of_refusals(stats, refusals)
-    for part, reason in (degraded or {}).items():
+    for part, reason in degraded.items():
         link = "/refusals" if part == "keys" else "/callbacks"
         remedy = "The receiver's log says more."
         yield HealthFinding(Severity.WARNING, f"Degraded: {reason}.", remedy, link)
-
-
-class NotificationCounts(NamedTuple):
-    """What is known of notifications, for one sentence."""
-
-    accepted: int = 0  # within the last hour
-    called_back: int = 0  # of these, those that a callback had
-    failed: int = 0  # waiting after a failed call, or given up within the last hour
-    waiting: int = 0  # not finished
-    refused: int = 0  # requests of proven senders, or for a reason on this side, in that hour
-    is_unclaimed: bool = False  # some are due, and no receiver claims them
-    worst: Severity = Severity.NOTE  # of the findings
 
 
 def headline(
     stats: InboxStats,
     troubles: Sequence[CallbackTrouble],
     refusals: Iterable[KeptRefusal],
-    found: Iterable[HealthFinding],
+    found: Sequence[HealthFinding],  # the worst first
 ) -> Headline:
-    """Return the verdict of the overview."""
-    genuine, _ = _recent(stats, refusals)
-    return headline_of(
-        NotificationCounts(
-            accepted=len(stats.arrivals),
-            called_back=sum(done is not None for _, done in stats.arrivals),
-            failed=sum(
-                each.waiting + (each.dead if _is_recent(stats, each.last_at) else 0)
-                for each in troubles
-            ),
-            waiting=stats.received.number + stats.in_progress.number,
-            refused=len(genuine),
-            is_unclaimed=_is_unclaimed(stats),
-            worst=worst_of(found),
-        )
-    )
-
-
-def headline_of(counts: NotificationCounts) -> Headline:
-    """Return the sentence for these counts: it says only what they show."""
-    fault, warned = counts.worst is Severity.FAILURE, counts.worst is Severity.WARNING
+    """Return the verdict of the overview: its sentence says only what was observed."""
+    worst = found[0].severity if found else Severity.NOTE
+    fault, warned = worst is Severity.FAILURE, worst is Severity.WARNING
     quiet = Verdict.ATTENTION if warned else Verdict.IDLE
+    # Within the last hour. Failed is also what waits after a failed call; refused are requests of
+    # proven senders, or for a reason on this side.
+    accepted = bool(stats.arrivals)
+    called_back = any(done is not None for _, done in stats.arrivals)
+    failed = any(
+        each.waiting or (each.dead and _is_recent(stats, each.last_at)) for each in troubles
+    )
+    refused, _ = _recent(stats, refusals)
+    waiting = stats.received.number + stats.in_progress.number
     # fmt: off
     rows = (  # the first that holds
-        (counts.is_unclaimed, Verdict.FAILING,
+        (_is_unclaimed(stats), Verdict.FAILING,
          "No callback runs: no receiver claims what is due."),
-        (fault and counts.accepted, Verdict.FAILING,
+        (fault and accepted, Verdict.FAILING,
          "Notifications arrive, but something on this side fails."),
         (fault, Verdict.FAILING, "Nothing is accepted: something on this side fails."),
-        (counts.refused and not counts.accepted, Verdict.FAILING,
+        (refused and not accepted, Verdict.FAILING,
          "Nothing is accepted: every notification is refused."),
-        (counts.waiting and not counts.accepted, quiet,
+        (waiting and not accepted, quiet,
          "Nothing arrived within the last hour; earlier notifications wait."),
-        (not counts.accepted, quiet, "Nothing arrived within the last hour, and nothing waits."),
-        (counts.failed and not counts.called_back, Verdict.FAILING,
+        (not accepted, quiet, "Nothing arrived within the last hour, and nothing waits."),
+        (failed and not called_back, Verdict.FAILING,
          "Notifications arrive, but every callback fails."),
-        (counts.failed, Verdict.ATTENTION, "Notifications arrive, but some callbacks fail."),
+        (failed, Verdict.ATTENTION, "Notifications arrive, but some callbacks fail."),
         (warned, Verdict.ATTENTION, "Notifications arrive, but something needs attention."),
-        (counts.called_back, Verdict.HEALTHY,
+        (called_back, Verdict.HEALTHY,
          "Healthy: notifications arrive, and callbacks run."),
-        (counts.waiting, Verdict.IDLE, "Notifications arrive; none has been called back yet."),
+        (waiting, Verdict.IDLE, "Notifications arrive; none has been called back yet."),
         (True, Verdict.IDLE, "Notifications arrive, and no callback wants them."),
     )
     # fmt: on

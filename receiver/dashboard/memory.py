@@ -20,8 +20,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.clock import utc_now
-from pushkit.events.listeners import Listener
-from pushkit.events.model import Event
+from pushkit.events.model import Event, Listener
 from pushkit.events.receiver import CalledBack, NotificationRefused
 
 _SHOWN: Final = (NotificationRefused, CalledBack)

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, unquote
 
+from pushkit.events.receiver import NotificationRefused
 from pushkit.webui import api
 from pushkit.webui.asgi import PageRefused, PageRequest
-from pushkit.webui.overview import (
+from pushkit.webui.parts import (
     MOST_SHOWN,
     a_minute,
     buckets,
@@ -21,16 +22,28 @@ from pushkit.webui.overview import (
 )
 from receiver.admin import InboxAdmin
 from receiver.dashboard import documents
+from receiver.dashboard.documents import StepResult, VerifiedStep
 from receiver.dashboard.health import findings, headline, is_of_a_sender
 from receiver.dashboard.memory import Calls, RecentEvents
-from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
-from receiver.inbox.inspection import CallbackTrouble, InboxFilter, NotificationSummary
+from receiver.inbox.inspection import (
+    CallbackTrouble,
+    InboxFilter,
+    NotificationReport,
+    NotificationSummary,
+)
 from receiver.inbox.model import InboxStatus
 from receiver.refusals import refusal_of
+from receiver.steps import Step, results_of
 
 _OF_TASK: Final = 200
 _PURGED: Final = "there is no such notification: it may have been purged"
 _FORGOTTEN: Final = "there is no such refusal: only the newest for each reason are kept, in memory"
+# Steps that check what is signed, of a notification in the inbox: one without a key may be of a
+# sender that does not sign.
+_SIGNED: Final = (Step.SIGNATURE, Step.TIME, Step.IDS, Step.BODY)
+# Not each signature states them, and the inbox does not say which one it was.
+_OF_SOME_SIGNATURES: Final = (Step.ISSUER, Step.AUDIENCE)
+_ENDED: Final = {InboxStatus.DONE: StepResult.PASSED, InboxStatus.DEAD: StepResult.FAILED}
 
 NUMBER: Final = "[0-9]{1,18}"
 ID: Final = api.id_in_path(NUMBER, int, 0)
@@ -58,20 +71,19 @@ class InboxPages:
         self,
         inbox: InboxAdmin,
         *,
-        memory: RecentEvents | None = None,  # its events; None without a receiver in this process
-        # Returns why such a receiver fails for some senders, by part.
-        degraded: Callable[[], Mapping[str, str]] = dict,
+        memory: RecentEvents | None,  # its events; None without a receiver in this process
+        degraded: Callable[[], Mapping[str, str]],
     ) -> None:
-        self.inbox = inbox
+        self._inbox = inbox
         self._memory = memory
         self._degraded = degraded
 
     async def overview(self, _request: PageRequest) -> documents.InboxOverviewDocument:
         """Return whether the receiver is healthy, and its main numbers."""
-        stats = await self.inbox.stats(at_most=MOST_SHOWN)
-        troubles = await self.inbox.callback_troubles()
-        dead = await self.inbox.browse(InboxFilter(status=InboxStatus.DEAD), limit=5)
-        newest = await self.inbox.browse(limit=5)
+        stats = await self._inbox.stats(at_most=MOST_SHOWN)
+        troubles = await self._inbox.callback_troubles()
+        dead = await self._inbox.browse(InboxFilter(status=InboxStatus.DEAD), limit=5)
+        newest = await self._inbox.browse(limit=5)
         kept = self._memory.refusals() if self._memory else []
         found = worst_first(findings(stats, troubles, kept, self._degraded()))
         arrivals, since, now = stats.arrivals, stats.arrivals_since, stats.now
@@ -99,14 +111,14 @@ class InboxPages:
         """
         query = request.query
         wanted = api.selected(InboxFilter, OF_NOTIFICATIONS, query)
-        page = await self.inbox.browse(wanted, before=BEFORE.of(query), limit=api.LIMIT.of(query))
+        page = await self._inbox.browse(wanted, before=BEFORE.of(query), limit=api.LIMIT.of(query))
         return documents.Notifications(
             notifications=page.items, before=page.before, is_cut=page.is_cut
         )
 
     async def notification(self, request: PageRequest) -> documents.NotificationDocument:
         """Return one notification with the steps of its verification and its callbacks."""
-        report = await self.inbox.show(ID.of(request.values))
+        report = await self._inbox.show(ID.of(request.values))
         if report is None:
             raise PageRefused(404, _PURGED)
         return documents.NotificationDocument(
@@ -120,7 +132,7 @@ class InboxPages:
         """Return the newest 200 updates of a task, by `seq`, with the gaps between them."""
         task_id = ONE_TASK.of(request.query)
         wanted = InboxFilter(task_id=task_id, sender=SENDER.of(request.query))
-        page = await self.inbox.browse(wanted, limit=_OF_TASK)
+        page = await self._inbox.browse(wanted, limit=_OF_TASK)
         return documents.TaskDocument(
             task_id=task_id, lines=_lines(page.items), is_cut=page.before is not None
         )
@@ -128,7 +140,7 @@ class InboxPages:
     async def queues(self, request: PageRequest) -> documents.InboxQueuesDocument:
         """Return the queues that a process leases, or in which notifications wait for one."""
         limit = api.LIMIT.of(request.query)
-        page = await self.inbox.queues(after=AFTER.of(request.query), limit=limit + 1)
+        page = await self._inbox.queues(after=AFTER.of(request.query), limit=limit + 1)
         shown = [replace(each, id=quote(each.id, safe="")) for each in page[:limit]]
         return documents.InboxQueuesDocument(
             queues=shown, after=shown[-1].id if len(page) > limit else None
@@ -136,13 +148,13 @@ class InboxPages:
 
     async def mailboxes(self, _request: PageRequest) -> documents.MailboxesDocument:
         """Return how much waits in each mailbox, and its dead letters."""
-        return documents.MailboxesDocument(mailboxes=await self.inbox.mailboxes())
+        return documents.MailboxesDocument(mailboxes=await self._inbox.mailboxes())
 
     async def callbacks(self, _request: PageRequest) -> documents.Callbacks:
         """Return the callbacks: their failures, and their last calls."""
         calls = self._memory.calls if self._memory else {}
         by_name: dict[str, list[CallbackTrouble]] = defaultdict(list)
-        for each in await self.inbox.callback_troubles():
+        for each in await self._inbox.callback_troubles():
             by_name[each.callback].append(each)
         return documents.Callbacks(
             since=self._memory.since if self._memory else None,
@@ -229,3 +241,65 @@ def _lines(found: Sequence[NotificationSummary]) -> list[documents.GapDocument |
                     )
         lines.append(documents.Update(summary=each))
     return lines
+
+
+def steps_of_refused(refused: NotificationRefused) -> list[VerifiedStep]:
+    """Return every step with its result; none if the request was no notification."""
+    if not refused.steps:
+        return []
+    found = {Step.SENDER: refused.sender or ""}
+    return [
+        _step(each.step, StepResult(each.result), each.found or found.get(each.step, ""))
+        for each in results_of(refused.steps, refused.code, refused.reason)
+    ]
+
+
+def steps_of_accepted(report: NotificationReport) -> list[VerifiedStep]:
+    """Return every step with what it proved: a notification in the inbox has passed 1 to 9.
+
+    Without a key, the inbox does not say whether the sender signs, so neither do the steps.
+    """
+    found = report.notification
+    late = (found.received_at - found.issued_at).total_seconds()
+    of_task = f"task {found.task_id}" if found.task_id else "no task"
+    key = f"key {found.kid}" if found.kid else "this sender names no key"
+    proven = {
+        Step.SENDER: found.sender,
+        Step.SIGNATURE: key,
+        Step.TIME: f"signed {late:.1f} s before it arrived",
+        Step.IDS: found.delivery_id,
+        Step.TOKEN: "as this sender requires",
+        Step.SIZE: f"{found.body_bytes:,} bytes",
+        Step.BODY: key,
+        Step.CONTENT: of_task,
+        Step.REPLAY: f"the first of id {found.delivery_id}",
+        Step.TASK: of_task,
+        Step.STORED: f"stored {found.received_at:%Y-%m-%d %H:%M:%S} UTC",
+    }
+    untold = (*_OF_SOME_SIGNATURES, *(() if found.kid else _SIGNED))
+    passed = [
+        _step(
+            step,
+            StepResult.NOT_TOLD if step in untold else StepResult.PASSED,
+            proven.get(step, ""),
+        )
+        for step in Step
+    ]
+    result, says = _of_callbacks(report)
+    checks = "callbacks, in the order of the task"
+    return [*passed, VerifiedStep(10, "callbacks", checks, says, result)]
+
+
+def _of_callbacks(report: NotificationReport) -> tuple[StepResult, str]:
+    """Return the result of the callbacks, and what is known of them."""
+    found, called = report.notification, report.callbacks
+    if found.unmatched:
+        return StepResult.NOT_REACHED, "it matched no callback"
+    ended = _ENDED.get(found.status, StepResult.WAITS)
+    if ended is StepResult.PASSED and not called:
+        ended = StepResult.NOT_TOLD
+    return ended, f"{sum(each.done for each in called)} of {len(called)} done"
+
+
+def _step(step: Step, result: StepResult, found: str) -> VerifiedStep:
+    return VerifiedStep(step.number, step.word, step.checks, found, result)

@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from pydantic import model_validator
 
-from pushkit.alerts.alerts import AlertOptions
+from pushkit.alerts import AlertOptions
 from pushkit.programs import find_program
 from pushkit.terminal.options import DashboardOptions
 from pushkit.terminal.tables import File, SettingsTable, with_options

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pushkit.telemetry.catalogue import RECEIVER_METRICS, SENDER_METRICS, Metric
+from pushkit.telemetry.metrics import Metric
+from pushkit.telemetry.sides import RECEIVER_METRICS, SENDER_METRICS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 METRICS = (*SENDER_METRICS, *RECEIVER_METRICS)

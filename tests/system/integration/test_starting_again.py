@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
-from pushkit.alerts.alerts import AlertOptions
+from pushkit.alerts import AlertOptions
 from pushkit.bounded_json import JsonValue
 from pushkit.cards import CardPublisher
 from pushkit.clock import utc_now

@@ -16,7 +16,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 from tenacity import stop_after_attempt
 
 from pushkit import AlertOptions
-from pushkit.alerts.rule import AlertCode
+from pushkit.alerts import AlertCode
 from pushkit.bounded_json import read_json
 from pushkit.errors import ConfigError
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule

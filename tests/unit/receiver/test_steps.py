@@ -22,7 +22,7 @@ from pushkit.events.receiver import NotificationRefused
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.http_message_signatures import content_digest
 from receiver import Answer, Limits, RateLimit, SenderProfile, TaskPolicy, TrustedSender
-from receiver.dashboard.steps import steps_of_refused
+from receiver.dashboard.pages import steps_of_refused
 from receiver.diagnosis.by_itself import Expected, verify_by_itself
 from receiver.listening.handler import Arrival, ListeningHandler
 from receiver.listening.trusting import AcceptedSignatures, Trusting
@@ -532,9 +532,7 @@ async def seen(
         verify=verified(world, draft, way),
         listen={each.name: each.result.holds for each in arrivals[-1].steps},
         dashboard={
-            str(each["name"]): str(each["result"])
-            for event in refused
-            for each in steps_of_refused(event)
+            each.name: each.result.value for event in refused for each in steps_of_refused(event)
         },
     )
 

@@ -17,7 +17,8 @@ from pushkit.terminal.options import DashboardOptions
 from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.asgi import joined_fields
 from pushkit.webui.serving import access_of
-from tests.unit.pushkit.dashboard.conftest import TOKEN, Browser, House, Open
+from tests.browser import TOKEN, Browser
+from tests.unit.pushkit.dashboard.conftest import House, Open
 
 ACTING = DashboardAccess(token=TOKEN, allow_actions=True)
 

@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
-from pushkit.dashboard.health import DeliveryCounts, headline_of
-from pushkit.webui.overview import Severity
-from tests.unit.pushkit.dashboard.conftest import Browser, House
+from pushkit.dashboard.health import headline
+from pushkit.outbox.browsing import Finished, OutboxStats
+from pushkit.outbox.states import DeliveryState
+from pushkit.storage.paging import AtMost
+from pushkit.webui.parts import HealthFinding, Severity
+from tests.browser import Browser
+from tests.unit.pushkit.dashboard.conftest import House
 
 WARNING, FAILURE = Severity.WARNING, Severity.FAILURE
-SITUATIONS = {
-    "Nothing waits, and nothing was sent within the last hour.": DeliveryCounts(),
-    "Deliveries wait; none arrived within the last hour.": DeliveryCounts(waiting=1),
-    "Healthy: deliveries arrive.": DeliveryCounts(delivered=5, waiting=1),
-    "Deliveries arrive, but some fail.": DeliveryCounts(
-        delivered=5, failed=1, waiting=1, worst=WARNING
-    ),
-    "Nothing arrives: every attempt fails.": DeliveryCounts(failed=3, waiting=2, worst=WARNING),
-    "Deliveries arrive, but something needs attention.": DeliveryCounts(delivered=1, worst=WARNING),
-    "Nothing is sent: no worker claims what is due.": DeliveryCounts(
-        delivered=1, waiting=3, is_unclaimed=True, worst=FAILURE
-    ),
-    "Nothing arrives: something on this side fails.": DeliveryCounts(
-        failed=1, waiting=1, worst=FAILURE
-    ),
-    "Deliveries arrived within the last hour, but something on this side fails.": DeliveryCounts(
-        delivered=1, worst=FAILURE
+DELIVERED, FAILED, WAITING, UNCLAIMED = "delivered", "failed", "waiting", "unclaimed"
+SITUATIONS: dict[str, tuple[set[str], Severity]] = {
+    "Nothing waits, and nothing was sent within the last hour.": (set(), Severity.NOTE),
+    "Deliveries wait; none arrived within the last hour.": ({WAITING}, Severity.NOTE),
+    "Healthy: deliveries arrive.": ({DELIVERED, WAITING}, Severity.NOTE),
+    "Deliveries arrive, but some fail.": ({DELIVERED, FAILED, WAITING}, WARNING),
+    "Nothing arrives: every attempt fails.": ({FAILED, WAITING}, WARNING),
+    "Deliveries arrive, but something needs attention.": ({DELIVERED}, WARNING),
+    "Nothing is sent: no worker claims what is due.": ({DELIVERED, WAITING, UNCLAIMED}, FAILURE),
+    "Nothing arrives: something on this side fails.": ({FAILED, WAITING}, FAILURE),
+    "Deliveries arrived within the last hour, but something on this side fails.": (
+        {DELIVERED},
+        FAILURE,
     ),
 }
 
 
-def test_each_situation_has_its_sentence() -> None:
-    found = {headline_of(counts).says: counts for counts in SITUATIONS.values()}
-    assert found == SITUATIONS
+def seen(stats: OutboxStats, situation: set[str]) -> OutboxStats:
+    """Return the numbers of an outbox in which this has happened."""
+    now = stats.now
+    one = Finished(
+        id="dlv_1",
+        origin="https://client.example.com:443",
+        state=DeliveryState.DELIVERED,
+        attempts=1,
+        age_from=now,
+        finished_at=now,
+    )
+    return replace(
+        stats,
+        finished=(one,) if DELIVERED in situation else (),
+        retrying=int(FAILED in situation),
+        pending=AtMost(int(WAITING in situation), more=False),
+        due_since=now - timedelta(minutes=2) if UNCLAIMED in situation else None,
+    )
 
 
-def test_only_what_was_delivered_is_green() -> None:
-    green = [says for says, of in SITUATIONS.items() if headline_of(of).verdict == "healthy"]
+async def test_each_situation_has_its_sentence_and_only_what_was_delivered_is_green(
+    house: House,
+) -> None:
+    stats = await house.sender.outbox.stats()
+    found = {
+        says: headline(seen(stats, situation), [HealthFinding(worst, "", "")])
+        for says, (situation, worst) in SITUATIONS.items()
+    }
+    assert {expected: headline.says for expected, headline in found.items()} == {
+        says: says for says in SITUATIONS
+    }
+    green = [says for says, headline in found.items() if headline.verdict == "healthy"]
     assert green == ["Healthy: deliveries arrive."]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from typing import Any
 
 import aiohttp
@@ -18,11 +18,13 @@ from starlette.routing import Mount
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from pushkit.dashboard.app import sender_dashboard
-from pushkit.webui import site
+from pushkit.webui import asgi, site
+from pushkit.webui.aiohttp import application
 from pushkit.webui.site import Site
 from tests.asgi_server import serving
+from tests.browser import TOKEN
 from tests.eventually import DEADLINE
-from tests.unit.pushkit.dashboard.conftest import TOKEN, House
+from tests.unit.pushkit.dashboard.conftest import House
 
 
 @pytest.fixture(params=["aiohttp", "fastapi", "starlette, nested"])
@@ -204,3 +206,32 @@ async def test_a_head_request_takes_no_live_page(
     for method in ("HEAD", "GET"):
         async with browser.request(method, f"{ops}/live", headers=headers) as answer:
             assert (answer.status, answer.content_type) == (200, "text/event-stream")
+
+
+async def test_a_body_that_breaks_off_is_none_for_aiohttp() -> None:
+    found: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+    async def serve(_: asgi.Message, receive: asgi.Receive, __: asgi.Send) -> None:
+        found.set_result(await asgi.read_body(receive, 100))
+
+    runner = web.AppRunner(application(serve))  # that of tests cancels whoever reads
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    _, writer = await asyncio.open_connection(*runner.addresses[0])
+    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\nid=dlv_1&id=dl")
+    writer.close()
+    async with asyncio.timeout(DEADLINE):
+        assert await found is None
+    await runner.cleanup()
+
+
+async def test_a_body_that_breaks_off_is_none_for_asgi() -> None:
+    messages: list[MutableMapping[str, Any]] = [
+        {"type": "http.request", "body": b"id=dlv_1&id=dl", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> MutableMapping[str, Any]:
+        return messages.pop(0)
+
+    assert await asgi.read_body(receive, 100) is None

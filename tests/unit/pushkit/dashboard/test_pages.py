@@ -14,7 +14,10 @@ from pushkit.dashboard.health import findings
 from pushkit.outbox import browsing
 from pushkit.outbox.browsing import _MOST_ERRORS
 from pushkit.storage.paging import AtMost
-from tests.unit.pushkit.dashboard.conftest import HOSTILE, Browser, House
+from pushkit.webui import site
+from pushkit.webui.parts import shown_body
+from tests.browser import Browser
+from tests.unit.pushkit.dashboard.conftest import HOSTILE, House
 
 PAGES = [
     "/",
@@ -41,6 +44,7 @@ async def test_the_overview_is_healthy_while_deliveries_arrive(
     page = await reader.get("/")
     assert "Healthy: deliveries arrive." in page
     assert "1 since " in page
+    assert 'data-live="/live"' in page
 
 
 async def test_a_new_dead_letter_is_shown_first(house: House, reader: Browser) -> None:
@@ -186,6 +190,7 @@ async def test_text_of_others_is_escaped(house: House, reader: Browser) -> None:
         "/",
         "/deliveries",
         "/subscriptions",
+        "/queues",
         f"/deliveries/{delivery_id}?body=1&answers=1&said={quote(HOSTILE)}",
         f"/subscriptions/{report.delivery.subscription_id}",
         f"/deliveries?{urlencode({'task': task_id})}",
@@ -217,3 +222,21 @@ async def test_an_unknown_page_is_a_404(reader: Browser, path: str) -> None:
 async def test_keys_are_shown_with_their_states(reader: Browser) -> None:
     page = await reader.get("/keys")
     assert '<span class="state active">active</span>' in page
+
+
+def test_a_long_body_is_shown_as_it_is_for_its_lines_would_be_many_times_as_long() -> None:
+    def deep(values: int) -> bytes:
+        return b"[" * 60 + b"1," * values + b"1" + b"]" * 60
+
+    assert len(shown_body(deep(10)) or "") > 1000
+    assert shown_body(deep(100_000)) == deep(100_000).decode()
+
+
+async def test_no_more_than_so_many_pages_are_live(
+    reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_MAX_LIVE", 1)
+    async with reader.client.get("/live") as first:
+        assert first.status == 200
+        async with reader.client.get("/live") as second:
+            assert second.status == 503

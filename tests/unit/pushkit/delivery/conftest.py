@@ -26,7 +26,7 @@ from pushkit import (
     TaskState,
     TaskStatus,
 )
-from pushkit.events.listeners import Listener
+from pushkit.events.model import Listener
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.keys.source import KeySource

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pushkit import AlertOptions, PushSender
-from pushkit.alerts import alerts
+from pushkit import AlertOptions, PushSender, alerts
 from pushkit.errors import ConfigError, InvalidPushConfigError
 from pushkit.events.model import Event, HealthFault
 from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK, Delivered, DeliveryDead

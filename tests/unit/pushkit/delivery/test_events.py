@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pushkit import DeliveryFilter
+from pushkit.delivery.reporting import keys_near_end
 from pushkit.events.model import Event, EventKind
 from pushkit.events.sender import (
     AttemptMade,
@@ -26,6 +28,9 @@ from pushkit.subscriptions.inspection import SubscriptionFilter
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
 
 
 async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(
@@ -181,3 +186,27 @@ async def test_key_changes_of_a_command_are_emitted_when_the_key_file_is_read(
         (KeyRingChange.SCHEDULED, second.kid),
         (KeyRingChange.REVOKED, first.kid),
     ]
+
+
+def reasons(ring: KeyRing, now: datetime) -> list[str]:
+    return [each.reason for each in keys_near_end(ring, now)]
+
+
+def test_a_key_of_three_months_is_reported_until_a_next_one_is_planned() -> None:
+    ring = KeyRing.create(NOW)
+    assert reasons(ring, NOW + 90 * DAY) == []
+    [why] = reasons(ring, NOW + 91 * DAY)
+    assert why == "is 91 days old, and no next one is planned: pushkit keys rotate"
+    rotated = ring.rotate(NOW + 91 * DAY)
+    assert reasons(rotated, NOW + 91 * DAY) == []
+    assert reasons(rotated, NOW + 92 * DAY) == []
+
+
+def test_a_key_that_is_soon_revoked_is_reported_unless_another_signs_by_then() -> None:
+    ring = KeyRing.create(NOW)
+    [key] = ring.keys
+    ending = replace(ring, keys=(replace(key, revoked_at=NOW + 10 * DAY),))
+    assert reasons(ending, NOW + 2 * DAY) == []
+    [why] = reasons(ending, NOW + 3 * DAY)
+    assert why == "is revoked at 2026-01-11T00:00+00:00, and none signs then: pushkit keys rotate"
+    assert reasons(ending.rotate(NOW + 3 * DAY), NOW + 3 * DAY) == []

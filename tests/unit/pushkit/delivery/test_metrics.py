@@ -16,7 +16,7 @@ from pushkit import BreakerPolicy, KeyRing, PushSender
 from pushkit.clock import utc_now
 from pushkit.integrations.aiohttp import health_route, metrics_route
 from pushkit.integrations.asgi import HealthApp, MetricsApp
-from pushkit.telemetry.endpoints import Endpoints, serving
+from pushkit.telemetry.endpoints import readiness, serving_operators
 from tests.clock import Clock
 from tests.metrics_page import MetricsRead
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
@@ -193,25 +193,21 @@ async def test_an_agent_serves_the_health_of_its_sender(
     assert "worker: it does not run\n" in text
 
 
-async def test_readyz_escapes_a_file_name_that_is_not_utf_8(senders: Senders) -> None:
-    async def unready() -> dict[str, str]:
-        return {"storage": "storage: /var/\udcff.db: it is gone"}
-
-    endpoints = Endpoints(metrics=(await senders.open()).metrics, unready=unready)
-    page = await endpoints.answer("GET", "/readyz")
+def test_readyz_escapes_a_file_name_that_is_not_utf_8() -> None:
+    page = readiness({"storage": "storage: /var/\udcff.db: it is gone"})
     assert (page.status, page.body) == (503, b"not ready\nstorage: /var/\\udcff.db: it is gone\n")
 
 
 async def test_an_error_of_readyz_is_logged_once(
-    senders: Senders, caplog: pytest.LogCaptureFixture
+    sender: PushSender, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unready() -> dict[str, str]:
         raise RuntimeError("a key source of an application's own")
 
-    endpoints = Endpoints(metrics=(await senders.open()).metrics, unready=unready)
+    monkeypatch.setattr(sender, "unready", unready)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        async with serving(endpoints, [listening]), aiohttp.ClientSession() as client:
+        async with serving_operators(sender, [listening]), aiohttp.ClientSession() as client:
             for _ in range(3):
                 async with client.get(f"http://127.0.0.1:{port}/readyz") as answer:
                     assert (answer.status, await answer.text()) == (

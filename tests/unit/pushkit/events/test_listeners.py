@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pushkit.errors import ConfigError
-from pushkit.events.listeners import Listeners
-from pushkit.events.model import Event
+from pushkit.events.model import Event, Listeners
 from pushkit.events.sender import AttemptMade, Delivered, SubscriptionChange, SubscriptionChanged
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

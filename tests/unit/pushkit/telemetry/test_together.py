@@ -14,10 +14,9 @@ from sys import executable
 import prometheus_client
 import pytest
 
-from pushkit.telemetry.catalogue import SENDER_METRICS
 from pushkit.telemetry.metrics import Metrics
-from pushkit.telemetry.place import count_in_place
-from pushkit.telemetry.together import DIRECTORY, counted_together
+from pushkit.telemetry.sides import SENDER_METRICS
+from pushkit.telemetry.together import DIRECTORY, count_in_place, counted_together
 from tests.metrics_page import MetricsRead
 
 FILES = ["counter_7-1.db", "gauge_livesum_7-1.db", "histogram_7-1.db"]
@@ -27,7 +26,7 @@ FILES = ["counter_7-1.db", "gauge_livesum_7-1.db", "histogram_7-1.db"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
     monkeypatch.setattr(prometheus_client.values, "ValueClass", prometheus_client.values.ValueClass)
-    monkeypatch.setattr("pushkit.telemetry.place._own", [])
+    monkeypatch.setattr("pushkit.telemetry.together._own", [])
     return tmp_path
 
 

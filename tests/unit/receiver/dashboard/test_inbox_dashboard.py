@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 from collections.abc import AsyncIterator, Collection
@@ -9,28 +10,27 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
-import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 from tenacity import stop_after_attempt
 
+from pushkit.events.receiver import NotificationRefused
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.storage.paging import AtMost
 from pushkit.webui.access import DashboardAccess
-from pushkit.webui.overview import Severity
+from pushkit.webui.parts import Headline, HealthFinding, Severity
 from receiver import InboxStatus, Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.dashboard.app import inbox_dashboard
-from receiver.dashboard.health import NotificationCounts, findings, headline_of
+from receiver.dashboard.health import findings, headline
+from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxStats
+from tests.browser import TOKEN, Browser
 from tests.unit.receiver import storing
 
-TOKEN = "a-token-of-the-dashboard"
 BODY = b'{"statusUpdate":{"taskId":"%s","status":{"state":"TASK_STATE_WORKING"}}}'
 ONCE = RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1))
 SECRET = "a-word-of-the-error"
@@ -73,22 +73,11 @@ async def desk(location: str) -> AsyncIterator[Desk]:
     await database.close()
 
 
-Client = TestClient[web.Request, web.Application]
-
-
 @pytest.fixture
-async def reader(desk: Desk, aiohttp_client: AiohttpClient) -> Client:
+async def reader(desk: Desk, aiohttp_client: AiohttpClient) -> Browser:
     """A browser on this machine, which may read."""
-    return await aiohttp_client(
-        inbox_dashboard(InboxAdmin(desk.database), access=DashboardAccess()).app()
-    )
-
-
-async def page(client: Client, path: str, status: int = 200) -> str:
-    async with client.get(path) as answer:
-        text = await answer.text()
-        assert answer.status == status, text
-        return text
+    site = inbox_dashboard(InboxAdmin(desk.database), access=DashboardAccess())
+    return await Browser.at(site, aiohttp_client)
 
 
 @pytest.mark.parametrize(
@@ -102,68 +91,86 @@ async def page(client: Client, path: str, status: int = 200) -> str:
     ids=["nothing yet", "all well", "some fail", "all fail"],
 )
 async def test_the_overview_says_what_was_observed(
-    desk: Desk, reader: Client, tasks: list[str], says: str
+    desk: Desk, reader: Browser, tasks: list[str], says: str
 ) -> None:
     for task_id in tasks:
         await desk.came(task_id)
     await desk.call_back()
-    assert f"<h1>{says}</h1>" in await page(reader, "/")
+    assert f"<h1>{says}</h1>" in await reader.get("/")
+
+
+WARNING, FAILURE = Severity.WARNING, Severity.FAILURE
+ACCEPTED, CALLED, FAILED = "accepted", "called back", "failed"
+WAITING, REFUSED, UNCLAIMED = "waiting", "refused", "unclaimed"
+SITUATIONS: dict[str, tuple[set[str], Severity]] = {
+    "Nothing arrived within the last hour, and nothing waits.": (set(), Severity.NOTE),
+    "Nothing arrived within the last hour; earlier notifications wait.": ({WAITING}, Severity.NOTE),
+    "Healthy: notifications arrive, and callbacks run.": ({ACCEPTED, CALLED}, Severity.NOTE),
+    "Notifications arrive; none has been called back yet.": ({ACCEPTED, WAITING}, Severity.NOTE),
+    "Notifications arrive, and no callback wants them.": ({ACCEPTED}, Severity.NOTE),
+    "Notifications arrive, but some callbacks fail.": ({ACCEPTED, CALLED, FAILED}, WARNING),
+    "Notifications arrive, but every callback fails.": ({ACCEPTED, FAILED}, WARNING),
+    "Notifications arrive, but something needs attention.": ({ACCEPTED, CALLED, REFUSED}, WARNING),
+    "Nothing is accepted: every notification is refused.": ({REFUSED}, WARNING),
+    "Nothing is accepted: something on this side fails.": ({REFUSED}, FAILURE),
+    "Notifications arrive, but something on this side fails.": ({ACCEPTED, CALLED}, FAILURE),
+    "No callback runs: no receiver claims what is due.": ({ACCEPTED, WAITING, UNCLAIMED}, FAILURE),
+}
 
 
 def test_each_situation_has_its_sentence() -> None:
-    told = {
-        "Nothing arrived within the last hour, and nothing waits.": NotificationCounts(),
-        "Nothing arrived within the last hour; earlier notifications wait.": NotificationCounts(
-            waiting=1
-        ),
-        "Healthy: notifications arrive, and callbacks run.": NotificationCounts(
-            accepted=2, called_back=1
-        ),
-        "Notifications arrive; none has been called back yet.": NotificationCounts(
-            accepted=1, waiting=1
-        ),
-        "Notifications arrive, and no callback wants them.": NotificationCounts(accepted=1),
-        "Notifications arrive, but some callbacks fail.": NotificationCounts(
-            accepted=2, called_back=1, failed=1, worst=Severity.WARNING
-        ),
-        "Notifications arrive, but every callback fails.": NotificationCounts(
-            accepted=2, failed=2, worst=Severity.WARNING
-        ),
-        "Notifications arrive, but something needs attention.": NotificationCounts(
-            accepted=2, called_back=2, refused=1, worst=Severity.WARNING
-        ),
-        "Nothing is accepted: every notification is refused.": NotificationCounts(
-            refused=3, worst=Severity.WARNING
-        ),
-        "Nothing is accepted: something on this side fails.": NotificationCounts(
-            refused=3, worst=Severity.FAILURE
-        ),
-        "Notifications arrive, but something on this side fails.": NotificationCounts(
-            accepted=1, called_back=1, worst=Severity.FAILURE
-        ),
-        "No callback runs: no receiver claims what is due.": NotificationCounts(
-            accepted=1, waiting=1, is_unclaimed=True, worst=Severity.FAILURE
-        ),
+    found = {says: seen(*situation) for says, situation in SITUATIONS.items()}
+    assert {expected: headline.says for expected, headline in found.items()} == {
+        says: says for says in SITUATIONS
     }
-    assert {headline_of(counts).says: counts for counts in told.values()} == told
-    green = [says for says, counts in told.items() if headline_of(counts).verdict == "healthy"]
+    green = [says for says, headline in found.items() if headline.verdict == "healthy"]
     assert green == ["Healthy: notifications arrive, and callbacks run."]
 
 
-async def test_a_dead_letter_is_found_and_understood(desk: Desk, reader: Client) -> None:
+def seen(situation: set[str], worst: Severity) -> Headline:
+    """Return what the overview says of an inbox in which this has happened."""
+    now = datetime.now(UTC)
+    stats = dataclasses.replace(
+        _nothing_else(now),
+        received=AtMost(int(WAITING in situation), more=False),
+        due_since=now - timedelta(minutes=2) if UNCLAIMED in situation else None,
+        arrivals=((now, now if CALLED in situation else None),) if ACCEPTED in situation else (),
+    )
+    trouble = CallbackTrouble(
+        callback="told", error="ValueError", waiting=1, dead=0, last_at=now, newest=1
+    )
+    refused = NotificationRefused(
+        at=now,
+        sender="agent",
+        task_id=None,
+        delivery_id=None,
+        status=401,
+        code="invalid_token",
+        peer="192.0.2.1",
+        reason="",
+    )
+    return headline(
+        stats,
+        [trouble] if FAILED in situation else [],
+        [KeptRefusal(number=1, event=refused)] if REFUSED in situation else [],
+        [HealthFinding(worst, "", "")],
+    )
+
+
+async def test_a_dead_letter_is_found_and_understood(desk: Desk, reader: Browser) -> None:
     await desk.came("bad-1")
     await desk.came("good-1")
     await desk.call_back()
-    found = await page(reader, "/")
+    found = await reader.get("/")
     assert "There is a dead letter." in found
     link = re.search(r'href="(/notifications/\d+)" title="bad-1#1"', found)
     assert link
-    found = await page(reader, link[1])
+    found = await reader.get(link[1])
     assert "Why it is dead: handlers:told: ValueError" in found
     assert "3. signature" in found
     assert "key key-1" in found
     assert SECRET not in found
-    found = await page(reader, "/notifications?status=dead")
+    found = await reader.get("/notifications?status=dead")
     assert "bad-1" in found
     assert "good-1" not in found
 
@@ -176,7 +183,7 @@ def test_callbacks_that_fail_are_named_and_their_notifications_not_counted_twice
         )
         for callback in ("handlers:first", "handlers:second")
     ]
-    [found] = findings(_nothing_else(now), troubles)
+    [found] = findings(_nothing_else(now), troubles, (), {})
     assert found.says == "Callbacks fail: handlers:first, handlers:second."
 
 
@@ -199,28 +206,28 @@ def _nothing_else(now: datetime) -> InboxStats:
 
 
 async def test_a_sender_without_a_named_key_may_still_have_signed(
-    desk: Desk, reader: Client
+    desk: Desk, reader: Browser
 ) -> None:
     await desk.came("by-standard-webhooks", kid="")
     [found] = await InboxAdmin(desk.database).find()
-    shown = await page(reader, f"/notifications/{found.id}")
+    shown = await reader.get(f"/notifications/{found.id}")
     assert "this sender names no key" in shown
     assert "does not sign" not in shown
 
 
-async def test_what_no_callback_wanted_is_nowhere_shown_as_done(desk: Desk, reader: Client) -> None:
+async def test_what_no_callback_wanted_is_nowhere_shown_as_done(
+    desk: Desk, reader: Browser
+) -> None:
     await desk.came("nobody-wants-it")
     await desk.call_back(states=["completed"])
     [found] = await InboxAdmin(desk.database).find()
 
     shown = [
-        await page(reader, path)
+        await reader.get(path)
         for path in (f"/notifications/{found.id}", "/notifications", "/task?task=nobody-wants-it")
     ]
-    async with reader.get(f"/api/v1/notifications/{found.id}") as answer:
-        callbacks = (await answer.json())["steps"][-1]
-    async with reader.get("/api/v1/overview") as answer:
-        overview = await answer.json()
+    callbacks = (await reader.document(f"/notifications/{found.id}"))["steps"][-1]
+    overview = await reader.document("/overview")
 
     for text in shown:
         assert 'class="state unmatched"' in text
@@ -232,13 +239,14 @@ async def test_what_no_callback_wanted_is_nowhere_shown_as_done(desk: Desk, read
     assert overview["seconds_until_called_back"]["p50"] is None
 
 
-async def test_a_signature_passes_only_if_the_inbox_has_its_key(desk: Desk, reader: Client) -> None:
+async def test_a_signature_passes_only_if_the_inbox_has_its_key(
+    desk: Desk, reader: Browser
+) -> None:
     await desk.came("signed")
     await desk.came("perhaps-unsigned", kid="")
     steps = {}
     for found in await InboxAdmin(desk.database).find():
-        async with reader.get(f"/api/v1/notifications/{found.id}") as answer:
-            steps[found.task_id] = (await answer.json())["steps"]
+        steps[found.task_id] = (await reader.document(f"/notifications/{found.id}"))["steps"]
 
     passed = {
         task: {each["name"] for each in found if each["result"] == "passed"}
@@ -252,48 +260,49 @@ async def test_a_signature_passes_only_if_the_inbox_has_its_key(desk: Desk, read
     }
 
 
-async def test_gaps_of_a_task_are_shown_where_they_are(desk: Desk, reader: Client) -> None:
+async def test_gaps_of_a_task_are_shown_where_they_are(desk: Desk, reader: Browser) -> None:
     for seq in (1, 2, 5):
         await desk.came("task-1", seq=seq)
-    found = await page(reader, "/task?task=task-1")
+    found = await reader.get("/task?task=task-1")
     assert re.search(r"#2.*#3 to #4.*had not arrived.*#5", found, re.DOTALL)
     assert re.search(r'<a href="/notifications/\d+"><strong>#5</strong></a>', found)
     assert re.search(r'href="/notifications" aria-current="page"', found)
 
 
 async def test_a_task_is_found_whatever_characters_its_sender_put_in_its_id(
-    desk: Desk, reader: Client
+    desk: Desk, reader: Browser
 ) -> None:
     task = "task\x1b[2J\r\n\x7f"
     await desk.came(task)
     [found] = await InboxAdmin(desk.database).find()
-    shown = await page(reader, f"/notifications/{found.id}")
+    shown = await reader.get(f"/notifications/{found.id}")
     link = re.search(r'href="(/task\?[^"]*)"', shown)
     assert link
-    assert f"/notifications/{found.id}" in await page(reader, html.unescape(link[1]))
+    assert f"/notifications/{found.id}" in await reader.get(html.unescape(link[1]))
     query = urlencode({"task": task})
-    assert f"/notifications/{found.id}" in await page(reader, f"/notifications?{query}")
+    assert f"/notifications/{found.id}" in await reader.get(f"/notifications?{query}")
 
 
-async def test_a_body_is_shown_on_request_and_is_no_markup(desk: Desk, reader: Client) -> None:
+async def test_a_body_is_shown_on_request_and_is_no_markup(desk: Desk, reader: Browser) -> None:
     await desk.came("<script>alert(1)</script>")
-    found = await page(reader, "/notifications")
+    found = await reader.get("/notifications")
     link = re.search(r'href="(/notifications/\d+)"', found)
     assert link
-    assert "TASK_STATE_WORKING" not in await page(reader, link[1])
-    found += await page(reader, f"{link[1]}?body=1")
-    found += await page(reader, f"/task?{urlencode({'task': '<script>alert(1)</script>'})}")
+    assert "TASK_STATE_WORKING" not in await reader.get(link[1])
+    found += await reader.get("/queues")
+    found += await reader.get(f"{link[1]}?body=1")
+    found += await reader.get(f"/task?{urlencode({'task': '<script>alert(1)</script>'})}")
     assert "TASK_STATE_WORKING" in found
     assert "<script>alert" not in found
 
 
-async def test_notifications_come_newest_first_in_pages(desk: Desk, reader: Client) -> None:
+async def test_notifications_come_newest_first_in_pages(desk: Desk, reader: Browser) -> None:
     for number in range(60):
         await desk.came(f"task-{number}")
-    first = await page(reader, "/notifications")
+    first = await reader.get("/notifications")
     older = re.search(r'rel="next" href="([^"]+)"', first)
     assert older
-    second = await page(reader, older[1])
+    second = await reader.get(older[1])
     found = re.findall(r'title="(task-\d+)#1"', first + second)
     assert found == [f"task-{number}" for number in reversed(range(60))]
 
@@ -310,49 +319,21 @@ async def test_notifications_come_newest_first_in_pages(desk: Desk, reader: Clie
     ],
 )
 async def test_an_unknown_path_or_invalid_query_is_refused(
-    reader: Client, path: str, status: int
+    reader: Browser, path: str, status: int
 ) -> None:
-    await page(reader, path, status)
+    await reader.get(path, status)
 
 
-async def test_the_api_shows_the_same(desk: Desk, reader: Client) -> None:
+async def test_the_api_shows_the_same(desk: Desk, reader: Browser) -> None:
     await desk.came("task-1")
-    async with reader.get("/api/v1/notifications") as answer:
-        [found] = (await answer.json())["notifications"]
+    [found] = (await reader.document("/notifications"))["notifications"]
     assert (found["task_id"], found["status"]) == ("task-1", "received")
-    async with reader.get(f"/api/v1/notifications/{found['id']}") as answer:
-        steps = (await answer.json())["steps"]
+    steps = (await reader.document(f"/notifications/{found['id']}"))["steps"]
     numbers = [1, 2, 3, 4, 4, 4, 4, 5, 1, 3, 6, 6, 7, 8, 9, 10]
     assert [each["step"] for each in steps] == numbers
 
 
-async def test_a_dead_letter_is_redriven(desk: Desk, aiohttp_client: AiohttpClient) -> None:
-    await desk.came("bad-1")
-    await desk.call_back()
-    admin = InboxAdmin(desk.database)
-    access = DashboardAccess(token=TOKEN, allow_actions=True)
-    jar = aiohttp.CookieJar(unsafe=True)
-    client = await aiohttp_client(inbox_dashboard(admin, access=access).app(), cookie_jar=jar)
-    assert "<h1>Log in</h1>" in await page(client, "/")
-    origin = {"Origin": str(client.make_url("/")).rstrip("/")}
-    async with client.post("/login", data={"token": TOKEN}, headers=origin) as answer:
-        assert answer.status == 200
-    [dead] = (await admin.browse()).items
-    found = await page(client, f"/notifications/{dead.id}")
-    token = re.search(r'name="form_token" value="(\w+)"', found)
-    assert token
-    path = f"/notifications/{dead.id}/redrive"
-    async with client.post(path, data={"form_token": token[1]}) as answer:
-        assert answer.status == 403
-    async with client.post(path, data={"form_token": token[1]}, headers=origin) as answer:
-        assert "1 redriven." in await answer.text()
-    desk.mended = True
-    await desk.call_back()
-    [done] = (await admin.browse()).items
-    assert done.status is InboxStatus.DONE
-
-
-async def test_several_dead_letters_are_redriven_together(
+async def test_dead_letters_are_redriven_one_by_one_and_together(
     desk: Desk, aiohttp_client: AiohttpClient
 ) -> None:
     for number in range(3):
@@ -360,52 +341,46 @@ async def test_several_dead_letters_are_redriven_together(
     await desk.call_back()
     admin = InboxAdmin(desk.database)
     access = DashboardAccess(token=TOKEN, allow_actions=True)
-    jar = aiohttp.CookieJar(unsafe=True)
-    client = await aiohttp_client(inbox_dashboard(admin, access=access).app(), cookie_jar=jar)
-    origin = {"Origin": str(client.make_url("/")).rstrip("/")}
-    async with client.post("/login", data={"token": TOKEN}, headers=origin) as answer:
-        assert answer.status == 200
-    found = await page(client, "/notifications?status=dead")
-    token = re.search(r'name="form_token" value="(\w+)"', found)
-    assert token
-    ids = [each.id for each in (await admin.browse()).items]
-    form = {"form_token": token[1], "status": "dead", "id": str(ids[0])}
-    async with client.post("/notifications/redrive", data=form, headers=origin) as answer:
-        assert "1 redriven." in await answer.text()
-    states = [(await admin.show(each)) for each in ids]
-    assert [each.notification.status.value for each in states if each] == [
-        "received",
-        "dead",
-        "dead",
-    ]
+    operator = await Browser.at(inbox_dashboard(admin, access=access), aiohttp_client)
+    assert "<h1>Log in</h1>" in await operator.get("/")
+    await operator.log_in()
+    first, *_, last = (await admin.browse()).items
+
+    shown = await operator.get(f"/notifications/{first.id}")
+    assert "1 redriven." in await operator.submit(shown, "Redrive")
+    shown = await operator.get("/notifications?status=dead")
+    assert "1 redriven." in await operator.submit(shown, "Redrive", id=str(last.id))
+    desk.mended = True
+    await desk.call_back()
+
+    statuses = [each.status for each in (await admin.browse()).items]
+    assert statuses == [InboxStatus.DONE, InboxStatus.DEAD, InboxStatus.DONE]
 
 
-async def test_a_late_notification_closes_its_gap(desk: Desk, reader: Client) -> None:
+async def test_a_late_notification_closes_its_gap(desk: Desk, reader: Browser) -> None:
     for seq in (1, 5, 3):
         await desk.came("task-1", seq=seq)
-    async with reader.get("/api/v1/task", params={"task": "task-1"}) as answer:
-        lines = (await answer.json())["lines"]
+    lines = (await reader.document("/task?task=task-1"))["lines"]
     shown = [(each["first"], each["last"]) if each["gap"] else each["seq"] for each in lines]
     assert shown == [1, 3, (2, 2), (4, 4), 5]
 
 
-async def test_callbacks_that_fail_are_shown_by_how(desk: Desk, reader: Client) -> None:
+async def test_callbacks_that_fail_are_shown_by_how(desk: Desk, reader: Browser) -> None:
     for task in ("bad-1", "bad-2", "good-1"):
         await desk.came(task)
     await desk.call_back()
-    async with reader.get("/api/v1/callbacks") as answer:
-        [found] = (await answer.json())["callbacks"]
+    [found] = (await reader.document("/callbacks"))["callbacks"]
     [trouble] = found["troubles"]
     assert (found["callback"], trouble["error"]) == ("handlers:told", "ValueError")
     assert (trouble["dead"], trouble["waiting"]) == (2, 0)
-    shown = await page(reader, "/callbacks")
+    shown = await reader.get("/callbacks")
     assert "handlers:told" in shown
     assert SECRET not in shown
 
 
-async def test_where_no_receiver_runs_refusals_are_not_known(reader: Client) -> None:
-    assert "Refusals are not stored" in await page(reader, "/refusals")
-    await page(reader, "/refusals/1", 404)
+async def test_where_no_receiver_runs_refusals_are_not_known(reader: Browser) -> None:
+    assert "Refusals are not stored" in await reader.get("/refusals")
+    await reader.get("/refusals/1", 404)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +388,7 @@ async def test_where_no_receiver_runs_refusals_are_not_known(reader: Client) -> 
     [("bad-1", "<h1>bad-1</h1>"), ("#1", "3. signature"), ("", "<h1>Notifications</h1>")],
 )
 async def test_a_search_finds_tasks_and_numbers(
-    desk: Desk, reader: Client, wanted: str, shown: str
+    desk: Desk, reader: Browser, wanted: str, shown: str
 ) -> None:
     await desk.came("bad-1")
-    assert shown in await page(reader, f"/search?{urlencode({'q': wanted})}")
+    assert shown in await reader.get(f"/search?{urlencode({'q': wanted})}")

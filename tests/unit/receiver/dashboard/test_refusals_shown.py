@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
 from pushkit.errors import ConfigError
@@ -19,60 +16,45 @@ from pushkit.events.receiver import NotificationRefused
 from pushkit.webui.access import DashboardAccess
 from receiver.dashboard.app import dashboard_of, receiver_dashboard
 from receiver.dashboard.memory import RecentEvents, event_sockets, receiving, sending
-from receiver.dashboard.steps import steps_of_refused
+from receiver.dashboard.pages import steps_of_refused
 from receiver.refusals import REFUSALS
 from receiver.steps import Step
+from tests.browser import Browser
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from receiver import Notification
     from tests.unit.receiver.conftest import World, WorldFactory
 
-Client = TestClient[web.Request, web.Application]
-Shown = Callable[[str], Awaitable[str]]
-
 
 @pytest.fixture
-async def client(world: World, aiohttp_client: AiohttpClient) -> Client:
+async def client(world: World, aiohttp_client: AiohttpClient) -> Browser:
     receiver = world.receiver
     site = dashboard_of(receiver, access=DashboardAccess())
-    return await aiohttp_client(site.app())
-
-
-async def page(client: Client, path: str) -> str:
-    async with client.get(path) as answer:
-        text = await answer.text()
-        assert answer.status == 200, text
-        return text
-
-
-async def document(client: Client, path: str) -> Any:
-    async with client.get(f"/api/v1{path}") as answer:
-        assert answer.status == 200, await answer.text()
-        return await answer.json()
+    return await Browser.at(site, aiohttp_client)
 
 
 async def test_a_refusal_is_found_understood_and_its_mend_named(
-    world: World, client: Client
+    world: World, client: Browser
 ) -> None:
     await world.start()
     draft = world.draft()
     draft.claim(aud="https://elsewhere.example.com/a2a/push")
     assert (await world.receive(draft)).code == "wrong_audience"
 
-    found = await page(client, "/")
+    found = await client.get("/")
     assert "wrong_audience" in found
-    found = await page(client, "/refusals")
+    found = await client.get("/refusals")
     assert REFUSALS["wrong_audience"].remedy.split(":")[0] in found
     link = re.search(r'href="(/refusals/\d+)"', found)
     assert link
-    found = await page(client, link[1])
+    found = await client.get(link[1])
     assert "https://elsewhere.example.com/a2a/push" in found
     assert re.search(r"audience</strong><span class=\"state refused\"", found)
     assert found.count("not reached") == 9
 
 
-async def test_text_of_a_refused_request_is_escaped(world: World, client: Client) -> None:
+async def test_text_of_a_refused_request_is_escaped(world: World, client: Browser) -> None:
     await world.start()
     draft = world.draft()
     draft.claim(iss="`<script>alert(1)</script>`")
@@ -80,9 +62,9 @@ async def test_text_of_a_refused_request_is_escaped(world: World, client: Client
     draft = world.draft()
     draft.claim(aud="https://client.example.com/`<img src=x onerror=alert(1)>`")
     await world.receive(draft)
-    shown = await page(client, "/refusals")
+    shown = await client.get("/refusals")
     for number in (1, 2):
-        shown += await page(client, f"/refusals/{number}")
+        shown += await client.get(f"/refusals/{number}")
     assert "&lt;script&gt;alert" in shown
     assert "&lt;img src=x" in shown
     assert "<script>alert" not in shown
@@ -90,19 +72,19 @@ async def test_text_of_a_refused_request_is_escaped(world: World, client: Client
 
 
 async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
-    world: World, client: Client
+    world: World, client: Browser
 ) -> None:
     await world.start()
     stranger = world.draft()
     stranger.claim(iss="https://somebody.example.com")
     await world.receive(stranger)
-    assert (await document(client, "/overview"))["verdict"] == "idle"
+    assert (await client.document("/overview"))["verdict"] == "idle"
 
     elsewhere = world.draft()
     elsewhere.claim(aud="https://elsewhere.example.com/a2a/push")
     for refused in (world.draft(token="guessed-by-the-agent"), elsewhere):
         await world.receive(refused)
-    found = await document(client, "/overview")
+    found = await client.document("/overview")
     assert found["says"] == "Nothing is accepted: every notification is refused."
     links = {each["link"]: each["severity"] for each in found["findings"]}
     assert links == {
@@ -112,11 +94,11 @@ async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
     }
     assert "guessed" not in str(found)
     world.clock.now += timedelta(hours=2)
-    assert (await document(client, "/overview"))["verdict"] == "idle"
+    assert (await client.document("/overview"))["verdict"] == "idle"
 
 
 async def test_refusals_come_newest_first_in_pages_and_by_reason(
-    world: World, client: Client
+    world: World, client: Browser
 ) -> None:
     await world.start()
     for number in range(3):
@@ -124,16 +106,16 @@ async def test_refusals_come_newest_first_in_pages_and_by_reason(
     stranger = world.draft()
     stranger.claim(iss="https://somebody.example.com")
     await world.receive(stranger)
-    first = await document(client, "/refusals?limit=2")
-    second = await document(client, f"/refusals?limit=2&before={first['before']}")
+    first = await client.document("/refusals?limit=2")
+    second = await client.document(f"/refusals?limit=2&before={first['before']}")
     assert second["before"] is None
     shown = [each["number"] for page in (first, second) for each in page["refusals"]]
     assert shown == [4, 3, 2, 1]
-    found = await document(client, "/refusals?code=unknown_sender")
+    found = await client.document("/refusals?code=unknown_sender")
     assert [each["number"] for each in found["refusals"]] == [4]
 
 
-async def test_calls_are_timed_and_their_failures_kept(world: World, client: Client) -> None:
+async def test_calls_are_timed_and_their_failures_kept(world: World, client: Browser) -> None:
     @world.receiver.on_update(name="told")
     async def told(_: Notification) -> None:
         raise ValueError("a-word-of-the-error")
@@ -142,14 +124,14 @@ async def test_calls_are_timed_and_their_failures_kept(world: World, client: Cli
     await world.receive(world.draft())
 
     async def called() -> bool:
-        found = await document(client, "/callbacks")
+        found = await client.document("/callbacks")
         return bool(found["callbacks"])
 
     await eventually(called)
-    [found] = (await document(client, "/callbacks"))["callbacks"]
+    [found] = (await client.document("/callbacks"))["callbacks"]
     assert found["calls"]["failed"] == 1
     assert found["calls"]["failures"][0]["error"] == "ValueError"
-    shown = await page(client, "/callbacks")
+    shown = await client.get("/callbacks")
     assert "a-word-of-the-error" not in shown
 
 
@@ -204,10 +186,10 @@ async def test_the_overview_says_whether_there_were_more_refusals_than_are_kept(
     await world.start()
     memory = RecentEvents()
     site = dashboard_of(world.receiver, access=DashboardAccess(), memory=memory)
-    client = await aiohttp_client(site.app())
+    client = await Browser.at(site, aiohttp_client)
     for _ in range(number):
         memory.record(refused(world, "invalid_token", "agent"))
-    assert f"{says} within the last hour" in await page(client, "/")
+    assert f"{says} within the last hour" in await client.get("/")
 
 
 @pytest.mark.parametrize("sender", ["agent", None])
@@ -220,9 +202,9 @@ def test_a_refusal_is_shown_at_its_step_and_none_after_it_is_passed(
         refused(world, "storage", sender), steps=tuple(each.word for each in Step)[: place + 1]
     )
     steps = steps_of_refused(event)
-    results = [str(each["result"]) for each in steps]
+    results = [each.result for each in steps]
     assert results == ["passed"] * place + ["refused"] + ["not_reached"] * (len(Step) - place - 1)
-    assert (steps[place]["name"], steps[place]["found"]) == (step.word, event.reason)
+    assert (steps[place].name, steps[place].found) == (step.word, event.reason)
 
 
 def test_a_request_that_was_no_notification_has_no_steps(world: World) -> None:
@@ -246,7 +228,7 @@ async def test_a_notification_in_its_callback_is_not_due(
 
     async def findings() -> list[str]:
         site = dashboard_of(world.receiver, access=DashboardAccess())
-        shown = await document(await aiohttp_client(site.app()), "/overview")
+        shown = await (await Browser.at(site, aiohttp_client)).document("/overview")
         return [each["says"] for each in shown["findings"]]
 
     await world.receive(world.draft())

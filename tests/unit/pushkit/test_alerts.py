@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pushkit.alerts.rule import AlertBound, AlertCode, alert_of
+from pushkit.alerts import AlertBound, AlertCode, alert_of
 from pushkit.events.model import Event, HealthFault
 from pushkit.events.receiver import NotificationDead
 from pushkit.events.sender import (

@@ -1,1 +1,0 @@
-"""Alerts about faults, sent to operators at a limited rate."""
