@@ -12,7 +12,7 @@ import pytest
 
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver.inbox.retention import InboxRetention
-from receiver.settings.loading import load_settings
+from receiver.settings.service import load_settings
 from tests.ports import free_port
 from tests.system.cli.conftest import ISSUER, TOKEN, Ran, Run, Webhook
 
@@ -231,10 +231,10 @@ def test_what_is_over_can_be_kept_for_ever_and_what_is_left_out_means_the_defaul
     config: Path,
 ) -> None:
     config.write_text(CONFIG + '[retention]\ndone_days = "forever"\nexpected_days = "forever"\n')
-    retention = load_settings(config).retention.build()
+    retention = load_settings(config).retention.made(InboxRetention)
     assert retention == InboxRetention(done=None, expected=None)
     config.write_text(CONFIG + "[retention]\n")
-    assert load_settings(config).retention.build() == InboxRetention()
+    assert load_settings(config).retention.made(InboxRetention) == InboxRetention()
 
 
 def test_time_outs_of_callbacks_come_from_the_file(receiver_command: Run, config: Path) -> None:

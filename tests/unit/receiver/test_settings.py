@@ -342,7 +342,7 @@ def test_the_defaults_of_the_file_are_those_of_the_code(tmp_path: Path) -> None:
         assert each._runtime.drain == DRAIN
         assert each.dispatcher.usage() == (0, 64)
     assert settings.connection_limits == ConnectionLimits()
-    assert settings.retention.build() == InboxRetention()
+    assert settings.retention.made(InboxRetention) == InboxRetention()
 
 
 def test_the_defaults_of_a_senders_table_are_those_of_the_code(tmp_path: Path) -> None:
