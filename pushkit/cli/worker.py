@@ -34,7 +34,6 @@ from pushkit.scheduling.retry import DEFAULT_SCHEDULE, MAX_AGE, RetryPolicy, wai
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.command import parse_age
 from pushkit.terminal.listening import listen
-from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import (
     PATH,
     age_option,
@@ -46,17 +45,17 @@ from pushkit.terminal.options import (
     seconds_option,
     variable_option,
 )
-from pushkit.terminal.output import example
+from pushkit.terminal.output import LogFormat, example, log_to_stderr
 from pushkit.terminal.processes import (
     Supervisor,
     collect_rarely,
     place_in_service,
+    reporting_to_systemd,
     run_service_loop,
     say,
     unless_stopped,
     until_stopped,
 )
-from pushkit.terminal.systemd import reporting_to_systemd
 from pushkit.variables import secret_variable
 
 # The time after its drain in which a process closes its connections; then it is killed.

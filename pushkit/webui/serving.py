@@ -18,8 +18,8 @@ from pushkit.keys.private_file import read_private
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
 from pushkit.terminal.listening import accepting_few, listen
-from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import DashboardOptions
+from pushkit.terminal.output import LogFormat, log_to_stderr
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
 from pushkit.variables import secret_variable

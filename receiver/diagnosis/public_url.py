@@ -30,10 +30,9 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of, masked_url
-from receiver.diagnosis.agent import SigningAgent
-from receiver.diagnosis.report import Checked, LinkResult
+from receiver.diagnosis.report import Checked, LinkResult, in_words, unstated
 from receiver.diagnosis.subject import code_in
-from receiver.diagnosis.words import in_words, unstated
+from receiver.diagnosis.trial import SigningAgent
 from receiver.refusals import refusal_of, results_over_http
 from receiver.senders import SenderProfile, TrustedSender
 from receiver.steps import CheckResult, Result, Step

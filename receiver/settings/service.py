@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.storage.location import is_file
-from pushkit.terminal.log_output import LogFormat
+from pushkit.terminal.output import LogFormat
 from pushkit.terminal.tables import SettingsTable, TomlFile, with_options
 from pushkit.terminal.toml import Location, name_of
 from pushkit.url import parse_host_and_port

@@ -45,7 +45,7 @@ from pushkit.progress import advance
 from pushkit.storage.database import Database, open_location
 from pushkit.storage.migrations import Migration
 from pushkit.storage.script import Script, Statement, count
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.databases import showing_progress
 from tests.eventually import eventually
 from tests.forked import forked
 from tests.verification.soak.reporting import kill_options, write_report
