@@ -219,7 +219,10 @@ def _steps(probe: TrialRequest, answer: HttpAnswer, code: str) -> list[CheckResu
             one if one.step is Step.REQUEST else CheckResult(one.step, Result.NOT_REACHED)
             for one in results
         ]
-        put(Result.NOT_CHECKED, _how_to_see(sender), Step.SENDER, Step.SIGNATURE)
+        says = f"this check signs by {Scheme.JWT} alone, and this sender needs more"
+        if sender.signing == {Scheme.JWT}:
+            says = "give the agent's key file by --keys"
+        put(Result.NOT_CHECKED, says, Step.SENDER, Step.SIGNATURE)
         known |= {Step.TIME: _clock_by_date(answer), Step.AUDIENCE: audience}
     elif code == _ARRIVED:
         put(Result.NOT_CHECKED, "nothing that could be accepted was posted", Step.CONTENT)
@@ -248,12 +251,6 @@ def faults(results: Sequence[Checked]) -> list[str]:
     refused = [one.name for one in results if one.result is Result.REFUSED]
     perhaps = [one.name for one in results if one.result is Result.UNKNOWN and one.found]
     return refused or ([" or ".join(perhaps)] if perhaps else [])
-
-
-def _how_to_see(sender: TrustedSender) -> str:
-    if sender.signing == {Scheme.JWT}:
-        return "give the agent's key file by --keys"
-    return f"this check signs by {Scheme.JWT} alone, and this sender needs more"
 
 
 def _not_ours(answer: HttpAnswer) -> str:

@@ -229,34 +229,29 @@ class ListeningHandler:
         request = WebhookRequest(
             method=asked.method, target=asked.target, headers=asked.headers, body=body or b""
         )
-        await self._show(self._arrival(request, seen, answer, number=number, now=now))
-        return answer
-
-    def _arrival(
-        self, request: WebhookRequest, seen: Request, answer: Answer, *, number: int, now: datetime
-    ) -> Arrival:
-        code, proven = answer.code, _proven(request, seen.trail)
-        return Arrival(
+        code, said = answer.code, _proven(request, trail)
+        steps = steps_of(
+            request,
+            trail,
+            None if said is None else said.update,
+            code=code,
+            possible=self._possible(seen),
+            source=self._trusting.source,
+            now=now,
+        )
+        arrival = Arrival(
             number=number,
             at=now,
-            peer=seen.peer,
+            peer=asked.peer,
             request=request,
             status=answer.status,
             code=code,
-            reason=seen.trail.reason or (REFUSALS[code].means if code in REFUSALS else ""),
-            steps=tuple(
-                steps_of(
-                    request,
-                    seen.trail,
-                    None if proven is None else proven.update,
-                    code=code,
-                    possible=self._possible(seen),
-                    source=self._trusting.source,
-                    now=now,
-                )
-            ),
-            proven=proven,
+            reason=trail.reason or (REFUSALS[code].means if code in REFUSALS else ""),
+            steps=tuple(steps),
+            proven=said,
         )
+        await self._show(arrival)
+        return answer
 
     def _possible(self, seen: Request) -> str:
         """Return the names of the senders that a request may be from, by its headers."""

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, model_validator
 from pushkit.alerts.alerts import AlertOptions
 from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.errors import ConfigError, InvalidUrlError, PushkitError
-from pushkit.files import read_file
+from pushkit.files import read_file, read_text
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.dialling import EgressProxy
 from pushkit.options import Bounds
@@ -95,17 +95,12 @@ else:
     ]
 
 
-def read_text(path: Path, *, setting: str) -> str:
-    """Return the text of a file that a setting names. Raises ConfigError: it cannot be read."""
-    try:
-        return read_file(path).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8"
-        raise ConfigError(f"{setting}: cannot read {path}: {reason}") from exc
-
-
 def read_lines(path: Path | None, *, setting: str) -> list[str]:
-    """Return the lines of a file of secrets; none without a file. Raises ConfigError likewise."""
+    """Return the lines of a file of secrets; none without a file.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
     lines = [] if path is None else read_text(path, setting=setting).splitlines()
     return [line.strip() for line in lines if line.strip()]
 
