@@ -179,7 +179,8 @@ def doctor(
         raise click.UsageError("expected URL and --token; or --sender")
     else:
         refuse_given("command", "jwks", "address", only_for="--sender")
-        subject = masked_url(url)
+        subject, checks = masked_url(url), {**CHECKS, **BODY_CHECKS}
+        check_only(only, checks)
         examined = ReceiverAtUrl(url, observe=observe, restart=restart, connections=connections)
         agent = SigningAgent(
             webhook_url=audience or url,
@@ -190,7 +191,7 @@ def doctor(
             webhook_secrets=schemes.webhook_secrets,
         )
         results = examine(
-            {**CHECKS, **BODY_CHECKS},
+            checks,
             lambda: Trial(
                 subject=examined,
                 agent=agent,
