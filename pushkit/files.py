@@ -6,6 +6,8 @@ import codecs
 import errno
 from pathlib import Path
 
+from pushkit.errors import ConfigError
+
 # UTF-32's mark in little-endian order begins with that of UTF-16.
 _OTHERS = {
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -34,3 +36,12 @@ def read_file(path: Path) -> bytes:
         OSError: It cannot be read, or is not UTF-8 by its mark.
     """
     return unmarked(path.read_bytes())
+
+
+def read_text(path: Path, *, setting: str) -> str:
+    """Return the text of a file that a setting names. Raises ConfigError: it cannot be read."""
+    try:
+        return read_file(path).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8"
+        raise ConfigError(f"{setting}: cannot read {path}: {reason}") from exc

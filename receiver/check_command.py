@@ -193,11 +193,8 @@ def _masked(settings: ReceiverSettings) -> JsonObject:
     """Return the effective configuration without its secrets."""
     shown = settings.document().items()
     document: JsonObject = {name: _without_users(value) for name, value in shown}
-    for name, location in (
-        ("database", settings.database),
-        ("proxy", settings.proxy),
-    ):
-        document[name] = location and masked(location)
+    document["database"] = masked(settings.database)
+    document["proxy"] = settings.proxy and masked(settings.proxy)
     return document
 
 

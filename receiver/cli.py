@@ -8,24 +8,24 @@ from pushkit.terminal.command import LazyGroup, run_command
 from pushkit.terminal.output import example
 from pushkit.version import __version__
 
-_MODULES = {
-    "check": "receiver.check_command",
-    "dashboard": "receiver.inbox_commands",
-    "doctor": "receiver.diagnosis.doctor_command",
-    "expect": "receiver.expect_command",
-    "inbox": "receiver.inbox_commands",
-    "listen": "receiver.listening.command",
-    "mailbox": "receiver.inbox_commands",
-    "migrate": "receiver.inbox_commands",
-    "pin": "receiver.pin_command",
-    "serve": "receiver.serve_command",
-    "verify": "receiver.diagnosis.verify_command",
+_PLACES = {
+    "check": "receiver.check_command:check",
+    "dashboard": "receiver.inbox_commands:dashboard",
+    "doctor": "receiver.diagnosis.doctor_command:doctor",
+    "expect": "receiver.expect_command:expect",
+    "inbox": "receiver.inbox_commands:inbox",
+    "listen": "receiver.listening.command:listen",
+    "mailbox": "receiver.inbox_commands:mailbox",
+    "migrate": "receiver.inbox_commands:migrate",
+    "pin": "receiver.pinning:pin",
+    "serve": "receiver.serve_command:serve",
+    "verify": "receiver.diagnosis.verify_command:verify",
 }
 
 
 @click.group(
     cls=LazyGroup,
-    modules=_MODULES,
+    places=_PLACES,
     context_settings={"show_default": True},
     epilog=example(
         "receiver check --config receiver.toml", "receiver serve --config receiver.toml"

@@ -25,20 +25,19 @@ from pushkit.lazy import from_extra
 from pushkit.telemetry.endpoints import serving_operators
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import accepting, listen
-from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import choice_option, gathered
-from pushkit.terminal.output import example
+from pushkit.terminal.output import LogFormat, example, log_to_stderr
 from pushkit.terminal.processes import (
     Supervisor,
     accept_signal,
     collect_rarely,
     is_first_process,
+    reporting_to_systemd,
     run_service_loop,
     say,
     unless_stopped,
     until_stopped,
 )
-from pushkit.terminal.systemd import reporting_to_systemd
 from receiver.options import config_option
 from receiver.receiver import Receiver
 from receiver.reload import SettingsWatcher, watching

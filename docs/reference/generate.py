@@ -169,13 +169,14 @@ def receiver_settings() -> Iterator[str]:
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
     from receiver.callbacks.registry import CallbackRegistry
     from receiver.limits import ConnectionLimits
-    from receiver.settings.handlers import CallbackSettings, ForwardSettings
-    from receiver.settings.sender import SenderSettings
     from receiver.settings.service import ReceiverSettings
     from receiver.settings.tables import (
         AlertSettings,
+        CallbackSettings,
         DashboardSettings,
+        ForwardSettings,
         RetentionSettings,
+        SenderSettings,
         TlsSettings,
     )
 

@@ -13,9 +13,8 @@ from pushkit.outbox.schema import open_outbox
 from pushkit.storage.database import Database
 from pushkit.storage.location import is_missing
 from pushkit.terminal.databases import OperatedDatabase, check_option, migrate_database
-from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import OptionDecorator, gathered, variable_option, with_place
-from pushkit.terminal.output import example
+from pushkit.terminal.output import LogFormat, example, log_to_stderr
 
 A = TypeVar("A")
 R = TypeVar("R")

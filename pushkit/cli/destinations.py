@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from pushkit.a2a import Authentication
 from pushkit.delivery.options import SenderOptions
 from pushkit.errors import ConfigError
-from pushkit.files import read_file
+from pushkit.files import read_text
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
@@ -152,12 +152,7 @@ def _secret(name: str, variable: str | None, file: Path | None) -> str | None:
         return secret
     if file is None:
         return None
-    try:
-        secret = read_file(file).decode("utf-8").strip()
-    except OSError as exc:
-        raise ConfigError(f"{name}_file: {file.name}: {exc.strerror}") from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"{name}_file: {file.name}: not UTF-8") from exc
+    secret = read_text(file, setting=f"{name}_file").strip()
     if not secret:
         raise ConfigError(f"{name}_file: {file.name}: empty")
     return secret

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -18,21 +19,16 @@ from pushkit.net.tls import ClientCertificate
 from pushkit.programs import secret_variable
 from pushkit.telemetry.endpoints import serving_operators
 from pushkit.terminal.listening import accepting, listen
-from pushkit.terminal.log_output import log_to_stderr
-from pushkit.terminal.options import (
-    FILE,
-    gathered,
-    option_of,
-)
-from pushkit.terminal.output import example
+from pushkit.terminal.options import FILE, gathered, option_of
+from pushkit.terminal.output import example, log_to_stderr
 from pushkit.terminal.processes import (
     collect_rarely,
+    reporting_to_systemd,
     run_service_loop,
     say,
     unless_stopped,
     until_stopped,
 )
-from pushkit.terminal.systemd import reporting_to_systemd
 
 
 def _options(
@@ -64,45 +60,36 @@ def _options(
     )
 
 
+_own = functools.partial(option_of, GatewayOptions)
 _gateway_options = gathered(
     "options",
     _options,
-    public_url=option_of(
-        GatewayOptions, "public_url", "--public-url", metavar="URL", envvar="PUSHKIT_PUBLIC_URL"
-    ),
-    identity_jwks=option_of(GatewayOptions, "identity_jwks", metavar="URL"),
-    identity_claim=option_of(GatewayOptions, "identity_claim", metavar="NAME"),
-    identity_issuer=option_of(GatewayOptions, "identity_issuer", metavar="ISS"),
-    identity_audience=option_of(GatewayOptions, "identity_audience", metavar="AUD"),
-    identity_header=option_of(GatewayOptions, "identity_header", metavar="NAME"),
-    trusted_proxies=option_of(
-        GatewayOptions, "trusted_proxies", "--trusted-proxy", "trusted_proxies", metavar="NETWORK"
-    ),
-    shared_configs=option_of(GatewayOptions, "shared_configs"),
-    trust=option_of(GatewayOptions, "trust", metavar="FILE"),
-    credential_headers=option_of(
-        GatewayOptions,
-        "credential_headers",
-        "--credential-header",
-        "credential_headers",
-        metavar="NAME",
-    ),
+    public_url=_own("public_url", metavar="URL", envvar="PUSHKIT_PUBLIC_URL"),
+    identity_jwks=_own("identity_jwks", metavar="URL"),
+    identity_claim=_own("identity_claim", metavar="NAME"),
+    identity_issuer=_own("identity_issuer", metavar="ISS"),
+    identity_audience=_own("identity_audience", metavar="AUD"),
+    identity_header=_own("identity_header", metavar="NAME"),
+    trusted_proxies=_own("trusted_proxies", metavar="NETWORK"),
+    shared_configs=_own("shared_configs"),
+    trust=_own("trust", metavar="FILE"),
+    credential_headers=_own("credential_headers", metavar="NAME"),
     upstream_authorization_env=click.option(
         "--upstream-authorization-env",
         metavar="VARIABLE",
         help="The variable with the `Authorization` with which the gateway itself asks the agent.",
     ),
-    upstream_ca_file=option_of(GatewayOptions, "upstream_ca_file", metavar="FILE"),
+    upstream_ca_file=_own("upstream_ca_file", metavar="FILE"),
     upstream_certificate=click.option(
         "--upstream-certificate", type=FILE, help="The client certificate towards the agent."
     ),
     upstream_key=click.option("--upstream-key", type=FILE, help="Its private key."),
-    upstream_timeout=option_of(GatewayOptions, "timeout", "--upstream-timeout"),
-    max_body_bytes=option_of(GatewayOptions, "max_body_bytes"),
-    max_requests=option_of(GatewayOptions, "max_requests"),
-    max_requests_per_caller=option_of(GatewayOptions, "max_requests_per_caller"),
-    max_watches=option_of(GatewayOptions, "max_watches"),
-    watch_for=option_of(GatewayOptions, "watch_for"),
+    upstream_timeout=_own("timeout", "--upstream-timeout"),
+    max_body_bytes=_own("max_body_bytes"),
+    max_requests=_own("max_requests"),
+    max_requests_per_caller=_own("max_requests_per_caller"),
+    max_watches=_own("max_watches"),
+    watch_for=_own("watch_for"),
 )
 
 
@@ -173,13 +160,10 @@ async def _serve(
             if not await unless_stopped(stop, service.open()):
                 return
             async with service.serving() as server:
-                where = ", ".join(f"{name[0]}:{name[1]}" for name in map(_name_of, sockets))
+                names = [listener.getsockname() for listener in sockets]
+                where = ", ".join(f"{name[0]}:{name[1]}" for name in names)
                 async with accepting(lambda _: server(), sockets), reporting_to_systemd():
                     collect_rarely()
                     say(f"process {os.getpid()} serves {upstream} at {where}")
                     await stop.wait()
                     say(f"process {os.getpid()} drains")
-
-
-def _name_of(listener: socket.socket) -> Any:
-    return listener.getsockname()

@@ -16,10 +16,10 @@ from pushkit.version import __version__
 
 _ENTRY_POINTS = "pushkit.commands"
 _NAMES = "card dashboard gateway keys outbox replay secrets send subscriptions worker"
-_MODULES = {name: f"pushkit.cli.{name}" for name in _NAMES.split()} | {
-    "import": "pushkit.cli.importing",
-    "migrate": "pushkit.cli.databases",
-    "trigger": "pushkit.cli.send",
+_PLACES = {name: f"pushkit.cli.{name}:{name}" for name in _NAMES.split()} | {
+    "import": "pushkit.cli.importing:import_",
+    "migrate": "pushkit.cli.databases:migrate",
+    "trigger": "pushkit.cli.send:trigger",
 }
 
 
@@ -35,8 +35,7 @@ class _Commands(LazyGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by its name."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
+        if (own := super().get_command(ctx, cmd_name)) is not None:
             return own
         for entry_point in entry_points(group=_ENTRY_POINTS, name=cmd_name):
             return loaded(cmd_name, functools.partial(_found, entry_point))
@@ -51,13 +50,13 @@ def _found(entry_point: EntryPoint) -> click.Command:
         found = Path((spec and spec.origin) or ours / "__init__.py").resolve()
         if found.parent != ours:
             raise ConfigError(f"{found} hides the package `{package}`: rename it")
-    return find_command(entry_point.module, entry_point.attr)
+    return find_command(entry_point.value)
 
 
 @click.group(
     cls=_Commands,
     context_settings={"show_default": True},
-    modules=_MODULES,
+    places=_PLACES,
     epilog=example(
         "pushkit keys new",
         "pushkit send update.json --to https://client.example.com/a2a/push \\",

@@ -35,7 +35,6 @@ from pushkit.telemetry.endpoints import serving_operators
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.command import parse_age
 from pushkit.terminal.listening import listen
-from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import (
     PATH,
     age_option,
@@ -47,16 +46,16 @@ from pushkit.terminal.options import (
     seconds_option,
     variable_option,
 )
-from pushkit.terminal.output import example
+from pushkit.terminal.output import LogFormat, example, log_to_stderr
 from pushkit.terminal.processes import (
     Supervisor,
     collect_rarely,
+    reporting_to_systemd,
     run_service_loop,
     say,
     unless_stopped,
     until_stopped,
 )
-from pushkit.terminal.systemd import reporting_to_systemd
 
 # The time after its drain in which a process closes its connections; then it is killed.
 _MARGIN = timedelta(seconds=10)

@@ -6,10 +6,9 @@ The exit status is 0 for success, 1 for a refusal or a failure, and 2 for a wron
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
-import keyword
 import os
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -29,32 +28,27 @@ _AGE = re.compile(r"([0-9]{1,7})([smhd])")
 class LazyGroup(click.Group):
     """A group whose commands are imported on first use."""
 
-    def __init__(
-        self, *args: Any, modules: Mapping[str, str] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, *args: Any, places: Mapping[str, str] | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
-        # The module of each command, by the command's name; the function has `_` in place of `-`,
-        # and after a keyword.
-        self._modules = modules or {}
+        self._places = places or {}  # `module:function` of each command, by its name
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted({*super().list_commands(ctx), *self._modules})
+        return sorted({*super().list_commands(ctx), *self._places})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by its name."""
-        module = self._modules.get(cmd_name)
-        if module is not None and cmd_name not in self.commands:
-            name = cmd_name.replace("-", "_") + "_" * keyword.iskeyword(cmd_name)
-            self.add_command(loaded(cmd_name, lambda: find_command(module, name)), cmd_name)
+        place = self._places.get(cmd_name)
+        if place is not None and cmd_name not in self.commands:
+            self.add_command(loaded(cmd_name, lambda: find_command(place)), cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
-def find_command(module: str, name: str) -> click.Command:
-    """Import a module, and return the command in it."""
-    found = getattr(importlib.import_module(module), name)
+def find_command(place: str) -> click.Command:
+    """Import the command at `module:function`."""
+    found = pkgutil.resolve_name(place)
     if not isinstance(found, click.Command):
-        raise TypeError(f"{module}:{name} is no command")
+        raise TypeError(f"{place} is no command")
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -70,8 +71,8 @@ def card_trust_options(make: Callable[..., object]) -> OptionDecorator:
     return gathered(
         "trusted",
         made,
-        keys=option_of(make, "keys", "--key", "keys"),
-        jwks=option_of(make, "jwks", metavar="FILE_OR_URL"),
+        keys=option_of(make, "keys"),
+        jwks=option_of(make, "jwks", "--jwks", metavar="FILE_OR_URL"),
         trust_file=option_of(make, "trust_file", "--trust", "trust_file"),
     )
 
@@ -187,13 +188,15 @@ def option_of(
     Args:
         declared: The class.
         name: The option's name there.
-        *words: What is written, and the name of the command's argument; by default from `name`.
+        *words: What is written, and the name of the command's argument; by default `name`, of a
+            list in the singular.
         **more: Other arguments of `click.option`; they precede.
     """
     option = options_of(declared)[name]
     says = sentences_of(declared).get(name, "")  # there are no docstrings under -OO
     own = {"help": says.partition(". ")[0].removesuffix(".") + ".", **_click_type(option)}
-    written = words or (f"--{name.replace('_', '-')}",)
+    word = re.sub("ie$", "y", name.removesuffix("s")) if option.items else name
+    written = words or (f"--{word.replace('_', '-')}", name)
     return click.option(*written, **{**own, "show_envvar": "envvar" in more, **more})
 
 
@@ -329,7 +332,7 @@ def dashboard_options(*, listen: str, variable: str) -> OptionDecorator:
         "options",
         functools.partial(DashboardOptions, variable=variable),
         listen=own("listen", default=listen),
-        hosts=own("hosts", "--host", "hosts"),
+        hosts=own("hosts"),
         token_file=own("token_file", help=in_variable),
         allow_actions=own("allow_actions"),
         audit_log=own("audit_log"),

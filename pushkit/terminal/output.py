@@ -1,11 +1,15 @@
-"""Formats the output of commands: records, tables, times, durations and untrusted text."""
+"""Formats what commands print: records, tables, times, untrusted text; and the log of services."""
 
 from __future__ import annotations
 
+import json
+import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -117,3 +121,128 @@ def harmless(text: bytes) -> str:
 def _escaped(char: str) -> str:
     """Return a character as the log writes it, so that its digits end where they seem to."""
     return f"\\x{ord(char):02x}" if ord(char) < 0x100 else ascii(char)[1:-1]
+
+
+# --- the log of services, as lines for people or JSON objects -------------------------------------
+
+
+_TEXT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
+# The attributes of every record; others were given as `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_OWN = ("pushkit", "receiver")
+
+
+class LogFormat(StrEnum):
+    """The format of a log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def log_to_stderr(*, verbose: bool, log_format: LogFormat) -> None:
+    """Log warnings and errors to standard error; with `verbose`, also information.
+
+    What a callback's module configures afterwards concerns its own loggers: those of pushkit and
+    of the receiver stay as they are.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if log_format is LogFormat.JSON else TextLines(_TEXT))
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, handlers=[handler])
+    logging.setLoggerClass(_ServiceLogger)
+    for name in _OWN:
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
+    for known in tuple(logging.root.manager.loggerDict.values()):
+        if type(known) is logging.Logger:
+            known.__class__ = _ServiceLogger
+    # aiohttp logs malformed requests with a traceback that quotes them.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+
+
+class _ServiceLogger(logging.Logger):
+    """A logger that nothing turns off, if it is pushkit's or the receiver's own.
+
+    `logging.config` turns off all loggers that a configuration does not name.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "disabled" or not value or not self._is_own:
+            super().__setattr__(name, value)
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802  # logging's
+        """Return whether a level is logged: also after `logging.disable`."""
+        if self._is_own:
+            return level >= self.getEffectiveLevel()
+        return super().isEnabledFor(level)
+
+    @property
+    def _is_own(self) -> bool:
+        return self.name.partition(".")[0] in _OWN
+
+
+class TextLines(logging.Formatter):
+    """Writes one line for a message, and below it the traceback, if there is one.
+
+    The text of a message or an exception may be a stranger's: it stays on its line.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, or the lines, for a record."""
+        record.message = in_a_line(record.getMessage())
+        record.asctime = self.formatTime(record)
+        lines = [self.formatMessage(record)]
+        if record.exc_info and record.exc_info[1] is not None:
+            lines += _traceback(record.exc_info[1])
+        if record.stack_info:
+            lines.append(record.stack_info)
+        return "\n".join(lines)
+
+
+def _traceback(exc: BaseException) -> Iterator[str]:
+    """Yield the lines of a traceback: as Python does, but an exception's text is one line."""
+    chain: list[tuple[BaseException, str]] = []
+    found: BaseException | None = exc
+    why = ""
+    while found is not None and all(found is not each for each, _ in chain):
+        chain.append((found, why))
+        why = "The above exception was the direct cause of the following exception:"
+        cause = found.__cause__
+        if cause is None and not found.__suppress_context__:
+            why = "During handling of the above exception, another exception occurred:"
+            cause = found.__context__
+        found = cause
+    for each, then in reversed(chain):
+        if each.__traceback__ is not None:
+            yield "Traceback (most recent call last):"
+            yield "".join(traceback.format_tb(each.__traceback__)).rstrip("\n")
+        said = traceback.format_exception_only(each)
+        # A syntax error is several lines, which quote a file.
+        for text in said if isinstance(each, SyntaxError) else ("".join(said),):
+            yield in_a_line(text.rstrip("\n"))
+        for part in each.exceptions if isinstance(each, BaseExceptionGroup) else ():
+            yield from (f"  | {line}" for lines in _traceback(part) for line in lines.split("\n"))
+        if then:
+            yield f"\n{then}\n"
+
+
+class JsonLines(logging.Formatter):
+    """Writes one JSON object a line: time, level, logger, process, message and the `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line for a record."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        facts = {k: v for k, v in vars(record).items() if k not in _STANDARD and k not in line}
+        try:
+            return json.dumps(line | facts, default=str, allow_nan=False)
+        except (TypeError, ValueError):  # of an application: NaN, keys of other types, cycles
+            return json.dumps(line | {name: str(value) for name, value in facts.items()})

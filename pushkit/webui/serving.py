@@ -19,8 +19,8 @@ from pushkit.programs import secret_variable
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
 from pushkit.terminal.listening import accepting_few, listen
-from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.options import DashboardOptions
+from pushkit.terminal.output import LogFormat, log_to_stderr
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
 from pushkit.webui.access import DashboardAccess, is_loopback

@@ -23,7 +23,7 @@ from pushkit.signing.second_opinion import ask_pyjwt
 from pushkit.signing.token import hash_token, read_token
 from pushkit.url import audience_of
 from pushkit.webhook import A2A_VERSION, WebhookRequest
-from receiver.diagnosis.words import (
+from receiver.diagnosis.report import (
     OF_A_SIGNATURE,
     Unproven,
     in_words,

@@ -6,32 +6,38 @@ The docstring of a check is the promise, as reports print it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
 import statistics
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
 from pushkit.bounded_json import JsonObject
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError
+from pushkit.errors import TransportError
 from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
+from pushkit.net.tls import tls_context
+from pushkit.net.transport import closing
 from pushkit.signing.notification_jwt import body_sha256
 from pushkit.signing.scheme import Scheme
-from receiver.diagnosis.agent import SigningAgent
-from receiver.diagnosis.report import CheckOutcome
+from pushkit.url import Url
 from receiver.diagnosis.sink import VisitConnection, sinking
-from receiver.diagnosis.subject import Answer, ReceiverUnderTest
-from receiver.diagnosis.trial import Check, Trial, accepted, described, examine
+from receiver.diagnosis.subject import Answer
+from receiver.diagnosis.trial import Check, Trial, accepted, described
 
 _COPIES = 100
 _BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
 _HOUR = timedelta(hours=1)
+_LARGE_BYTES = 32 * 1024 * 1024
+_LARGE_TIMEOUT = timedelta(seconds=60)
+_DRIP_SECONDS = 0.5
+_4XX: Final = range(400, 500)
 _NAMES_WITH_DIGITS = re.compile(rb"[\w-]*\d[\w-]*")
 
 
@@ -282,6 +288,97 @@ def _all_accepted(answers: Collection[Answer | None]) -> list[str]:
     return [] if all(map(accepted, answers)) else [f"{described(answers)}, expected 2xx"]
 
 
+# --- difficult bodies: broken, too large or too slow ---------------------------------------------
+#
+# They are genuinely signed, so that a receiver cannot refuse them by the head alone.
+
+
+async def _malformed_json(trial: Trial) -> list[str]:
+    """A signed body that is no notification is refused with a 4xx: not JSON, too deep, not A2A."""
+    bodies = {
+        "a body that is not JSON": b'{"statusUpdate": ',
+        "an empty body": b"",
+        "JSON nested 100,000 levels deep": b"[" * 100_000 + b"]" * 100_000,
+        "a body that is not UTF-8": b'{"a": "\xff\xfe"}',
+        "JSON of no A2A version": b'{"hello": "world"}',
+    }
+    drafts = {name: replace(trial.draft(), body=body) for name, body in bodies.items()}
+    return await trial.refused(drafts, among=_4XX, says="a 4xx")
+
+
+async def _oversized_body(trial: Trial) -> list[str]:
+    """A body of 32 MiB is refused with a 4xx, or by closing the connection."""
+    at, draft = trial.at, trial.draft()
+    large = draft.body[:-1] + b" " * (_LARGE_BYTES - len(draft.body)) + b"}"
+    request = replace(draft, body=large).request()
+    fault = ""
+    async with closing(at.client()) as client:
+        to = client.policy.check(at.url)
+        try:
+            answer = await client.post(to, [*request.headers], large, timeout=_LARGE_TIMEOUT)
+        except TransportError as exc:
+            # A connection that was closed is the error itself; its kinds are other failures.
+            fault = "" if type(exc) is TransportError else str(exc)
+        else:
+            if answer.status not in _4XX:
+                fault = f"answered {answer.status}"
+    faults = [f"32 MiB: {fault}, expected a 4xx, or the end of the connection"] if fault else []
+    return [*faults, *await trial.settled()]
+
+
+async def _slow_body(trial: Trial) -> list[str]:
+    """A body that arrives very slowly has a deadline, and does not delay other requests."""
+    dripping = asyncio.create_task(_drip(trial))
+    await asyncio.sleep(_DRIP_SECONDS)
+    answer = await trial.post(trial.draft())
+    found = []
+    if not accepted(answer):
+        found.append(f"a genuine notification at the same time: {described(answer)}, expected 2xx")
+    try:
+        if not await dripping:
+            seconds = trial.patience.total_seconds()
+            found.append(
+                f"a body of one byte every {_DRIP_SECONDS:g} s was still read after {seconds:g} s,"
+                " expected an answer or the end of the connection (--patience)"
+            )
+    except OSError as exc:
+        found.append(f"no connection for a slow body: {exc.strerror or exc}")
+    return found
+
+
+async def _drip(trial: Trial) -> bool:
+    """Send a body byte by byte; return whether it was answered or cut off within that time.
+
+    Raises:
+        OSError: There is no connection.
+    """
+    request, parsed = trial.draft().request(), Url.parse(trial.at.url)
+    roots = trial.at.connections.ca_file
+    tls = tls_context(ca_file=roots) if parsed.scheme == "https" else None
+    reader, writer = await asyncio.open_connection(parsed.host.strip("[]"), parsed.port, ssl=tls)
+    lines = [f"POST {parsed.target} HTTP/1.1", f"Host: {parsed.authority}"]
+    lines += [f"{name}: {value}" for name, value in request.headers]
+    lines += [f"Content-Length: {len(request.body) + 100_000}", "", ""]
+    answered = asyncio.create_task(reader.read(1))
+    loop = asyncio.get_running_loop()
+    until = loop.time() + trial.patience.total_seconds()
+    try:
+        writer.write("\r\n".join(lines).encode("latin-1"))
+        while not answered.done() and loop.time() < until:
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.wait([answered], timeout=_DRIP_SECONDS)
+        return answered.done()
+    except OSError:
+        return True  # cut off
+    finally:
+        answered.cancel()
+        writer.close()
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await answered
+            await writer.wait_closed()
+
+
 # --- the list ------------------------------------------------------------------------------------
 
 
@@ -307,58 +404,11 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
     }
 )
 
-
-# --- in tests ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A promise that was broken."""
-
-    check: str  # the name of the check, one of `CHECKS`
-    promise: str  # what should hold
-    detail: str  # what was seen instead; never a token or a signature
-
-
-async def check_receiver(
-    subject: ReceiverUnderTest,
-    agent: SigningAgent,
-    *,
-    only: Collection[str] = (),
-    deadline: timedelta = timedelta(seconds=10),
-    rounds: int = 20,
-) -> list[Finding]:
-    """Check a receiver; return the promises that it breaks.
-
-        assert not await check_receiver(subject, agent)
-
-    A run leaves notifications behind, and may be repeated on the same state. Checks that do not
-    apply to the agent's schemes are left out. If a genuine notification is not accepted, the other
-    checks are not run, and that finding names them.
-
-    Args:
-        subject: The receiver.
-        agent: The agent that it trusts.
-        only: Names of `CHECKS`; all of them by default.
-        deadline: How long a callback may take.
-        rounds: How often each of the two checks of crashes tries, at different moments.
-
-    Raises:
-        ConfigError: There is no check of that name, or it does not apply to the agent's schemes.
-    """
-    for name in only:
-        if name in CHECKS and (why := CHECKS[name].unseen(subject, agent)):
-            raise ConfigError(f"only: {name} {why}")
-    results = examine(CHECKS, lambda: Trial(subject, agent, deadline, rounds), only=only)
-    found = [result async for result in results]
-    findings = [
-        Finding(check=result.check, promise=result.promise, detail=detail)
-        for result in found
-        if result.outcome is CheckOutcome.FAILED
-        for detail in result.details
-    ]
-    if left := [result.check for result in found if result.outcome is CheckOutcome.NOT_RUN]:
-        findings[-1] = replace(
-            findings[-1], detail=f"{findings[-1].detail}; not run: {', '.join(left)}"
-        )
-    return findings
+BODY_CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
+    {
+        "malformed_json": Check(run=_malformed_json),
+        "oversized_body": Check(run=_oversized_body),
+        "slow_body": Check(run=_slow_body, directly=True),
+    }
+)
+"""Those of bodies, for a receiver at a URL."""

@@ -23,10 +23,8 @@ from pushkit.terminal.options import PATH, egress_options, refuse_given, variabl
 from pushkit.terminal.out import FileKind, OutFile, out_options
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
-from receiver.diagnosis.agent import SigningAgent
-from receiver.diagnosis.bodies import body_checks
 from receiver.diagnosis.by_itself import Expected
-from receiver.diagnosis.checks import CHECKS
+from receiver.diagnosis.checks import BODY_CHECKS, CHECKS
 from receiver.diagnosis.report import (
     WRITTEN_AS,
     CheckOutcome,
@@ -43,7 +41,7 @@ from receiver.diagnosis.sender import (
     run_for_each,
 )
 from receiver.diagnosis.subject import ReceiverAtUrl, check_consent, words_of
-from receiver.diagnosis.trial import Trial, check_only, examine
+from receiver.diagnosis.trial import SigningAgent, Trial, check_only, examine
 from receiver.expectation import mint_token
 from receiver.options import Schemes, load_signing_key, scheme_options
 
@@ -181,7 +179,8 @@ def doctor(
         raise click.UsageError("expected URL and --token; or --sender")
     else:
         refuse_given("command", "jwks", "address", only_for="--sender")
-        subject = masked_url(url)
+        subject, checks = masked_url(url), {**CHECKS, **BODY_CHECKS}
+        check_only(only, checks)
         examined = ReceiverAtUrl(url, observe=observe, restart=restart, connections=connections)
         agent = SigningAgent(
             webhook_url=audience or url,
@@ -192,8 +191,14 @@ def doctor(
             webhook_secrets=schemes.webhook_secrets,
         )
         results = examine(
-            {**CHECKS, **body_checks(examined, timedelta(seconds=patience or _PATIENCE))},
-            lambda: Trial(examined, agent, timedelta(seconds=deadline), rounds),
+            checks,
+            lambda: Trial(
+                subject=examined,
+                agent=agent,
+                deadline=timedelta(seconds=deadline),
+                rounds=rounds,
+                patience=timedelta(seconds=patience or _PATIENCE),
+            ),
             only=only,
         )
         asyncio.run(check_consent(examined, operated=operated))

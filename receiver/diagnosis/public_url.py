@@ -30,10 +30,9 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing
 from pushkit.signing.scheme import Scheme
 from pushkit.url import Url, audience_of, masked_url
-from receiver.diagnosis.agent import SigningAgent
-from receiver.diagnosis.report import Checked, LinkResult
+from receiver.diagnosis.report import Checked, LinkResult, in_words, unstated
 from receiver.diagnosis.subject import code_in
-from receiver.diagnosis.words import in_words, unstated
+from receiver.diagnosis.trial import SigningAgent
 from receiver.refusals import refusal_of, results_over_http
 from receiver.senders import SenderProfile, TrustedSender
 from receiver.steps import CheckResult, Result, Step
@@ -220,7 +219,10 @@ def _steps(probe: TrialRequest, answer: HttpAnswer, code: str) -> list[CheckResu
             one if one.step is Step.REQUEST else CheckResult(one.step, Result.NOT_REACHED)
             for one in results
         ]
-        put(Result.NOT_CHECKED, _how_to_see(sender), Step.SENDER, Step.SIGNATURE)
+        says = f"this check signs by {Scheme.JWT} alone, and this sender needs more"
+        if sender.signing == {Scheme.JWT}:
+            says = "give the agent's key file by --keys"
+        put(Result.NOT_CHECKED, says, Step.SENDER, Step.SIGNATURE)
         known |= {Step.TIME: _clock_by_date(answer), Step.AUDIENCE: audience}
     elif code == _ARRIVED:
         put(Result.NOT_CHECKED, "nothing that could be accepted was posted", Step.CONTENT)
@@ -249,12 +251,6 @@ def faults(results: Sequence[Checked]) -> list[str]:
     refused = [one.name for one in results if one.result is Result.REFUSED]
     perhaps = [one.name for one in results if one.result is Result.UNKNOWN and one.found]
     return refused or ([" or ".join(perhaps)] if perhaps else [])
-
-
-def _how_to_see(sender: TrustedSender) -> str:
-    if sender.signing == {Scheme.JWT}:
-        return "give the agent's key file by --keys"
-    return f"this check signs by {Scheme.JWT} alone, and this sender needs more"
 
 
 def _not_ours(answer: HttpAnswer) -> str:

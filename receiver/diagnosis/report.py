@@ -1,25 +1,214 @@
-"""What diagnosis prints: promises with what came of them, and the steps of one request.
-
-An examination's report is also written as JSON, and as JUnit's XML.
-"""
+"""What diagnosis says: the results of a verification in words, and reports of examinations."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 from xml.etree import ElementTree
 
 from pushkit.bounded_json import read_json_object
-from pushkit.errors import CodeTable, MalformedJsonError, page_of
+from pushkit.errors import (
+    CodeTable,
+    InboundError,
+    InvalidSignatureError,
+    MalformedJsonError,
+    page_of,
+)
+from pushkit.keys.jwk import SigningKey
+from pushkit.signing.http_message_signatures import (
+    TAG,
+    VerifiedHttpSignature,
+    read_content_digest,
+    read_unverified_signatures,
+)
+from pushkit.signing.jose import at_once, sign_jwt
+from pushkit.signing.notification_jwt import (
+    SIGNATURE_HEADER,
+    UnverifiedJwt,
+    VerifiedJwt,
+    body_sha256,
+    find_jwt,
+    read_unverified,
+    read_unverified_claims,
+)
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import UnverifiedWebhook, read_unverified_webhook
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import document, in_a_line
+from pushkit.webhook import Headers, WebhookRequest
 from receiver.refusals import REFUSALS
-from receiver.steps import CheckResult, Result
+from receiver.senders import SenderProfile
+from receiver.steps import CheckResult, Result, Step
+
+OF_A_SIGNATURE: Final = frozenset(
+    {Step.SIGNATURE, Step.TIME, Step.ISSUER, Step.AUDIENCE, Step.IDS, Step.BODY}
+)
+# Their refusals say what was expected, and not always what was found.
+_WITH_FACTS: Final = frozenset({Step.SIGNATURE, Step.TIME, Step.IDS, Step.BODY})
+
+# --- what a request states -----------------------------------------------------------------------
+
+
+class Unproven(NamedTuple):
+    """What the signature of one scheme states. Nothing of it is proven."""
+
+    jwt: UnverifiedJwt | None = None
+    claims: VerifiedJwt | None = None  # of the JWT, as if it were valid
+    signature: VerifiedHttpSignature | None = None  # likewise
+    webhook: UnverifiedWebhook | None = None
+    kid: str | None = None  # the keys that it names
+
+    @classmethod
+    def by(cls, scheme: Scheme, headers: Headers) -> Unproven:
+        """Read it.
+
+        Raises:
+            InboundError: There is no such signature, or it cannot be read.
+        """
+        if scheme is Scheme.STANDARD_WEBHOOKS:
+            return cls(webhook=read_unverified_webhook(headers))
+        if scheme is Scheme.HTTP_MESSAGE_SIGNATURES:
+            found = read_unverified_signatures(headers)
+            if not found:
+                raise InvalidSignatureError(f"found no HTTP message signature with tag {TAG}")
+            kids = ", ".join(one.keyid for one in found)  # two keys may sign during a rotation
+            signature = VerifiedHttpSignature(
+                keyid=found[0].keyid,
+                delivery_id=headers.one("webhook-id") or "",
+                issued_at=found[0].issued_at,
+                expires_at=found[0].expires_at,
+                digests=read_content_digest(headers),
+            )
+            return cls(signature=signature, kid=kids)
+        compact = find_jwt(headers)
+        if compact is None:
+            raise InvalidSignatureError(f"no JWT in {SIGNATURE_HEADER} or Authorization")
+        jwt = read_unverified(compact)
+        claims = read_unverified_claims(jwt)
+        members = {each.name: getattr(claims, each.name) for each in dataclasses.fields(claims)}
+        return cls(jwt=jwt, claims=VerifiedJwt(**members), kid=jwt.kid)
+
+    def facts(self, request: WebhookRequest, now: datetime) -> dict[Step, str]:
+        """Return what was found, by the step that checks it."""
+        jwt, claims, signature, webhook, kid = self
+        if webhook is not None:
+            return {
+                Step.SIGNATURE: "over id, time and body",
+                Step.TIME: _times(webhook.timestamp, None, now),
+                Step.IDS: webhook.delivery_id,
+                Step.BODY: "the signature is over it",
+            }
+        if signature is not None:
+            return {
+                Step.SIGNATURE: f"kid {kid}",
+                Step.TIME: _times(signature.issued_at, signature.expires_at, now),
+                Step.AUDIENCE: "the URL that is signed",
+                Step.IDS: signature.delivery_id or "none",
+                Step.BODY: "Content-Digest",
+            }
+        if claims is None or jwt is None:
+            return {}
+        received = body_sha256(request.body)
+        there = ", ".join(request.headers.all("webhook-id"))
+        times = _times(claims.issued_at, claims.expires_at, now)
+        if claims.not_before is not None:
+            times += f", not before {claims.not_before:%Y-%m-%dT%H:%M:%SZ}"
+        return {
+            Step.SIGNATURE: f"{jwt.algorithm} by kid {claims.kid}",
+            Step.TIME: times,
+            Step.ISSUER: claims.issuer or "none",
+            Step.AUDIENCE: ", ".join(claims.audience) or "none",
+            Step.IDS: claims.delivery_id or "none"
+            if there in ("", claims.delivery_id)
+            else f"signed {claims.delivery_id}, found {there}",
+            Step.BODY: f"sha256 {received}"
+            if received == claims.body_sha256
+            else f"signed sha256 {claims.body_sha256}, received {received}",
+        }
+
+
+def unproven_by(scheme: Scheme, headers: Headers) -> Unproven | None:
+    """Return what the signature of a scheme states; None if it cannot be read."""
+    with contextlib.suppress(InboundError):
+        return Unproven.by(scheme, headers)
+    return None
+
+
+def signed_again(headers: Headers, key: SigningKey) -> Headers:
+    """Return headers whose JWT is signed by a key of our own: the claims stay, to be checked.
+
+    Raises:
+        InboundError: The JWT cannot be read.
+    """
+    token = find_jwt(headers)
+    if token is None:
+        return headers
+    again = at_once(sign_jwt(read_unverified(token).claims, key))
+    return Headers([(name, value.replace(token, again)) for name, value in headers])
+
+
+def _times(issued_at: datetime, expires_at: datetime | None, now: datetime) -> str:
+    seconds = int((now - issued_at).total_seconds())
+    age = f"signed {seconds} s ago" if seconds >= 0 else f"signed {-seconds} s ahead"
+    if expires_at is None:
+        return age
+    left = int((expires_at - now).total_seconds())
+    return f"{age}, good for {left} s more" if left >= 0 else f"{age}, expired {-left} s ago"
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+
+def in_words(
+    results: Sequence[CheckResult],
+    facts: Mapping[Step, str],  # what was found, by the step that checks it
+    unchecked: Mapping[Step, str],  # why a step is not checked, whatever the trail says
+) -> list[CheckResult]:
+    """Return results with what was found at each step, or why it was not checked."""
+    shown = []
+    for one in results:
+        step, fact = one.step, facts.get(one.step, "")
+        if one.result in (Result.REFUSED, Result.WOULD_REFUSE):
+            more = f" ({fact})" if fact and step in _WITH_FACTS else ""
+            shown.append(one._replace(found=f"{one.found}{more}"))
+        elif one.result is Result.NOT_REACHED:
+            shown.append(one)
+        elif step in unchecked:
+            shown.append(CheckResult(step, Result.NOT_CHECKED, unchecked[step]))
+        elif one.result is Result.NOT_CHECKED:
+            # Standard Webhooks: it begins once the body is proven.
+            says = "it is over the body" if step is Step.SIGNATURE else "nothing to check"
+            shown.append(one._replace(found=one.found or says))
+        else:
+            shown.append(one._replace(found=one.found or fact))
+    return shown
+
+
+def unstated(
+    names: Sequence[Scheme], profile: SenderProfile = SenderProfile.STANDARD
+) -> dict[Step, str]:
+    """Return the steps that have nothing to check with these signatures, each with the reason."""
+    if not profile.signed:
+        return dict.fromkeys(OF_A_SIGNATURE, f"{profile.value} has no signature")
+    standard = profile is SenderProfile.STANDARD
+    says = ", ".join(names) if standard else profile.value
+    by_key = any(name is not Scheme.STANDARD_WEBHOOKS for name in names)
+    lacks = {
+        Step.ISSUER: not standard or Scheme.JWT not in names,
+        Step.AUDIENCE: not standard or not by_key,
+    }
+    return {step: f"{says} has no {step.word}" for step, is_so in lacks.items() if is_so}
+
+
+# --- reports --------------------------------------------------------------------------------------
 
 
 class CheckOutcome(StrEnum):

@@ -67,10 +67,6 @@ def _answers(status: str, *fields: str) -> Script:
     return lambda connection: connection.answer(status, *fields)
 
 
-async def _babbles(connection: VisitConnection) -> None:
-    await connection.send(b"this is not HTTP\r\n\r\n")
-
-
 def _first(script: Script) -> Script:
     """Return a script that does this once, and accepts later visits."""
     return lambda connection: (script if connection.number == 1 else accepts)(connection)
@@ -206,7 +202,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     ),
     "no_http": Scenario(
         "After an answer that is not HTTP, the same bytes are sent again.",
-        _first(_babbles),
+        _first(lambda connection: connection.send(b"this is not HTTP\r\n\r\n")),
         _again,
     ),
     "slow": Scenario(

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import click
 
 from pushkit.bounded_json import JsonObject, write_json
-from pushkit.captured import Circumstances, circumstances_of, read_request
+from pushkit.captured import circumstances_of, read_request
 from pushkit.clock import LONGEST_TOLERANCE, TOLERANCE, utc_now
 from pushkit.errors import ConfigError, InvalidSignatureError
 from pushkit.keys.jwk import VerificationKey
@@ -96,9 +96,11 @@ def verify(
         )
     if Scheme.HTTP_MESSAGE_SIGNATURES in schemes.names and not audience:
         raise ConfigError("--audience: expected the URL of the webhook, which is signed")
-    keys = _saved_keys(saved)
+    keys: Sequence[VerificationKey] | None = None
     if jwks is not None:
         keys = asyncio.run(load_jwks(jwks, allow=allow, connections=connections))
+    elif saved is not None and saved.jwks is not None:
+        keys = parse_jwks(write_json(saved.jwks)).keys
     expected = Expected(
         keys=keys if by_key else None,
         schemes=schemes,
@@ -129,9 +131,3 @@ def verify(
             "state": state.value if state else None,
         }
         click.echo(lines_of(shown))
-
-
-def _saved_keys(saved: Circumstances | None) -> Sequence[VerificationKey] | None:
-    if saved is None or saved.jwks is None:
-        return None
-    return parse_jwks(write_json(saved.jwks)).keys

@@ -8,6 +8,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,17 +19,38 @@ from pushkit.keys.ring import KeyRing
 from pushkit.net.transport import ConnectionOptions
 from pushkit.terminal.command import painted
 from pushkit.terminal.listening import listening_at
-from pushkit.terminal.options import egress_options
+from pushkit.terminal.options import choice_option, egress_options, gathered
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
 from receiver.expectation import mint_token
+from receiver.listening.handler import TRIAL_ISSUER, AcceptedSignatures
 from receiver.listening.listener import Listening, listening
-from receiver.listening.trusting import TRIAL_ISSUER, AcceptedSignatures
-from receiver.options import Schemes, scheme_options
+from receiver.options import scheme_options
 from receiver.senders import DEFAULT_PATH, SenderProfile
 
 _VERSIONS = ((WireVersion.V1_0, "A2A 1.0"), (WireVersion.V0_3, "A2A 0.2, 0.3"))
+
+
+def _accepted(**given: Any) -> AcceptedSignatures:
+    source = AcceptedSignatures(**given)
+    jwks, schemes = source.jwks, source.schemes
+    if jwks and source.any_key:
+        raise click.UsageError("--jwks and --any-key: expected one of them")
+    if not source.profile.signed and (source.names_keys or source.issuer):
+        raise click.UsageError(
+            f"--profile {source.profile} has no signatures: expected no keys (--jwks, --any-key),"
+            " and no --issuer"
+        )
+    if source.any_key and not schemes.is_usual:
+        raise click.UsageError("--any-key works for the JWT only: expected no --scheme")
+    if jwks and not schemes.by_key:
+        raise click.UsageError(
+            "--jwks: standard-webhooks has secrets, no keys: expected --webhook-secrets-file"
+        )
+    if schemes.by_key and not schemes.is_usual and not jwks:
+        raise click.UsageError("--scheme: expected --jwks, the agent's keys")
+    return source
 
 
 @click.command(
@@ -50,17 +72,23 @@ _VERSIONS = ((WireVersion.V1_0, "A2A 1.0"), (WireVersion.V0_3, "A2A 0.2, 0.3"))
     "  [default: http:// and the address]",
 )
 @click.option("--path", default=DEFAULT_PATH, help="The path that agents post to.")
-@click.option("--jwks", help="The agent's JWK Set, a URL or a file: the keys to trust.")
-@click.option("--any-key", is_flag=True, help="Accept any signature. For development only.")
-@click.option("--issuer", help="The `iss` to expect.  [default: any]")
-@click.option("--token", help="The token to expect.  [default: a new one]")
-@click.option(
-    "--profile",
-    type=click.Choice([profile.value for profile in SenderProfile]),
-    default=SenderProfile.STANDARD.value,
-    help="How agents sign; an SDK without pushkit is unsigned-secret-only.",
+@gathered(
+    "source",
+    _accepted,
+    jwks=click.option("--jwks", help="The agent's JWK Set, a URL or a file: the keys to trust."),
+    any_key=click.option(
+        "--any-key", is_flag=True, help="Accept any signature. For development only."
+    ),
+    issuer=click.option("--issuer", help="The `iss` to expect.  [default: any]"),
+    profile=choice_option(
+        "--profile",
+        of=SenderProfile,
+        default=SenderProfile.STANDARD.value,
+        help="How agents sign; an SDK without pushkit is unsigned-secret-only.",
+    ),
+    schemes=scheme_options,
 )
-@scheme_options
+@click.option("--token", help="The token to expect.  [default: a new one]")
 @click.option("--forward", help="Post accepted notifications to this URL, byte by byte.")
 @click.option(
     "--save",
@@ -75,18 +103,9 @@ def listen(
     *,
     address: str,
     url: str | None,
-    path: str,
-    jwks: str | None,
-    any_key: bool,
-    issuer: str | None,
     token: str | None,
-    profile: str,
-    schemes: Schemes,
-    forward: str | None,
     folder: Path | None,
-    connections: ConnectionOptions,
-    as_json: bool,
-    brief: bool,
+    **more: Any,  # of `Listening`, by its names
 ) -> None:
     """Show notifications in this terminal, for development.
 
@@ -94,21 +113,6 @@ def listen(
     notification as it arrives, with every step of its verification. It answers as `receiver serve`
     does, and forgets what it accepted when it ends.
     """
-    if jwks and any_key:
-        raise click.UsageError("--jwks and --any-key: expected one of them")
-    if not SenderProfile(profile).signed and (jwks or any_key or issuer):
-        raise click.UsageError(
-            f"--profile {profile} has no signatures: expected no keys (--jwks, --any-key), and no"
-            " --issuer"
-        )
-    if any_key and not schemes.is_usual:
-        raise click.UsageError("--any-key works for the JWT only: expected no --scheme")
-    if jwks and not schemes.by_key:
-        raise click.UsageError(
-            "--jwks: standard-webhooks has secrets, no keys: expected --webhook-secrets-file"
-        )
-    if schemes.by_key and not schemes.is_usual and not jwks:
-        raise click.UsageError("--scheme: expected --jwks, the agent's keys")
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (
@@ -121,21 +125,10 @@ def listen(
         save_key_ring(state / "keys.json", ring)
         options = Listening(
             url=(url or local).rstrip("/"),
-            path=path,
-            source=AcceptedSignatures(
-                jwks=jwks,
-                any_key=any_key,
-                issuer=issuer,
-                profile=SenderProfile(profile),
-                schemes=schemes,
-            ),
             token=token or mint_token(),
             trial_key=ring.signing_key(now).to_verification_key(),
-            forward=forward,
             folder=folder,
-            as_json=as_json,
-            brief=brief,
-            connections=connections,
+            **more,
         )
         asyncio.run(_listen(options, listener, state, local))
 
@@ -157,7 +150,7 @@ def _introduction(options: Listening, state: Path, local: str) -> Iterator[str]:
     for version, name in _VERSIONS:
         written = json.dumps(format_push_config(config, version))
         yield f"  {name:13} {painted(written, bold=True)}"
-    yield _accepted(source)
+    yield _says_what_is_accepted(source)
     if source.any_key:
         warning = "warning: --any-key: signatures are not checked, so anybody can be your agent"
         yield painted(warning, "yellow", bold=True)
@@ -173,7 +166,7 @@ def _introduction(options: Listening, state: Path, local: str) -> Iterator[str]:
     yield ""
 
 
-def _accepted(source: AcceptedSignatures) -> str:
+def _says_what_is_accepted(source: AcceptedSignatures) -> str:
     if not source.profile.signed:
         return f"accepts everything with the token, unsigned ({source.profile.value})"
     if source.any_key:

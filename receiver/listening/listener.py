@@ -37,8 +37,7 @@ from pushkit.terminal.output import document, in_a_line
 from receiver.diagnosis.report import said_of, step_lines
 from receiver.forwards import FORWARD_TIMEOUT
 from receiver.limits import ConnectionLimits
-from receiver.listening.handler import Arrival, ListeningHandler
-from receiver.listening.trusting import AcceptedSignatures, Trusting
+from receiver.listening.handler import AcceptedSignatures, Arrival, ListeningHandler, Trusting
 from receiver.receiver import Receiver
 from receiver.refusals import page_said
 from receiver.serving.server import HttpServer

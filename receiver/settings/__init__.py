@@ -4,9 +4,7 @@
 mistake is reported with its line, what was found, and what was expected.
 """
 
-from receiver.settings.handlers import CallbackSettings
-from receiver.settings.loading import load_settings
-from receiver.settings.sender import SenderSettings
-from receiver.settings.service import ReceiverSettings
+from receiver.settings.service import ReceiverSettings, load_settings
+from receiver.settings.tables import CallbackSettings, SenderSettings
 
 __all__ = ["CallbackSettings", "ReceiverSettings", "SenderSettings", "load_settings"]

@@ -1,4 +1,4 @@
-"""The whole configuration file, and the receiver that it describes."""
+"""The whole configuration file: loading it, and the receiver that it describes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PrivateAttr
 
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, DestinationRefusedError
+from pushkit.net.destination import DestinationPolicy
 from pushkit.storage.location import is_file
-from pushkit.terminal.log_output import LogFormat
+from pushkit.terminal.output import LogFormat
 from pushkit.terminal.tables import SettingsTable, TomlFile, with_options
+from pushkit.terminal.toml import Location, name_of
+from pushkit.url import parse_host_and_port
 from receiver.callbacks.registry import NO_TIMEOUT
+from receiver.inbox.retention import InboxRetention
 from receiver.limits import ConnectionLimits, Limits, RateLimit
 from receiver.receiver import Receiver
 from receiver.senders import TrustedSender
-from receiver.settings.handlers import CallbackSettings, ForwardSettings, MailboxSettings
-from receiver.settings.sender import SenderSettings
 from receiver.settings.tables import (
     AlertSettings,
+    CallbackSettings,
     DashboardSettings,
+    ForwardSettings,
+    HostAndPort,
+    HttpUrl,
+    MailboxSettings,
+    Network,
+    NotEmpty,
+    Proxy,
+    Rate,
     RetentionSettings,
+    SenderSettings,
     TlsSettings,
 )
-from receiver.settings.values import HostAndPort, Network, NotEmpty, Proxy, Rate, Url
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
@@ -37,7 +48,7 @@ if TYPE_CHECKING:
     ConnectionLimits,
     without="limits retry clock on_event head_timeout write_timeout",
     names={"concurrency": "callback_concurrency"},
-    types={"url": Url, "proxy": Proxy, "trusted_proxies": list[Network], RateLimit: Rate},
+    types={"url": HttpUrl, "proxy": Proxy, "trusted_proxies": list[Network], RateLimit: Rate},
 )
 class ReceiverSettings(SettingsTable):
     """The whole file; see `Receiver`, `Limits` and `ConnectionLimits` for most members."""
@@ -95,7 +106,7 @@ class ReceiverSettings(SettingsTable):
             Receiver,
             senders=self.trusted_senders(),
             database=self.inbox_location,
-            retention=self.retention.build(),
+            retention=self.retention.made(InboxRetention),
             limits=self.made(Limits),
             tracing=_tracing() if self.tracing else None,
             alerts=self.alerts.build(self.folder) if self.alerts else None,
@@ -131,3 +142,68 @@ def _tracing() -> Tracing:
     from pushkit.telemetry.tracing import Tracing
 
     return Tracing()
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+def load_settings(path: Path) -> ReceiverSettings:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: `file:line: member: what was expected`, one line per mistake.
+    """
+    try:
+        file = TomlFile.read(path, variables="RECEIVER_")
+    except FileNotFoundError as exc:
+        instead = "name the configuration by --config or RECEIVER_CONFIG"
+        raise ConfigError(f"{path}: {exc.strerror}; {instead}") from exc
+    settings = file.to(ReceiverSettings)
+    wrong = [*_unknown_senders(settings), *_refused_urls(settings), *_taken_ports(settings)]
+    if wrong:
+        raise ConfigError("\n".join(file.placed(at, says) for at, says in wrong))
+    return settings
+
+
+def _unknown_senders(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
+    """Find callbacks, forwards and mailboxes that name an unknown sender: it sends nothing."""
+    known = [sender.name for sender in settings.senders]
+    for table in ("callbacks", "forwards", "mailbox"):
+        for number, entry in enumerate(getattr(settings, table)):
+            for name in entry.senders:
+                if name not in known:
+                    says = f"found {name!r}, expected one of {', '.join(known)}"
+                    yield (table, number, "senders"), says
+
+
+def _refused_urls(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
+    """Find senders whose keys could not be fetched: their URLs are neither public nor allowed."""
+    try:
+        policy = DestinationPolicy(settings.allow, loopback=True)
+    except ConfigError as exc:
+        yield ("allow",), str(exc).removeprefix("allow: ")
+        return
+    for number, sender in enumerate(settings.senders):
+        if sender.jwks_url is not None:
+            try:
+                policy.check(sender.jwks_url)
+            except DestinationRefusedError as exc:
+                advice = exc.advice('allow = ["{}"]')
+                yield ("senders", number, "jwks_url"), f"{exc}{advice}"
+
+
+def _taken_ports(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
+    """Find listeners whose port another listener of this file has."""
+    addresses: dict[Location, str | None] = {
+        ("listen",): settings.listen,
+        ("ops_listen",): settings.ops_listen,
+    }
+    if settings.dashboard is not None:
+        addresses["dashboard", "listen"] = settings.dashboard.listen
+    taken: dict[tuple[str, int], Location] = {}
+    for location, address in addresses.items():
+        host_and_port = parse_host_and_port(address or "")
+        if host_and_port is not None and host_and_port[1]:  # port 0 stands for any free port
+            other = taken.setdefault(host_and_port, location)
+            if other != location:
+                yield location, f"found {address}, which {name_of(other)} has: choose another port"

@@ -40,7 +40,7 @@ RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
     {"check_command", "listening", "testing"},
     {"diagnosis"},
-    {"expect_command", "inbox_commands", "pin_command", "serve_command"},
+    {"expect_command", "inbox_commands", "pinning", "serve_command"},
     {"middleware", "options", "reload"},
     {"settings"},
     {"receiver"},
@@ -57,7 +57,7 @@ RECEIVER_ROWS = [
     {"request", "trust"},
     {"selection"},
     {"senders"},
-    {"decoding", "limits", "pinning", "steps"},
+    {"decoding", "limits", "steps"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[SENDER_ROWS.index({"cards"}) :])
@@ -81,7 +81,7 @@ DOORS = {
         "receiver.check_command",
         "receiver.expect_command",
         "receiver.inbox_commands",
-        "receiver.pin_command",
+        "receiver.pinning",
     }
     | {"receiver.serve_command"}
     | {"receiver.diagnosis", "receiver.listening", "receiver.options"},

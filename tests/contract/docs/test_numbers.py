@@ -11,7 +11,7 @@ from pushkit.clock import JWKS_MAX_AGE, TOKEN_LIFETIME, TOLERANCE
 from pushkit.scheduling.retry import MAX_AGE
 from receiver import InboxRetention, TrustedSender
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
-from receiver.settings.sender import SenderSettings
+from receiver.settings.tables import SenderSettings
 from tests.contract.docs.blocks import ROOT
 
 LIFETIME = TOKEN_LIFETIME // timedelta(seconds=1)

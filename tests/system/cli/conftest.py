@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -95,6 +96,17 @@ def pushkit_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 def receiver_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Call `receiver`."""
     return _runner(receiver.cli.main, "receiver", monkeypatch, capsys)
+
+
+@pytest.fixture
+def run_line(pushkit_command: Run, receiver_command: Run) -> Callable[[str], Ran]:
+    """Call either, as it is written in a shell."""
+
+    def run(line: str) -> Ran:
+        program, *arguments = shlex.split(line)
+        return (pushkit_command if program == "pushkit" else receiver_command)(*arguments)
+
+    return run
 
 
 def environment(**changes: str) -> dict[str, str]:

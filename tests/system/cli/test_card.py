@@ -270,58 +270,6 @@ def test_what_a_card_says_cannot_move_the_cursor(pushkit_command: Run, card: Pat
         assert "\nverified     forged" not in ran.out
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        ["verify"],
-        ["verify", "card.json"],
-        ["verify", "card.json", "--key", "agent.pem", "--trust", "cards.toml"],
-        ["verify", "card.json", "card.json", "--key", "agent.pem"],
-        ["verify", "card.json", "--key", "agent.pem", "--admit", "none"],
-        ["verify", "card.json", "--key", "agent.pem", "--origin", "https://a.example.com"],
-        ["verify", "https://a", "--trust", "cards.toml", "--origin", "https://a.example.com"],
-        ["sign"],
-        ["canonicalize", "card.json", "--form", "none"],
-        ["inspect"],
-        ["nonsense"],
-    ],
-    ids=" ".join,
-)
-def test_a_wrong_call_is_answered_with_usage(
-    pushkit_command: Run, card: Path, call: list[str]
-) -> None:
-    assert card.exists()
-    ran = pushkit_command("card", *call)
-    assert ran.status == 2
-    assert "Usage: " in ran.err
-
-
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        (["verify", "none.json", "--key", "agent.pem"], "No such file"),
-        (["verify", "card.json", "--key", "none.pem"], "No such file"),
-        (["verify", "card.json", "--key", "keys.json"], "a key file with private keys"),
-        (["verify", "card.json", "--trust", "none.toml", "--origin", "https://a"], "No such file"),
-        (["verify", "card.json", "--jwks", "none.json"], "No such file"),
-        (["verify", "card.json", "--jwks", "ftp://a/jwks"], "No such file"),
-        (["verify", "broken.json", "--key", "agent.pem"], "the card: not JSON"),
-        (["sign", "card.json", "--keys", "none.json"], "does not exist"),
-        (["sign", "huge.json"], "expected at most"),
-        (["sign", "jwks.json"], "expected an agent card, which has a `name`; found keys"),
-        (["inspect", "https://10.0.0.1/card"], "literal address"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(
-    pushkit_command: Run, card: Path, call: list[str], error: str
-) -> None:
-    card.with_name("broken.json").write_text("{")
-    card.with_name("huge.json").write_text('{"name": "' + "a" * 10_000_000 + '"}')
-    ran = pushkit_command("card", *call)
-    assert ran.status == 1
-    assert error in ran.error
-
-
 @pytest.mark.parametrize("no_colour", [False, True])
 @pytest.mark.slow
 def test_colour_where_the_terminal_has_it(

@@ -46,75 +46,6 @@ def test_both_say_their_version(pushkit_command: Run, receiver_command: Run) -> 
     assert receiver_command("--version").out == f"receiver, version {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "call", [["nonsense"], ["keys", "nonsense"], ["send"], ["verify"], ["keys", "revoke"]], ids=str
-)
-def test_a_wrong_call_of_pushkit_ends_with_2_and_the_usage(
-    pushkit_command: Run, call: list[str]
-) -> None:
-    ran = pushkit_command(*call)
-    assert ran.status == 2
-    assert ran.err.startswith("Usage: ")
-    assert ran.out == ""
-
-
-@pytest.mark.parametrize("call", [["nonsense"], ["serve", "--nonsense"]], ids=str)
-def test_a_wrong_call_of_receiver_ends_with_2_and_the_usage(
-    receiver_command: Run, call: list[str]
-) -> None:
-    ran = receiver_command(*call)
-    assert ran.status == 2
-    assert ran.err.startswith("Usage: ")
-
-
-_OUTBOX = ("--database", "outbox.db")
-_URL = "http://127.0.0.1:1/"
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (["outbox", "purge", *_OUTBOX, "--keep", "1", "--state", "dead"], "--older-than"),
-        (["outbox", "resend", *_OUTBOX, "dlv_1", "--from-seq", "3"], "a filter or --all"),
-        (["outbox", "resend", *_OUTBOX, "dlv_1", "--state", "cancelled"], "a filter or --all"),
-        (["doctor", _URL, "--token", "t", "--jwks", "jwks.json"], "--sender"),
-        (["doctor", _URL, "--token", "t", "--run", "true"], "--sender"),
-        (["doctor", "--sender", "--rounds", "3"], "a receiver, without --sender"),
-    ],
-    ids=str,
-)
-def test_an_option_of_pushkit_without_effect_is_refused(
-    pushkit_command: Run, call: list[str], says: str
-) -> None:
-    ran = pushkit_command(*call)
-    assert ran.status == 2
-    assert f"{call[-2]} is only for {says}\n" in ran.err
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (["check", "--keys", __file__], "--url"),
-        (["check", "--sender", "agent"], "--url"),
-        (["expect", "--overlap", "60"], "--replaces"),
-        (["inbox", "purge", "--keep", "1", "--status", "dead"], "--older-than"),
-    ],
-    ids=str,
-)
-def test_an_option_of_receiver_without_effect_is_refused(
-    receiver_command: Run, call: list[str], says: str
-) -> None:
-    ran = receiver_command(*call)
-    assert ran.status == 2
-    assert f"{call[-2]} is only for {says}\n" in ran.err
-
-
-def test_a_sender_or_the_receiver_at_a_url_is_examined(pushkit_command: Run) -> None:
-    ran = pushkit_command("doctor", _URL, "--sender")
-    assert ran.status == 2
-    assert "expected URL and --token; or --sender" in ran.err
-
-
 @pytest.mark.parametrize("module", ["pushkit.cli.main", "receiver.cli"])
 @pytest.mark.slow
 def test_both_run_as_modules(module: str) -> None:
@@ -192,19 +123,3 @@ def test_a_command_whose_library_is_missing_is_reported_in_its_place(tmp_path: P
         )
         assert (ran.returncode, ran.stderr) == (0, "")
         assert "cannot be loaded: no pydantic here" in ran.stdout
-
-
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        pytest.param(["keys", "new", "x" * 300], "File name too long", id="path"),
-        pytest.param(["keys", "new", ""], ".: a folder, expected a file", id="no-key-file"),
-        pytest.param(["secrets", "generate", ""], ".: a folder, expected a file", id="no-secrets"),
-    ],
-)
-def test_what_the_system_refuses_is_an_error_on_one_line(
-    pushkit_command: Run, command: list[str], says: str
-) -> None:
-    ran = pushkit_command(*command)
-    assert ran.status == 1
-    assert says in ran.error

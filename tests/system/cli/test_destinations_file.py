@@ -221,7 +221,7 @@ OAUTH = CREDENTIALS + '[credentials.oauth]\ntoken_url = "https://t.partner.net"\
         ),
         pytest.param(
             OAUTH + 'client_secret_file = "nowhere.txt"',
-            ":6: credentials[0].oauth.client_secret_file: nowhere.txt: No such file",
+            ":6: credentials[0].oauth.client_secret_file: cannot read",
             id="no such file",
         ),
         pytest.param(

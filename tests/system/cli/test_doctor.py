@@ -80,23 +80,6 @@ def test_a_report_replaces_a_report_of_any_format_alone(
     assert not webhook.requests  # it is said before the examination
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        pytest.param(["--only", "nonsense"], "expected some of genuine, retry", id="check"),
-        pytest.param(["--observe", "./none.sh"], "no such command", id="observe"),
-        pytest.param(["--observe", "echo 'x"], "a quote is not closed", id="quote"),
-        pytest.param(["--keys", "keys.json", "--token", "x"], "at least 16", id="token"),
-    ],
-)
-def test_what_it_cannot_begin_with_is_said_in_a_line(
-    receiver_command: Run, examined: list[str], options: list[str], says: str
-) -> None:
-    ran = receiver_command(*examined, *options)
-    assert ran.status == 1
-    assert says in ran.error
-
-
 def test_a_receiver_that_does_not_run_is_said_to_be_out_of_reach(
     receiver_command: Run, examined: list[str]
 ) -> None:
@@ -139,25 +122,3 @@ def test_a_sender_without_a_command_is_awaited_for_as_long_as_it_says(
         shown = process.stderr.readline()
         process.kill()
     assert f"within {arrival} s; it is then watched for {patience} s:" in shown
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        pytest.param(
-            ["--sender", "--only", "nonsense"], "expected some of accepted", id="scenario"
-        ),
-        pytest.param(["--sender", "--listen", "nonsense"], "expected host:port", id="address"),
-        pytest.param(["--sender", "--run", "./none.sh"], "no such command", id="command"),
-    ],
-)
-def test_wrong_options_of_a_senders_examination_are_refused(
-    receiver_command: Run, options: list[str], says: str
-) -> None:
-    ran = receiver_command("doctor", *options)
-    assert ran.status == 1
-    assert says in ran.error
-
-
-def test_a_url_and_a_token_are_required(receiver_command: Run) -> None:
-    assert receiver_command("doctor").status == 2

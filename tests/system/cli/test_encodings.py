@@ -101,28 +101,21 @@ def folder(pushkit_command: Run, receiver_command: Run, own_folder: Path) -> Pat
     return own_folder
 
 
-@pytest.fixture
-def run(pushkit_command: Run, receiver_command: Run) -> Callable[[str], Ran]:
-    def run(command: str) -> Ran:
-        program, *arguments = command.split()
-        return (pushkit_command if program == "pushkit" else receiver_command)(*arguments)
-
-    return run
-
-
 @pytest.mark.parametrize("kind", FILES)
-def test_a_byte_order_mark_is_no_part_of_the_file(run: Callable[[str], Ran], kind: str) -> None:
+def test_a_byte_order_mark_is_no_part_of_the_file(
+    run_line: Callable[[str], Ran], kind: str
+) -> None:
     name, command, says = FILES[kind]
     Path(name).write_bytes(codecs.BOM_UTF8 + Path(name).read_bytes())
-    ran = run(command)
+    ran = run_line(command)
     assert says in ran.out + ran.err
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_utf_16_is_refused_by_its_name(run: Callable[[str], Ran], kind: str) -> None:
+def test_utf_16_is_refused_by_its_name(run_line: Callable[[str], Ran], kind: str) -> None:
     name, command, _ = FILES[kind]
     Path(name).write_bytes(codecs.BOM_UTF16_LE + Path(name).read_text("utf-8").encode("utf-16-le"))
-    ran = run(command)
+    ran = run_line(command)
     assert ran.status != 0
     assert "found UTF-16, expected UTF-8" in ran.err
     assert name in ran.err

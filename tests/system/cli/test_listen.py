@@ -94,39 +94,6 @@ def test_a_request_that_was_changed_is_explained(tmp_path: Path, pushkit_command
     assert ran.error == "1 step fails: body"
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        pytest.param(
-            ["--jwks", "jwks.json", "--any-key"], "expected one of them", id="two sources"
-        ),
-        pytest.param(["--profile", "unsigned-secret-only", "--any-key"], "no keys", id="unsigned"),
-    ],
-)
-def test_contradicting_options_are_a_wrong_call(
-    receiver_command: Run, options: list[str], says: str
-) -> None:
-    ran = receiver_command("listen", *options)
-    assert ran.status == 2
-    assert says in ran.err
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        pytest.param(["--listen", "nonsense"], "expected host:port", id="address"),
-        pytest.param(["--listen", "127.0.0.1:0", "--jwks", "none.json"], "none.json", id="file"),
-        pytest.param(["--listen", "127.0.0.1:0", "--forward", "nonsense"], "http", id="forward"),
-    ],
-)
-def test_what_it_cannot_start_with_is_said_in_a_line(
-    receiver_command: Run, options: list[str], says: str
-) -> None:
-    ran = receiver_command("listen", *options)
-    assert ran.status == 1
-    assert says in ran.error
-
-
 def test_replay_names_the_file_that_is_no_request(pushkit_command: Run, tmp_path: Path) -> None:
     path = tmp_path / "0001-accepted.json"
     path.write_text("{}")
@@ -159,12 +126,6 @@ def test_trigger_makes_what_a_webhook_of_either_version_can_read(
     said = output.read_text()
     assert said.count("202 accepted") == len(kinds) + 1
     assert "warning: --any-key" in said
-
-
-def test_trigger_says_what_is_missing_beside_one_argument(pushkit_command: Run) -> None:
-    ran = pushkit_command("trigger", "completed")
-    assert ran.status == 2
-    assert "found 'completed' alone, expected one KIND or more, and then the URL" in ran.err
 
 
 # --- `pushkit` offers the receiver's commands without importing it -------------------------------

@@ -19,7 +19,7 @@ import pytest
 
 from pushkit import KeyRing, save_key_ring
 from pushkit.keys.jwks import jwks_response
-from pushkit.terminal.systemd import Relay
+from pushkit.terminal.processes import Relay
 from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
 from tests.metrics_page import MetricsRead

@@ -125,49 +125,6 @@ def test_what_is_no_update_is_not_sent(
     assert webhook.requests == []
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        pytest.param(["--keys", "none.json"], "none.json: does not exist", id="no key file"),
-        pytest.param(["--profile", "a2a-samples"], "no RS256 key is active", id="no RSA key"),
-        pytest.param(["--allow", "127.0.0.1"], "expected host:port", id="bad allow"),
-        pytest.param(["--token", "a\nb"], "token: expected", id="token with a line break"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(
-    pushkit_command: Run, webhook: Webhook, update: str, options: list[str], says: str
-) -> None:
-    ran = pushkit_command("send", update, *to(webhook.url), *options)
-    assert ran.status == 1
-    assert says in ran.error
-    assert webhook.requests == []
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(["--timeout", "0"], id="no time"),
-        pytest.param(["--timeout", "nan"], id="no number"),
-        pytest.param(["--seq", "0"], id="seq"),
-        pytest.param(["--id", "a.b"], id="id with a dot"),
-        pytest.param(["--id", "a\r\nb"], id="id with a line break"),
-        pytest.param(["--profile", "none"], id="profile"),
-    ],
-)
-def test_a_wrong_option_ends_with_2(
-    pushkit_command: Run, webhook: Webhook, update: str, options: list[str]
-) -> None:
-    ran = pushkit_command("send", update, *to(webhook.url), *options)
-    assert ran.status == 2
-    assert options[0] in ran.err
-    assert webhook.requests == []
-
-
-@pytest.mark.parametrize("file", ["none.json", "."])
-def test_a_file_that_cannot_be_read_ends_with_2(pushkit_command: Run, file: str) -> None:
-    assert pushkit_command("send", file, *to("http://127.0.0.1:1/")).status == 2
-
-
 def test_every_scheme_can_be_tried_out(
     pushkit_command: Run, webhook: Webhook, update: str, tmp_path: Path
 ) -> None:

@@ -436,13 +436,6 @@ def test_what_is_no_request_is_said_in_one_line(
     assert says in ran.error
 
 
-@pytest.mark.parametrize(
-    "changes", [{"at": "yesterday"}, {"tolerance": "-1"}, {"tolerance": "99999999999999999"}]
-)
-def test_a_wrong_option_ends_with_2(verify: Run, changes: dict[str, str]) -> None:
-    assert verify(b"", **changes).status == 2
-
-
 def test_another_method_is_refused_before_all_steps_and_these_are_checked_all_the_same(
     verify: Run, captured: Captured
 ) -> None:

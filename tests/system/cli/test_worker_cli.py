@@ -246,13 +246,6 @@ def test_how_it_delivers_is_set_by_options(
     assert process.wait(DEADLINE) == 0
 
 
-@pytest.mark.parametrize("waits", ["", "5s,", "5s;5m", "five"])
-def test_waits_that_are_none_are_refused(pushkit_command: Run, waits: str) -> None:
-    ran = pushkit_command("worker", "--database", "outbox.db", "--issuer", ISSUER, "--waits", waits)
-    assert ran.status == 2
-    assert "expected a number and s, m, h or d" in " ".join(ran.err.split())
-
-
 def test_processes_end_with_the_one_that_started_them(workers: Workers, tmp_path: Path) -> None:
     process = workers.start(str(tmp_path / "outbox.db"), "--processes", "2")
     children = workers.ready(2)
@@ -269,25 +262,6 @@ def test_a_database_out_of_reach_ends_it_with_1(workers: Workers, processes: str
     assert "error: PostgreSQL: cannot connect" in workers.err
     assert "Traceback" not in workers.err
     assert "a-password" not in workers.err
-
-
-def test_wrong_settings_are_reported_before_there_are_processes(
-    pushkit_command: Run, own_folder: Path
-) -> None:
-    arguments = ["worker", "--database", "outbox.db", "--issuer", ISSUER, "--processes", "2"]
-    ran = pushkit_command(*arguments)
-    assert ran.status == 1
-    assert "keys.json" in ran.error
-    assert not (own_folder / "outbox.db").exists()
-    assert pushkit_command(*arguments, "--nonsense").status == 2
-
-
-@pytest.mark.parametrize("others", [[], ["--alert-log"]], ids=["alone", "beside the log"])
-def test_an_empty_alert_command_is_refused(pushkit_command: Run, others: list[str]) -> None:
-    to = ["--database", "outbox.db", "--issuer", ISSUER]
-    ran = pushkit_command("worker", *to, "--alert-command", " ", *others)
-    assert ran.status == 2
-    assert "--alert-command: found an empty text, expected a program" in ran.err
 
 
 def test_alerts_do_not_go_without_the_token_that_an_empty_variable_was_to_hold(

@@ -61,7 +61,7 @@ from pushkit.events.model import Event
 from pushkit.keys.jwk import public_jwk, signing_key_to_pem
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
-from pushkit.terminal.log_output import JsonLines
+from pushkit.terminal.output import JsonLines
 from pushkit.webui.access import DashboardAccess
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.dashboard.app import dashboard_of

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from pushkit.logs import RepeatedLog
-from pushkit.terminal.log_output import JsonLines, TextLines
+from pushkit.terminal.output import JsonLines, TextLines
 
 
 class Clock:

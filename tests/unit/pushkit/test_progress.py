@@ -24,8 +24,8 @@ from pushkit.storage.database import upgrade
 from pushkit.storage.migrations import Migration
 from pushkit.storage.opening import open_location
 from pushkit.subscriptions.inspection import SubscriptionFilter
-from pushkit.terminal import progress
-from pushkit.terminal.progress import run_interruptibly, showing_progress
+from pushkit.terminal import databases
+from pushkit.terminal.databases import run_interruptibly, showing_progress
 from tests.eventually import DEADLINE
 
 TASKS = 210  # more than one batch
@@ -82,7 +82,7 @@ def test_a_terminal_shows_how_many_are_done_and_is_left_clean(
 ) -> None:
     screen = _Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(progress, "_AT_MOST_EVERY", 0)
+    monkeypatch.setattr(databases, "_AT_MOST_EVERY", 0)
     with showing_progress():
         advance(1200)
         advance(34)
@@ -168,7 +168,6 @@ from pushkit.cli.main import cli
 from pushkit.outbox import schema as database
 from pushkit.storage.migrations import Migration
 from pushkit.subscriptions.inspection import SubscriptionFilter
-from pushkit.terminal import progress
 
 slow = (
     "CREATE TABLE long AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"

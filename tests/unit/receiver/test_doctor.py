@@ -19,8 +19,7 @@ from pushkit.errors import ConfigError
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver import Limits, Receiver, TaskPolicy, TrustedSender
-from receiver.diagnosis.bodies import body_checks
-from receiver.diagnosis.checks import CHECKS
+from receiver.diagnosis.checks import BODY_CHECKS, CHECKS
 from receiver.diagnosis.report import CheckOutcome, Examined, as_json, as_junit, as_text, summary
 from receiver.diagnosis.subject import ReceiverAtUrl, check_consent
 from receiver.diagnosis.trial import Trial, examine
@@ -90,8 +89,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 async def found(
     subject: ReceiverAtUrl, agent: SigningAgent, *only: str, patience: timedelta = SECONDS
 ) -> dict[str, Examined]:
-    checks = {**CHECKS, **body_checks(subject, patience)}
-    results = examine(checks, lambda: Trial(subject, agent, SECONDS, 20), only=only)
+    checks = {**CHECKS, **BODY_CHECKS}
+    results = examine(checks, lambda: Trial(subject, agent, SECONDS, 20, patience), only=only)
     return {result.check: result async for result in results}
 
 

@@ -27,7 +27,7 @@ from receiver.forwards import (
     HttpForward,
     StreamForward,
 )
-from receiver.settings.handlers import ForwardSettings
+from receiver.settings.tables import ForwardSettings
 from tests.eventually import DEADLINE, eventually, eventually_sync
 from tests.redis_server import RedisServer
 

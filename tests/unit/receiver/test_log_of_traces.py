@@ -12,7 +12,7 @@ from tenacity import stop_after_attempt
 from pushkit.events.model import Event
 from pushkit.events.receiver import CalledBack, NotificationDead, ReceiverEvent
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
-from pushkit.terminal.log_output import JsonLines
+from pushkit.terminal.output import JsonLines
 from receiver import Notification
 from tests.emitted import emitted
 from tests.eventually import eventually

@@ -24,8 +24,7 @@ from pushkit.signing.http_message_signatures import content_digest
 from receiver import Answer, Limits, RateLimit, SenderProfile, TaskPolicy, TrustedSender
 from receiver.dashboard.pages import steps_of_refused
 from receiver.diagnosis.by_itself import Expected, verify_by_itself
-from receiver.listening.handler import Arrival, ListeningHandler
-from receiver.listening.trusting import AcceptedSignatures, Trusting
+from receiver.listening.handler import AcceptedSignatures, Arrival, ListeningHandler, Trusting
 from receiver.options import Schemes
 from receiver.refusals import REFUSALS
 from receiver.request import BrokenBodyError, ConsumedBodyError, Request

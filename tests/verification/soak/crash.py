@@ -46,7 +46,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration
 from pushkit.storage.opening import open_location
 from pushkit.storage.script import Script, Statement, count
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.databases import showing_progress
 from tests.eventually import eventually
 from tests.forked import forked
 from tests.verification.soak.reporting import kill_options, write_report

@@ -30,7 +30,7 @@ from pathlib import Path
 from random import Random
 
 from pushkit.progress import advance
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.databases import showing_progress
 from tests.verification.soak.fuzzing.doors import DOORS, Door, opened
 from tests.verification.soak.fuzzing.exchange import Memory, Minted, exchange
 from tests.verification.soak.fuzzing.kinds import KINDS, Kind

@@ -40,7 +40,7 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.progress import advance
 from pushkit.storage.migrations import Migration
 from pushkit.storage.opening import open_location
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.databases import showing_progress
 from tests.eventually import eventually
 from tests.forked import forked
 from tests.served import answering, served

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from pushkit import PushSender
 from pushkit.storage.database import Database
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.databases import showing_progress
 from receiver.inbox.mailboxes import mailbox_states
 from tests.eventually import eventually
 from tests.verification.soak.call_log import CallLog

@@ -55,7 +55,7 @@ from pushkit.clock import utc_now
 from pushkit.keys.jwk import signing_key_to_pem
 from pushkit.net import connection
 from pushkit.progress import advance
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.databases import showing_progress
 from receiver.testing import SigningAgent
 from tests.eventually import DEADLINE, eventually
 from tests.ports import free_port

@@ -56,7 +56,7 @@ from pushkit.keys.jwk import public_jwk
 from pushkit.progress import advance
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, Statement
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.databases import showing_progress
 from receiver import InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
 from tests.eventually import eventually

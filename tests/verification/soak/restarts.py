@@ -34,7 +34,7 @@ from pushkit.events.receiver import CalledBack, NotificationDead
 from pushkit.progress import advance
 from pushkit.scheduling import stop_after_attempt
 from pushkit.storage.script import Script, Statement
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.databases import showing_progress
 from receiver import (
     InboxFilter,
     InboxStatus,
