@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock
 
 LARGE_BODY: Final = 16 * 1024
 """Bytes. Decoding a larger body takes milliseconds, and up to thirty times its memory."""

@@ -30,7 +30,7 @@ from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, HealthFault
 from pushkit.options import Count, Duration, Wait, checked
 from pushkit.peers import ForwardedHeader, Peers
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock
 from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.database import promptly
 from pushkit.storage.migrations import Access

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 from pushkit.errors import ConfigError, StorageError
 from pushkit.net.transport import Transport
-from pushkit.scheduling.ending import cancelled, check_may_close
-from pushkit.scheduling.housekeeping import housekeep
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock, cancelled, check_may_close, housekeep
 from pushkit.storage.database import Database, fault_of
 from pushkit.storage.migrations import Access
 from receiver.callbacks.dispatcher import Dispatcher

@@ -31,7 +31,7 @@ from datetime import datetime
 from pushkit.arguments import check_list, check_type
 from pushkit.errors import ConfigError, InboundError
 from pushkit.logs import printable
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock
 from pushkit.signing.token import hash_token
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.decoding import LARGE_BODY, turn_to_decode

@@ -19,7 +19,7 @@ from pushkit.events.model import Event
 from pushkit.logs import RepeatedLog
 from pushkit.options import Duration, check_options
 from pushkit.programs import find_program, inherited_variables, run_program
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import cancelled
 
 _log = logging.getLogger("pushkit.alerts")
 

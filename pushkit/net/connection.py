@@ -18,8 +18,7 @@ import httptools
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
 from pushkit.record import field, record
-from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.iteration_batches import IterationBatches
+from pushkit.scheduling.event_loop import Deadlines, IterationBatches
 from pushkit.timing import Timing
 from pushkit.webhook import Headers
 

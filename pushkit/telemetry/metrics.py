@@ -23,7 +23,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from pushkit.logs import RepeatedLog
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import cancelled
 from pushkit.telemetry.catalogue import Metric, MetricType
 from pushkit.telemetry.place import keep_files, shared_folder
 

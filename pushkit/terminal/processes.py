@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import cancelled
 from pushkit.terminal.command import errors_reported
 from pushkit.terminal.systemd import Relay
 

@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
-from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import Deadlines, cancelled
 from pushkit.traceparent import trace_id_of
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
 from receiver.callbacks.shares import CrowdedError, Slot, new_shares, share_of

@@ -27,7 +27,7 @@ from pushkit.queue.rules import Handed, PendingJob
 from pushkit.queue.runner import Runner, Seen, seconds
 from pushkit.queue.worker import QueueWorker
 from pushkit.scheduling import stop_after_attempt
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock
 from pushkit.scheduling.retry import (
     RetryPolicy,
     after_faults,

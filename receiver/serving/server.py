@@ -15,7 +15,7 @@ from typing import cast
 
 from pushkit.logs import RepeatedLog
 from pushkit.peers import rate_key
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import cancelled
 from receiver.limits import ConnectionLimits
 from receiver.request import Answer, Handle
 from receiver.serving.connection import Connections, HttpConnection, ServerState
