@@ -13,6 +13,7 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from email.utils import formatdate
 from http import HTTPStatus
@@ -23,7 +24,7 @@ from pushkit.errors import InboundError
 from pushkit.peers import rate_key
 from receiver.decoding import LARGE_BODY
 from receiver.limits import ConnectionLimits
-from receiver.request import Answer, BrokenBodyError, Handle, ReadBody, Request
+from receiver.request import Answer, BrokenBodyError, Handle, Request
 from receiver.serving.http1 import RequestHead, RequestParser
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -33,34 +34,25 @@ _MOST_HELD: Final = 128 * 1024
 _LINGERING: Final = timedelta(seconds=2)
 
 
+@dataclass(eq=False)
 class ServerState:
-    """What the connections of one server share.
+    """What the connections of one server share."""
 
-    Args:
-        handle: Answers one request, and raises nothing.
-        refuse: Reports bytes that are no request, by the code of the refusal, the reason and the
-            address of the peer; returns the answer.
-        limits: The limits of connections.
-        is_proxy: Returns whether an address is a trusted proxy's.
-        max_head_bytes: The largest head.
-    """
+    handle: Handle  # answers one request, and raises nothing
+    _: KW_ONLY
+    limits: ConnectionLimits
+    is_proxy: Callable[[str], bool]  # returns whether an address is a trusted proxy's
+    max_head_bytes: int  # the largest head
+    # Reports bytes that are no request, by the code of the refusal, the reason and the address of
+    # the peer; returns the answer.
+    refuse: Callable[[str, str, str], Answer]
+    connections: Connections = field(init=False)
+    # Connections with a request in progress; it is completed even if the connection is lost.
+    in_progress: set[HttpConnection] = field(default_factory=set, init=False)
+    _is_answered: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    def __init__(
-        self,
-        handle: Handle,
-        refuse: Callable[[str, str, str], Answer],
-        limits: ConnectionLimits,
-        is_proxy: Callable[[str], bool],
-        max_head_bytes: int,
-    ) -> None:
-        self.handle: Handle = handle
-        self.refuse: Callable[[str, str, str], Answer] = refuse
-        self.limits = limits
-        self.max_head_bytes = max_head_bytes
-        self.connections: Connections = Connections(limits, is_proxy)
-        # Connections with a request in progress; it is completed even if the connection is lost.
-        self.in_progress: set[HttpConnection] = set()
-        self._is_answered = asyncio.Event()
+    def __post_init__(self) -> None:
+        self.connections = Connections(self.limits, self.is_proxy)
 
     def answered(self, connection: HttpConnection) -> None:
         """Note that the request in progress is answered."""
@@ -233,7 +225,22 @@ class HttpConnection(asyncio.Protocol):
     def _answer(self, head: RequestHead) -> None:
         self._is_busy = True
         self._server.in_progress.add(self)
-        request = _request_of(head, self._parser, self._peer, self._read, self._is_gone)
+        target, parser = head.target, self._parser
+        if target[0] != "/" and (absolute := _BEFORE_PATH.match(target)):  # RFC 9112 §3.2.2
+            target = target[absolute.end() :]
+            target = target if target.startswith("/") else f"/{target}"
+        path = target.partition("?")[0]
+        is_at_hand = parser.is_whole and len(parser.body) <= LARGE_BODY
+        request = Request(
+            method=head.method,
+            path=unquote(path) if "%" in path else path,
+            target=target,
+            headers=head.headers,
+            peer=self._peer,
+            body=bytes(parser.body) if is_at_hand else None,
+            read=self._read,
+            is_gone=self._is_gone,
+        )
         handling = self._server.handle(request)
         self.work = asyncio.get_running_loop().create_task(self._respond(handling))
 
@@ -436,30 +443,6 @@ class Connections:
         self._per_peer[key] -= 1
         if not self._per_peer[key]:
             del self._per_peer[key]
-
-
-def _request_of(
-    head: RequestHead,
-    parser: RequestParser,
-    peer: str,
-    read: ReadBody,
-    is_gone: Callable[[], bool],
-) -> Request:
-    target = head.target
-    if target[0] != "/" and (absolute := _BEFORE_PATH.match(target)):  # RFC 9112 §3.2.2
-        target = target[absolute.end() :]
-        target = target if target.startswith("/") else f"/{target}"
-    path = target.partition("?")[0]
-    return Request(
-        method=head.method,
-        path=unquote(path) if "%" in path else path,
-        target=target,
-        headers=head.headers,
-        peer=peer,
-        body=bytes(parser.body) if parser.is_whole and len(parser.body) <= LARGE_BODY else None,
-        read=read,
-        is_gone=is_gone,
-    )
 
 
 @functools.lru_cache(maxsize=128)
