@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pushkit.webhook import Headers
-from receiver.decoding import LARGE_BODY
 from receiver.request import (
+    LARGE_BODY,
     Answer,
     BrokenBodyError,
     ConsumedBodyError,

@@ -34,9 +34,8 @@ from pushkit.logs import printable
 from pushkit.scheduling.event_loop import LoopLock
 from pushkit.signing.token import hash_token
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.decoding import LARGE_BODY, turn_to_decode
 from receiver.notification import Accepted, Verified, VerifiedNotification, read_notification
-from receiver.request import BrokenBodyError, Request
+from receiver.request import LARGE_BODY, BrokenBodyError, Request, turn_to_decode
 from receiver.selection import ReceiverPath, keys_at_hand, read_signatures, select_sender
 from receiver.senders import TrustedSender
 from receiver.service_state import (

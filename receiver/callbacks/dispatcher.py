@@ -44,11 +44,11 @@ from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.settling import Settled, Settler
 from receiver.callbacks.shares import CrowdedError, Slot
 from receiver.callbacks.unmatched import UnmatchedLog
-from receiver.decoding import LARGE_BODY, turn_to_decode
 from receiver.inbox.model import Attempted, Call, CallbackOutcome, Notification, NotificationJob
 from receiver.inbox.queues import INBOX, group_of
 from receiver.inbox.store import jobs_of, note_death, record_calls, record_late_calls
 from receiver.inbox.together import GroupItem, together
+from receiver.request import LARGE_BODY, turn_to_decode
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing

@@ -17,9 +17,9 @@ from pushkit.a2a import TaskState, UpdateKind, decode_update
 from pushkit.errors import InboundError, StorageError
 from pushkit.storage.database import Database
 from pushkit.storage.location import with_database
-from receiver.decoding import LARGE_BODY
 from receiver.inbox.model import Notification
 from receiver.inbox.store import last_wanted
+from receiver.request import LARGE_BODY
 
 _log = logging.getLogger("receiver")
 

@@ -22,9 +22,8 @@ from urllib.parse import unquote
 
 from pushkit.errors import InboundError
 from pushkit.peers import rate_key
-from receiver.decoding import LARGE_BODY
 from receiver.limits import ConnectionLimits
-from receiver.request import Answer, BrokenBodyError, Handle, Request
+from receiver.request import LARGE_BODY, Answer, BrokenBodyError, Handle, Request
 from receiver.serving.http1 import RequestHead, RequestParser
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"

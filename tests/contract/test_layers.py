@@ -63,7 +63,7 @@ RECEIVER_ROWS = [
     {"admin", "alert_webhook", "app", "asgi", "expectation", "forwards", "recovery"},
     {"request_handler"},
     {"mailbox"},
-    {"accepting", "answers", "verification"},
+    {"accepting", "verification"},
     {"callbacks", "refusals", "service_state"},
     {"inbox", "notification", "registrations"},
     {"tokens"},
@@ -71,7 +71,7 @@ RECEIVER_ROWS = [
     {"request", "trust"},
     {"selection"},
     {"senders"},
-    {"decoding", "limits", "pinning", "steps"},
+    {"limits", "pinning", "steps"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[SENDER_ROWS.index({"cards"}) :])

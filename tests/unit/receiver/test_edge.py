@@ -10,7 +10,7 @@ import pytest
 
 from pushkit.storage.script import Script, Statement
 from receiver import Limits, RateLimit
-from receiver.answers import _READINESS_HOLDS
+from receiver.request_handler import _READINESS_HOLDS
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -62,7 +62,7 @@ async def test_the_result_of_readiness_is_cached(
     holds: float,
     status: int,
 ) -> None:
-    monkeypatch.setattr("receiver.answers._READINESS_HOLDS", timedelta(seconds=holds))
+    monkeypatch.setattr("receiver.request_handler._READINESS_HOLDS", timedelta(seconds=holds))
     assert (await world_behind.get("/readyz")).status == 200
     world_behind.execute("DROP TABLE pushkit_inbox")
     assert (await world_behind.get("/readyz")).status == status

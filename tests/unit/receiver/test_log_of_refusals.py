@@ -11,7 +11,7 @@ import pytest
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.scheme import Scheme
 from receiver import InboundError, Limits, RateLimit, SenderProfile, load_trust, verify_notification
-from receiver.refusals import Refusals, RefusalVerdict
+from receiver.refusals import Refusals
 from receiver.steps import Trail
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def test_a_flood_from_many_networks_is_a_few_lines(caplog: pytest.LogCaptureFixt
     refusals = Refusals()
     for network in range(2_000):
         peer = f"2001:db8:0:{network:x}::1"
-        refusals.note(RefusalVerdict.of("not_found"), peer=peer, reason="no sender posts to /")
+        refusals.refuse("not_found", "no sender posts to /", peer=peer)
     # Ten a second: of more than one if this machine is slow.
     assert 10 <= len(said(caplog)) <= 100
 
@@ -272,8 +272,8 @@ def test_a_fault_of_our_own_is_a_line_a_minute_whoever_meets_it(
     refusals = Refusals()
     for number in range(3):
         for trail in (None, Trail(sender=f"agent-{number}")):
-            refusals.fault("internal", peer=f"192.0.2.{number}", error=ValueError(), trail=trail)
-    refusals.fault("internal", peer="192.0.2.1", error=KeyError())  # another one
+            refusals.refuse("internal", peer=f"192.0.2.{number}", error=ValueError(), trail=trail)
+    refusals.refuse("internal", peer="192.0.2.1", error=KeyError())  # another one
 
     assert len(said(caplog)) == 2
 
@@ -283,7 +283,7 @@ def test_a_flood_of_one_sender_hides_no_other(caplog: pytest.LogCaptureFixture) 
     for sender in (*["mallory"] * 2_000, "alice"):
         trail = Trail(sender=sender)
         trail.task_id, trail.delivery_id = "task-1", "dlv_1"
-        refusals.note(RefusalVerdict.of("invalid_token"), peer="192.0.2.1", reason="", trail=trail)
+        refusals.refuse("invalid_token", peer="192.0.2.1", trail=trail)
     lines = said(caplog)
     assert "alice" in lines[-1]
     assert 101 <= len(lines) <= 1_001
