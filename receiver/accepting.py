@@ -24,7 +24,7 @@ from pushkit.storage.script import DEFERRED, Deferred, Refused, Script, to_micro
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.capacity import Capacity
 from receiver.inbox.model import NewNotification, NotificationJob, notification_of
-from receiver.inbox.queues import INBOX, new_queue, queue_id_of
+from receiver.inbox.queues import INBOX, group_of, new_queue, queue_id_of
 from receiver.inbox.store import PlaceInSequence, Sequences, accepted_before
 from receiver.inbox.store import store as store_rows
 from receiver.inbox.together import GroupItem, together
@@ -186,8 +186,13 @@ class Acceptance:
                 epoch=handed.epoch,
                 since=candidate.stored_at,
             )
-            self._dispatcher.hand(
-                candidate.sender, handed, job, since=candidate.since, seen_at=candidate.seen_at
+            self._dispatcher.runner.hand(
+                new.queue_id,
+                group_of(candidate.sender),
+                handed,
+                job,
+                since=candidate.since,
+                seen_at=candidate.seen_at,
             )
         if said.task_id is not None:
             self._announce(said.sender, said.task_id)

@@ -23,7 +23,7 @@ from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import CalledBack
 from pushkit.queue.held import Ask, Consequence
 from pushkit.queue.leases import Claimed, give_back
-from pushkit.queue.rules import Handed, PendingJob
+from pushkit.queue.rules import PendingJob
 from pushkit.queue.runner import Runner, Seen, seconds
 from pushkit.queue.worker import QueueWorker
 from pushkit.scheduling import stop_after_attempt
@@ -39,13 +39,12 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import Script, from_micros, to_micros
 from pushkit.traceparent import trace_id_of
 from receiver.callbacks.calls import TIMED_OUT, CallbackCaller
-from receiver.callbacks.dead import report_dead
 from receiver.callbacks.registry import Callback, CallbackRegistry
+from receiver.callbacks.reporting import UnmatchedLog, report_dead
 from receiver.callbacks.settling import Settled, Settler
 from receiver.callbacks.shares import CrowdedError, Slot
-from receiver.callbacks.unmatched import UnmatchedLog
 from receiver.inbox.model import Attempted, Call, CallbackOutcome, Notification, NotificationJob
-from receiver.inbox.queues import INBOX, group_of
+from receiver.inbox.queues import INBOX
 from receiver.inbox.store import jobs_of, note_death, record_calls, record_late_calls
 from receiver.inbox.together import GroupItem, together
 from receiver.request import LARGE_BODY, turn_to_decode
@@ -218,7 +217,7 @@ class Dispatcher(QueueWorker[NotificationJob]):
         yield from self._database.wake()
 
     def _give_permit_up(self, task: asyncio.Task[None]) -> None:
-        self.runner.give_permit_up(task)
+        self.runner.give_permit_up(task)  # the current one
 
     def _release_locks(self) -> None:
         """Release the locks of former names whose abandoned calls have all ended."""
@@ -227,15 +226,6 @@ class Dispatcher(QueueWorker[NotificationJob]):
                 del self._abandoned[name]
                 if self._database.locks is not None:
                     self._database.locks.release(name)
-
-    # --- notifications that are stored -------------------------------------------------------
-
-    def hand(
-        self, sender: str, handed: Handed, job: NotificationJob, *, since: float, seen_at: float
-    ) -> None:
-        """Take a stored notification, after its commit (see `Runner.hand`)."""
-        group = group_of(sender)
-        self.runner.hand(job.queue_id, group, handed, job, since=since, seen_at=seen_at)
 
     # --- `QueueWorker` -----------------------------------------------------------------------
 
@@ -360,7 +350,16 @@ class Dispatcher(QueueWorker[NotificationJob]):
         if self._tracing is None:
             call = await calling
         else:
-            call = await _within(self._tracing, calling, callback, notification)
+            with self._tracing.calling(
+                notification.traceparent,
+                callback=callback.name,
+                sender=notification.sender,
+                task=notification.task_id,
+                delivery_id=notification.delivery_id,
+            ) as span:
+                call = await calling
+                if call.error is not None:
+                    span.fail(call.error)
         self._emit_called_back(call, notification, begun)
         return call
 
@@ -431,20 +430,3 @@ class Dispatcher(QueueWorker[NotificationJob]):
                 took=timedelta(seconds=time.perf_counter() - begun),
             )
         )
-
-
-async def _within(
-    tracing: Tracing, calling: Awaitable[Call], callback: Callback, notification: Notification
-) -> Call:
-    """Call a callback within its notification's trace."""
-    with tracing.calling(
-        notification.traceparent,
-        callback=callback.name,
-        sender=notification.sender,
-        task=notification.task_id,
-        delivery_id=notification.delivery_id,
-    ) as span:
-        call = await calling
-        if call.error is not None:
-            span.fail(call.error)
-    return call
