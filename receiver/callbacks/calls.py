@@ -27,7 +27,7 @@ from pushkit.logs import RepeatedLog
 from pushkit.record import record
 from pushkit.scheduling.event_loop import Deadlines, cancelled
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
-from receiver.callbacks.reporting import logged_of, within_trace
+from receiver.callbacks.reporting import logged_of, named
 from receiver.callbacks.shares import CrowdedError, Slot, new_shares, share_of
 from receiver.inbox.model import Call, Notification
 
@@ -222,12 +222,10 @@ class CallbackCaller:
         if self.is_ending:
             return
         _log.error(
-            "callback %s was cancelled, but not by the receiver, on notification %d task=%a%s; it"
-            " is called again when its lease ends",
+            "callback %s was cancelled, but not by the receiver, on %s; it is called again when its"
+            " lease ends",
             callback.name,
-            notification.id,
-            notification.task_id,
-            within_trace(notification),
+            named(notification),
             extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
         )
 
@@ -265,9 +263,8 @@ class CallbackCaller:
         self._said.log(
             (what, callback.name),
             logging.ERROR,
-            f"callback %s {what} with notification %d task=%a%s",  # %a: a sender forges no line
-            *(callback.name, run.limit or 0, notification.id, notification.task_id),
-            within_trace(notification),
+            f"callback %s {what} with %s",
+            *(callback.name, run.limit or 0, named(notification)),
             extra={"code": TIMED_OUT, "callback": callback.name, **logged_of(notification)},
         )
 
@@ -279,11 +276,9 @@ class CallbackCaller:
         is_ours = isinstance(error, PushkitError)
         is_first = not is_ours and self._said.due((callback.name, type(error))) is not None
         _log.error(
-            "callback %s failed on notification %d task=%a%s: %s",
+            "callback %s failed on %s: %s",
             callback.name,
-            notification.id,
-            notification.task_id,
-            within_trace(notification),
+            named(notification),
             error if is_ours else type(error).__name__,
             exc_info=error if is_first else None,
             extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},

@@ -39,8 +39,12 @@ def logged_of(notification: Notification | StoredNotification) -> dict[str, obje
     }
 
 
-def within_trace(notification: Notification | StoredNotification) -> str:
-    """Return the end of a log line that names the trace; empty without one."""
+def named(notification: Notification) -> str:
+    """Return a notification's id, task and trace for a log line; a task id forges no line."""
+    return f"notification {notification.id} task={notification.task_id!a}{_trace(notification)}"
+
+
+def _trace(notification: Notification | StoredNotification) -> str:
     trace_id = trace_id_of(notification.traceparent)
     return f" trace_id={trace_id}" if trace_id else ""
 
@@ -57,7 +61,7 @@ def report_dead(
         "notification %d is a dead letter: %s%s",
         dead.id,
         error,
-        within_trace(dead),
+        _trace(dead),
         extra={"code": NotificationDead.kind.value, **logged_of(dead)},
     )
     if events.wants(NotificationDead.usual_level):
