@@ -152,19 +152,17 @@ class Acceptance:
         number = await self._database.write_together(
             together,
             GroupItem(self._group, candidate),
-            functools.partial(self._end, candidate),
+            functools.partial(self._hand, candidate),
         )
         stored, generation = candidate.stored, said.update.generation
         if stored is not None and stored.generation_before is not None and generation is not None:
             gap = stored.generation_before, generation
         return Accepted(verified.sender, said.delivery_id, said.remembered(), number, gap)
 
-    def _end(self, candidate: Candidate, result: int | BaseException | None) -> None:
-        if isinstance(result, int):
-            self._hand(candidate, result)
-
-    def _hand(self, candidate: Candidate, notification_id: int) -> None:
-        """Hand a stored notification to the dispatcher, after the commit."""
+    def _hand(self, candidate: Candidate, notification_id: int | BaseException | None) -> None:
+        """Hand a notification to the dispatcher, after the commit, if it was stored."""
+        if not isinstance(notification_id, int):
+            return
         new, said, handed = candidate.stored, candidate.notification, candidate.handed
         assert new is not None  # noqa: S101  # it has an id
         if said.update.left_out or said.update.misstated is not None:

@@ -9,7 +9,6 @@ import logging
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
     Mapping,
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from pushkit.alerts.alerts import Alerts
-    from pushkit.schemas import CardSchemas
     from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import ReceiverMetrics
     from pushkit.telemetry.tracing import Tracing
@@ -173,7 +171,7 @@ class Receiver(CallbackDecorators):
             concurrency=concurrency,
             timeout=callback_timeout,
             senders=lambda: len(self.trust.senders),
-            prepare=self._preparation_of,
+            prepare=self._with_verdicts_on_data,
             events=self.events,
             tracing=tracing,
             clock=clock,
@@ -210,7 +208,6 @@ class Receiver(CallbackDecorators):
             events=self.events,
             ids_kept=retention.ids,
         )
-        self._is_ending = False
         self._closing: asyncio.Task[None] | None = None
         # Held while it starts or closes: a start waits for the end of a close.
         self._turn = LoopLock()
@@ -249,7 +246,6 @@ class Receiver(CallbackDecorators):
         if self._closing is not None and not self._closing.done():
             await asyncio.wait([self._closing])
         async with self._turn.here:
-            self._is_ending = False
             await self._runtime.start()
             if self._alerts is not None:
                 self._alerts.start()
@@ -261,7 +257,6 @@ class Receiver(CallbackDecorators):
 
         Notifications are still accepted. For a service that is stopping; `close` does the rest.
         """
-        self._is_ending = True
         self._runtime.wind_down()
 
     async def close(self) -> None:
@@ -286,7 +281,6 @@ class Receiver(CallbackDecorators):
 
     async def _close(self) -> None:
         async with self._turn.here:
-            self._is_ending = True
             if self._metrics is not None:
                 await self._metrics.stop()
             await self._runtime.close()
@@ -406,7 +400,7 @@ class Receiver(CallbackDecorators):
     async def _look(self) -> list[Event]:
         """Return the current faults, for alerts."""
         unready, at = await self.unready(), self._clock()
-        if self._is_ending:
+        if not self._runtime.is_running:
             return []  # parts that have been stopped are no faults
         of_some = self._runtime.faults_of_some()
         return [
@@ -637,22 +631,14 @@ class Receiver(CallbackDecorators):
         return choose_sender(name, self.senders.values(), setting="sender")
 
     async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
-        preparing = self._preparation_of(notification)
-        return notification if preparing is None else await preparing
-
-    def _preparation_of(self, notification: Notification) -> Awaitable[Notification] | None:
-        """Return what adds the verdicts on its data; None if the sender's card is not known."""
+        """Add the verdicts on its data, if the sender's card is known."""
         sender = self.trust.senders.get(notification.sender)
         if sender is None or sender.schemas is None:
-            return None
-        return _checked(notification, sender.schemas)
+            return notification
+        from pushkit.schemas import check_structured_data_apart
 
-
-async def _checked(notification: Notification, schemas: CardSchemas) -> Notification:
-    from pushkit.schemas import check_structured_data_apart
-
-    found = await check_structured_data_apart(notification.update, schemas)
-    return replace(notification, data=tuple(found))
+        found = await check_structured_data_apart(notification.update, sender.schemas)
+        return replace(notification, data=tuple(found))
 
 
 def _check_senders(senders: Sequence[TrustedSender], ids_kept: timedelta) -> None:

@@ -24,7 +24,6 @@ from pushkit.logs import RepeatedLog, printable
 from pushkit.peers import Peers
 from pushkit.scheduling.renewing import CachedValue, Renewing
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
-from pushkit.webhook import Headers
 from receiver.accepting import Acceptance
 from receiver.limits import Limits
 from receiver.mailbox.service import Mailboxes
@@ -91,10 +90,12 @@ class RequestHandler:
         self._clock = clock
         self._events = events
         self._gaps = RepeatedLog(_log, interval=timedelta(hours=1))
-        self._state = ServiceState(limits, clock, ids_kept=ids_kept)
+        self._state = ServiceState(
+            limits, clock, ids_kept=ids_kept, registered=acceptance.handed_out
+        )
         self._acceptance = acceptance
         self._mailboxes = mailboxes
-        self._verification = Verification(self._state, acceptance.handed_out, clock)
+        self._verification = Verification(self._state, clock)
 
     async def handle(self, request: Request) -> Answer:
         """Answer one request; its body is read only once the head is proven."""
@@ -111,7 +112,9 @@ class RequestHandler:
                 return self._neither(request, endpoint, peer)
             if not self._runtime.is_open:
                 return self.refusals.refuse("not_started", _HOW_TO_START, peer=peer)
-            trail, traceparent = request.trail, _traceparent_of(request.headers)
+            trail, traceparent = request.trail, None
+            if TRACEPARENT in request.headers.values():
+                traceparent = read_traceparent(request.headers.all(TRACEPARENT))
             verifying = self._verification.verify(request, endpoint, peer=peer)
             # What is verified is freed before it is stored: a full house of requests stays small.
             del request
@@ -257,12 +260,6 @@ class RequestHandler:
                 "delivery_id": accepted.delivery_id,
             },
         )
-
-
-def _traceparent_of(headers: Headers) -> str | None:
-    if TRACEPARENT not in headers.values():
-        return None
-    return read_traceparent(headers.all(TRACEPARENT))
 
 
 def _echo(target: str) -> Answer:

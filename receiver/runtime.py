@@ -62,6 +62,11 @@ class Runtime:
         """Whether it was opened before this process was forked: nothing of it runs here."""
         return self._opened_in is not None and not self.is_open
 
+    @property
+    def is_running(self) -> bool:
+        """Whether callbacks run, and are not being stopped."""
+        return bool(self._background) and self._ends_at is None
+
     def check_may_close(self) -> None:
         """Raise ConfigError if it was opened in another event loop, which is running."""
         if self._loop is not None and self.is_open:

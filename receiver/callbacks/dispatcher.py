@@ -94,8 +94,8 @@ class Dispatcher(QueueWorker[NotificationJob]):
         concurrency: int,  # how many notifications are called back at once
         # How long a call may take if its callback has no time-out; None for any time.
         timeout: timedelta | None = CALLBACK_TIMEOUT,
-        # Returns what completes a notification before callbacks get it, if anything has to.
-        prepare: Callable[[Notification], Awaitable[Notification] | None] = lambda _: None,
+        # Completes a notification before callbacks get it.
+        prepare: Callable[[Notification], Awaitable[Notification]] | None = None,
         # Returns how many senders are trusted: one of several never has all permits.
         senders: Callable[[], int] = lambda: 1,
         events: Listeners | None = None,
@@ -292,8 +292,8 @@ class Dispatcher(QueueWorker[NotificationJob]):
             error = f"the process ended {job.attempts} times in the middle of: {names}"
             return Attempted(CallbackOutcome.DEAD, error=error)
         # After that check, for the process may also die in the preparation.
-        if wanting and (preparing := self._prepare(notification)) is not None:
-            notification = await preparing
+        if wanting and self._prepare is not None:
+            notification = await self._prepare(notification)
         return await self._call_all(wanting, job, notification)
 
     async def _call_all(
