@@ -119,7 +119,10 @@ async def test_the_echo_is_off_until_it_is_switched_on(world_behind: World) -> N
     assert (answer.status, answer.code) == (405, "method_not_allowed")
 
 
-@pytest.mark.parametrize("path", ["/a2a/push/more", "/a2a/push%0A", "/", "/readyz/", "/%2e%2e/x"])
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/a2a", "/A2A/push", *(f"/a2a/push{end}" for end in ("/", "/more", "%0A")), "/readyz/"],
+)
 async def test_an_unknown_path_is_a_problem(make_world_behind: WorldFactory, path: str) -> None:
     world = make_world_behind({"validation_echo": True})
     answer = await world.get(path)
