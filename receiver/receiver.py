@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote
 
-from pushkit.a2a import TaskState, WireVersion
+from pushkit.a2a import TaskState
 from pushkit.alerts.alerts import AlertOptions
-from pushkit.arguments import check_each, check_list, check_type
+from pushkit.arguments import check_list, check_type
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.listeners import Listener, Listeners
@@ -45,16 +45,15 @@ from receiver.callbacks.dispatcher import (
 )
 from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
 from receiver.callbacks.waiting import Arrivals, has_ended, has_stopped, in_states
-from receiver.expectation import OVERLAP, Expectation, hand_out
+from receiver.expectation import Expecting
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
 from receiver.mailbox.service import Mailboxes, MailboxOptions
-from receiver.registrations import RegistrationStore
 from receiver.request import Answer, Request
 from receiver.request_handler import RequestHandler
 from receiver.runtime import DRAIN, Runtime
-from receiver.senders import TrustedSender, check_memory, choose_sender
+from receiver.senders import TrustedSender, check_memory
 from receiver.steps import Trail
 from receiver.trust import Trust, key_transport, warn_of_weak_trust
 from receiver.verification import check_request
@@ -74,7 +73,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("receiver")
 
 
-class Receiver(CallbackDecorators):
+class Receiver(Expecting, CallbackDecorators):
     """Accepts signed notifications, and calls back once for each.
 
         receiver = Receiver(
@@ -179,7 +178,6 @@ class Receiver(CallbackDecorators):
         self._arrivals = Arrivals(self._database)
         self._mailboxes = Mailboxes(self._database, retry=retry, clock=clock, events=self.events)
         self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.wake)
-        self._registrations = RegistrationStore()
         self._expected_for = retention.expected
         self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None
@@ -489,78 +487,7 @@ class Receiver(CallbackDecorators):
         wanted["name"] = wanted.get("name") or f"mailbox:{options.name}"
         self.callbacks.add(self._mailboxes.add(options), **wanted)
 
-    # --- expecting and waiting -----------------------------------------------------------------
-
-    async def expect(
-        self,
-        sender: str | None = None,
-        *,
-        task_id: str | None = None,
-        version: WireVersion | str = WireVersion.V1_0,
-        expires_in: timedelta | None = None,
-        authentication: str | None = None,
-        replaces: str | None = None,
-        overlap: timedelta = OVERLAP,
-    ) -> Expectation:
-        """Mint a token for a task, and return the push config to hand to the agent.
-
-        Args:
-            sender: Which trusted sender; may be left out if there is only one.
-            task_id: The task, if it is known already; not with `replaces`.
-            version: The A2A version that the agent speaks.
-            expires_in: How long the token is valid; None for the receiver's `retention.expected`,
-                by default 90 days.
-            authentication: Also mint credentials of this scheme (`Bearer`, `Basic` or `ApiKey`),
-                which the agent must then send: an agent that ignores the config's `authentication`
-                is refused.
-            replaces: A token that was handed out before; the new one is for the same task.
-            overlap: For how long the replaced token stays valid.
-
-        Raises:
-            ConfigError: The sender or scheme is unknown, `expires_in` is not positive, or the token
-                to replace is not valid.
-            StorageError: This receiver was closed.
-        """
-        trusted = self._sender(sender)
-        await self._runtime.ask()
-        return await self._database.write(
-            hand_out(
-                self._registrations,
-                trusted,
-                url=f"{self.url}{trusted.path}",
-                task_id=task_id,
-                version=version,
-                expires_in=self._expected_for if expires_in is None else expires_in,
-                authentication=authentication,
-                replaces=replaces,
-                overlap=overlap,
-                now=self._clock(),
-            )
-        )
-
-    async def unregister(
-        self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None
-    ) -> int:
-        """Withdraw the registrations of a token or a task; return how many there were.
-
-        Args:
-            sender: Which trusted sender; may be left out if there is only one.
-            token: The token of the registration.
-            task_id: Or the task of the registrations.
-
-        Raises:
-            ConfigError: Neither token nor task is given, or one is no string.
-            StorageError: This receiver was closed.
-        """
-        check_each(str | None, token=token, task_id=task_id)
-        if token is None and task_id is None:
-            raise ConfigError("unregister: expected a token or a task_id, found neither")
-        await self._runtime.ask()
-        return await self._database.write(
-            self._registrations.unregister(
-                sender=self._sender(sender).name, token=token, task_id=task_id, now=self._clock()
-            )
-        )
+    # --- waiting -------------------------------------------------------------------------------
 
     async def wait(
         self,
@@ -626,9 +553,6 @@ class Receiver(CallbackDecorators):
                     return
 
     # --- internal ------------------------------------------------------------------------------
-
-    def _sender(self, name: str | None) -> TrustedSender:
-        return choose_sender(name, self.senders.values(), setting="sender")
 
     async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
         """Add the verdicts on its data, if the sender's card is known."""
