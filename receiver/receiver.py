@@ -473,7 +473,7 @@ class Receiver(Expecting, CallbackDecorators):
             raise ConfigError(f"to: found {found}, expected a Forward, such as HttpForward(url)")
         wanted["name"] = wanted.get("name") or to.name
         self.callbacks.add(to.send, **wanted)
-        self._runtime.close_with(to)
+        self._runtime.forwards.append(to)
 
     def mailbox(self, options: MailboxOptions, **wanted: Unpack[Wanted]) -> None:
         """Keep every update, or those selected, for a client that fetches them.

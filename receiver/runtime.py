@@ -46,7 +46,7 @@ class Runtime:
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)  # that opened it
     _is_closed: bool = field(default=False, init=False)  # closed, and not opened again since
     _ends_at: float | None = field(default=None, init=False)  # of the drain, by the loop's clock
-    _forwards: list[Forward] = field(default_factory=list, init=False)
+    forwards: list[Forward] = field(default_factory=list, init=False)  # closed after callbacks
     # Held while the inbox opens or closes: two callers may open it at once.
     _opening: LoopLock = field(default_factory=LoopLock, init=False)
     _background: list[asyncio.Task[None]] = field(default_factory=list, init=False)
@@ -71,10 +71,6 @@ class Runtime:
         """Raise ConfigError if it was opened in another event loop, which is running."""
         if self._loop is not None and self.is_open:
             check_may_close(self._loop)
-
-    def close_with(self, forward: Forward) -> None:
-        """Also close this forward, once callbacks have ended."""
-        self._forwards.append(forward)
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the inbox, without callbacks."""
@@ -152,7 +148,7 @@ class Runtime:
         left = (self._ends_at or 0) - asyncio.get_running_loop().time()
         await self.dispatcher.finish(within=timedelta(seconds=max(left, 0)))
         self._ends_at = None
-        for forward in self._forwards:
+        for forward in self.forwards:
             await forward.close()
         await self.dispatcher.retire()
         self.dispatcher.registry.is_frozen = False

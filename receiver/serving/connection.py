@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 from pushkit.errors import InboundError
 from pushkit.peers import rate_key
+from pushkit.scheduling.event_loop import Deadlines
 from receiver.limits import ConnectionLimits
 from receiver.request import LARGE_BODY, Answer, BrokenBodyError, Handle, Request
 from receiver.serving.http1 import RequestHead, RequestParser
@@ -46,6 +47,7 @@ class ServerState:
     # the peer; returns the answer.
     refuse: Callable[[str, str, str], Answer]
     connections: Connections = field(init=False)
+    deadlines: Deadlines = field(default_factory=Deadlines, init=False)
     # Connections with a request in progress; it is completed even if the connection is lost.
     in_progress: set[HttpConnection] = field(default_factory=set, init=False)
     _is_answered: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -86,11 +88,11 @@ class HttpConnection(asyncio.Protocol):
         self._most_held = max(_MOST_HELD, server.max_head_bytes)
         self._is_half_closed = False  # the peer has closed its half
         self._is_last = False  # no more requests are answered
-        limits = server.limits
-        self._head_deadline = _Deadline(limits.head_timeout, self._head_is_late)
-        self._idle_deadline = _Deadline(limits.keep_alive, self._close)
-        self._write_deadline = _Deadline(limits.write_timeout, self.abort)
-        self._lingering = _Deadline(_LINGERING, self.abort)
+        limits, deadlines = server.limits, server.deadlines
+        self._head_deadline = _Deadline(deadlines, limits.head_timeout, self._head_is_late)
+        self._idle_deadline = _Deadline(deadlines, limits.keep_alive, self._close)
+        self._write_deadline = _Deadline(deadlines, limits.write_timeout, self.abort)
+        self._lingering = _Deadline(deadlines, _LINGERING, self.abort)
 
     @property
     def busy(self) -> bool:
@@ -473,46 +475,32 @@ def _do_nothing() -> None:
 
 
 class _Deadline:
-    """Calls a function when it is due, unless it is ended before. Most begins start no timer."""
+    """Calls a function when it is due, unless it is ended before."""
 
-    def __init__(self, after: timedelta, then: Callable[[], None]) -> None:
+    def __init__(self, deadlines: Deadlines, after: timedelta, then: Callable[[], None]) -> None:
+        self._deadlines = deadlines
         self._seconds = after.total_seconds()
         self._then = then
-        self._due: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has begun, and has not ended."""
-        return self._due is not None
+        self.has_begun: bool = False  # and has not ended
 
     def begin(self) -> None:
         """Begin it, unless it has begun."""
-        if self._due is None:
-            loop = asyncio.get_running_loop()
-            self._due = loop.time() + self._seconds
-            if self._timer is None:
-                self._timer = loop.call_at(self._due, self._look)
+        if not self.has_begun:
+            self.has_begun = True
+            self._deadlines.set(self, asyncio.get_running_loop().time() + self._seconds)
 
     def end(self) -> None:
-        """End it. Its timer stays for the next begin."""
-        self._due = None
+        """End it, if it has begun."""
+        if self.has_begun:
+            self.has_begun = False
+            self._deadlines.clear(self)
 
     def cancel(self) -> None:
-        """End it for good, and its timer."""
-        self._due = None
+        """End it for good: without the function, it is in no cycle."""
+        self.end()
         self._then = _do_nothing
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
-    def _look(self) -> None:
-        self._timer = None
-        if self._due is None:
-            return
-        loop = asyncio.get_running_loop()
-        if loop.time() < self._due:
-            self._timer = loop.call_at(self._due, self._look)
-            return
-        self._due = None
+    def expire(self) -> None:
+        """Call the function, as `Deadlines` requires."""
+        self.has_begun = False
         self._then()
