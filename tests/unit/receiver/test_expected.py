@@ -369,38 +369,11 @@ async def test_a_replacement_of_a_token_is_bound_to_the_same_task(binding: World
     assert refused(verdict)
 
 
-@pytest.mark.parametrize("first", ["old", "new"])
-async def test_a_token_and_its_replacement_bind_one_task_between_them(
-    binding: World, first: str
-) -> None:
-    tokens = {"old": await expect(binding)}
-    tokens["new"] = (await replace(binding, tokens["old"])).config.token or ""
-    other = "new" if first == "old" else "old"
-
-    verdicts = [
-        await speak(binding, tokens[first], "task-1"),
-        await speak(binding, tokens[other], "task-2"),
-        await speak(binding, tokens[other], "task-1", 2),
-    ]
-
-    assert [verdict.status for verdict in verdicts] == [202, 404, 202]
-
-
 async def test_a_replacement_of_a_token_accepts_no_other_task(registered: World) -> None:
     old = await expect(registered, "task-1")
 
     with pytest.raises(ConfigError, match="task_id"):
         await registered.receiver.expect("agent", replaces=old, task_id="task-2")
-
-
-async def test_a_replaced_token_does_not_outlive_its_own_end(registered: World) -> None:
-    old = await expect(registered, expires_in=timedelta(seconds=60))
-    await replace(registered, old, overlap=timedelta(hours=1))
-    registered.clock.advance(60)
-
-    verdict = await speak(registered, old)
-
-    assert refused(verdict)
 
 
 @pytest.mark.parametrize("old", ["made-up", STATIC, "withdrawn"])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
 
 BASE = "https://client.example.com"
+SLOW = RateLimit(per_second=0.001, burst=1)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -146,31 +147,27 @@ async def test_the_receivers_size_limit_is_logged_as_the_receivers(
 # --- how often --------------------------------------------------------------------------------
 
 
-async def test_one_stranger_over_its_rate_is_one_line(
-    make_world: WorldFactory, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("limits", "whose"),
+    [
+        pytest.param(Limits(peer_rate=SLOW), "peer=192.0.2.1: over peer_rate", id="peer"),
+        pytest.param(Limits(sender_rate=SLOW), " sender=agent: over sender_rate", id="sender"),
+    ],
+)
+async def test_one_address_or_sender_over_its_rate_is_one_line(
+    make_world: WorldFactory, caplog: pytest.LogCaptureFixture, limits: Limits, whose: str
 ) -> None:
-    world = make_world({"limits": Limits(peer_rate=RateLimit(per_second=0.001, burst=1))})
-    verdicts = [await world.receive(world.draft(number)) for number in range(1, 200)]
+    world = make_world({"limits": limits})
+    verdicts = [await world.receive(world.draft(number)) for number in range(1, 100)]
     assert {verdict.status for verdict in verdicts[1:]} == {429}
     [line] = said(caplog)
-    assert "over peer_rate, 0.001 a second, for another 1000 s" in line
-
-
-async def test_one_sender_over_its_rate_is_one_line(
-    make_world: WorldFactory, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = make_world({"limits": Limits(sender_rate=RateLimit(per_second=0.001, burst=1))})
-    verdicts = [await world.receive(world.draft(number)) for number in range(1, 20)]
-    assert {verdict.status for verdict in verdicts[1:]} == {429}
-    [line] = said(caplog)
-    assert "sender=agent" in line
-    assert "over sender_rate, 0.001 a second" in line
+    assert f"{whose}, 0.001 a second, for another 1000 s" in line
 
 
 async def test_a_sender_over_a_rate_of_its_own_is_said_to_have_one(
     make_world: WorldFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = make_world(rate=RateLimit(per_second=0.001, burst=1))
+    world = make_world(rate=SLOW)
     await world.receive(world.draft(1))
     await world.receive(world.draft(2))
     [line] = said(caplog)

@@ -225,9 +225,8 @@ STEP_3: Refusals = {
         "tampered-signature": tampered_signature,
         "tampered-claims": tampered_claims,
         "alg-none-without-signature": header(alg="none"),
-        "alg-none-with-a-signature": lambda draft: (
-            draft.header.update(alg="none"),
-            draft.set(compact=draft.token() + "AA"),
+        "alg-none-with-a-signature": all_of(
+            header(alg="none"), lambda draft: draft.set(compact=draft.token() + "AA")
         ),
         "HS256-with-the-public-key": header(alg="HS256"),
         "another-alg-than-the-key's": header(alg="ES384"),
