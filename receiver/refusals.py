@@ -367,22 +367,21 @@ class Refusals:
             reason = str(refused)
             answer = problem(code, refused.status, getattr(refused, "retry_after", None))
         reason = reason or row.means
-        step = None if trail is None else trail.step.word
-        sender = None if trail is None else trail.sender
-        facts = {} if trail is None else trail.proven
-        if trail is not None:
-            trail.reason = reason
+        steps = () if trail is None else trail.words
+        step = steps[-1] if steps else None
+        trail = trail or Trail()
+        trail.reason, sender, facts = reason, trail.sender, trail.proven
         if self._events.wants(NotificationRefused.usual_level):
             self._events.emit(
                 NotificationRefused(
                     at=self._clock(),
                     sender=sender,
-                    task_id=None if trail is None else trail.task_id,
-                    delivery_id=None if trail is None else trail.delivery_id,
+                    task_id=trail.task_id,
+                    delivery_id=trail.delivery_id,
                     trace_id=facts.get("trace_id"),
                     status=answer.status,
                     code=code,
-                    steps=() if trail is None else trail.words,
+                    steps=steps,
                     peer=peer,
                     reason=reason,
                 )

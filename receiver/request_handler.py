@@ -106,21 +106,24 @@ class RequestHandler:
             # Probes are never rate-limited: a flood must not make an orchestrator restart us.
             if request.method in _READS and request.path in _PROBES:
                 return await self._probes.answer(request.path)
-            if endpoint is None and request.path in self._mailboxes:
-                return await self._mailbox(request, peer)
             if endpoint is None or request.method != "POST":
-                return self._neither(request, endpoint, peer)
+                self._state.count_peer(peer, self._clock())
+                if endpoint is not None or request.path not in self._mailboxes:
+                    return self._neither(request, endpoint, peer)
             if not self._runtime.is_open:
                 return self.refusals.refuse("not_started", _HOW_TO_START, peer=peer)
+            if endpoint is None:
+                return await self._mailboxes.answer(request)
             trail, traceparent = request.trail, None
             if TRACEPARENT in request.headers.values():
                 traceparent = read_traceparent(request.headers.all(TRACEPARENT))
+                trail.trace_id = trace_id_of(traceparent)
             verifying = self._verification.verify(request, endpoint, peer=peer)
             # What is verified is freed before it is stored: a full house of requests stays small.
             del request
-            return await self._notification(verifying, peer, trail, traceparent)
+            return await self._notification(verifying, trail, traceparent)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender will retry
-            return self._fault(peer, trail, exc)
+            return self._refused(exc, peer, trail)
 
     def refuse(self, code: str, reason: str, peer: str) -> Answer:
         """Report bytes that are no request, by the code of the refusal; return the answer."""
@@ -130,52 +133,33 @@ class RequestHandler:
         """Return whether a path is a sender's, or a mailbox's."""
         return path in self.trust.endpoints or path in self._mailboxes
 
-    async def _mailbox(self, request: Request, peer: str) -> Answer:
-        """Answer the client of a mailbox."""
-        try:
-            self._state.count_peer(peer, self._clock())
-            if not self._runtime.is_open:
-                return self.refusals.refuse("not_started", _HOW_TO_START, peer=peer)
-            return await self._mailboxes.answer(request)
-        except InboundError as exc:
-            return self.refusals.refuse(exc, peer=peer)
-        except StorageError as exc:
-            return self.refusals.refuse("storage", peer=peer, error=exc)
-
     async def _notification(
         self,
         verifying: Coroutine[None, None, Verified | Accepted],
-        peer: str,
         trail: Trail,
         traceparent: str | None,  # the trace that it states to belong to
     ) -> Answer:
         """Verify and store one notification."""
-        try:
-            result = await verifying  # steps 1 to 6
-            if isinstance(result, Verified):
-                now = self._clock()
-                result = await self._acceptance.accept(result, trail, traceparent)  # 7, 8, 9
-                if result.id is not None:
-                    self._state.remember_accepted(result, now)
-        except (InboundError, StorageError) as exc:
-            trail.trace_id = trace_id_of(traceparent)
-            if isinstance(exc, InboundError):
-                return self.refusals.refuse(exc, peer=peer, trail=trail)
-            return self.refusals.refuse("storage", peer=peer, error=exc, trail=trail)
-        self._report(result, trace_id_of(traceparent))
+        result = await verifying  # steps 1 to 6
+        if isinstance(result, Verified):
+            now = self._clock()
+            result = await self._acceptance.accept(result, trail, traceparent)  # 7, 8, 9
+            if result.id is not None:
+                self._state.remember_accepted(result, now)
+        self._report(result, trail.trace_id)
         return _DUPLICATE if result.id is None else _ACCEPTED
 
-    def _fault(self, peer: str, trail: Trail | None, error: Exception) -> Answer:
+    def _refused(self, error: Exception, peer: str, trail: Trail | None) -> Answer:
+        """Refuse a request by an error, or by a fault of this process."""
         with contextlib.suppress(Exception):  # a log filter of the application may raise
-            return self.refusals.refuse("internal", peer=peer, error=error, trail=trail)
+            if isinstance(error, InboundError):
+                return self.refusals.refuse(error, peer=peer, trail=trail)
+            code = "storage" if isinstance(error, StorageError) else "internal"
+            return self.refusals.refuse(code, peer=peer, error=error, trail=trail)
         return problem("internal")
 
     def _neither(self, request: Request, endpoint: ReceiverPath | None, peer: str) -> Answer:
-        """Answer a request that is neither a notification nor a probe."""
-        try:
-            self._state.count_peer(peer, self._clock())
-        except InboundError as exc:
-            return self.refusals.refuse(exc, peer=peer)
+        """Answer a request that is no notification, no probe, and not for a mailbox."""
         if request.method in _READS and endpoint is not None and self._validation_echo:
             return _echo(request.target)
         if endpoint is not None:

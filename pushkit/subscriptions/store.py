@@ -82,7 +82,7 @@ def put(
             config.url,
             origin,
             token,
-            _schemes_column(config.authentication),
+            json.dumps(config.authentication.schemes if config.authentication else []),
             credentials,
             profile.value,
             _filter_column(wanted),
@@ -424,10 +424,6 @@ def _from_tasks(tasks: int, joined: str = "pushkit_subscriptions q") -> str:
 
 def _skip_locked_unless(wait: bool) -> str:
     return "" if wait else " SKIP LOCKED"
-
-
-def _schemes_column(authentication: Authentication | None) -> str:
-    return json.dumps(authentication.schemes if authentication else [])
 
 
 def _filter_column(wanted: Filter) -> str:

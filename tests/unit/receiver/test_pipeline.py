@@ -839,9 +839,8 @@ async def test_the_traceback_of_a_fault_shows_nothing_of_a_notification(
         body=body if has_body else None,
         read=read,
     )
-    verifying = handler._verification.verify(asked, handler.trust.endpoints[target], peer="")
-    await world.receiver.close()  # a request that was under way meets a database that is not open
-    answer = await handler._notification(verifying, "", asked.trail, None)
+    await world.receiver._runtime.database.close()  # as for a request that was under way
+    answer = await handler.handle(asked)
 
     assert (answer.status, answer.code) == (503, "storage")
     assert "Traceback" in caplog.text
