@@ -381,7 +381,6 @@ def _conflict() -> ConflictError:
 
 
 def _names(each: Candidate) -> list[str]:
-    """Return the names of the locks under which a notification is stored."""
     names = [f"queue {each.queue_id}"]
     if each.secret is not None and each.tasks is TaskPolicy.BIND:
         # Two tasks may arrive at once with one token: only one of them binds it.

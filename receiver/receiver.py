@@ -396,7 +396,6 @@ class Receiver(Expecting, CallbackDecorators):
         return Alerts(options, webhook, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:
-        """Return the current faults, for alerts."""
         unready, at = await self.unready(), self._clock()
         if not self._runtime.is_running:
             return []  # parts that have been stopped are no faults
@@ -555,7 +554,6 @@ class Receiver(Expecting, CallbackDecorators):
     # --- internal ------------------------------------------------------------------------------
 
     async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
-        """Add the verdicts on its data, if the sender's card is known."""
         sender = self.trust.senders.get(notification.sender)
         if sender is None or sender.schemas is None:
             return notification

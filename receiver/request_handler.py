@@ -139,7 +139,6 @@ class RequestHandler:
         trail: Trail,
         traceparent: str | None,  # the trace that it states to belong to
     ) -> Answer:
-        """Verify and store one notification."""
         result = await verifying  # steps 1 to 6
         if isinstance(result, Verified):
             now = self._clock()
@@ -171,7 +170,6 @@ class RequestHandler:
         return self.refusals.refuse("not_found", reason, peer=peer)
 
     def _report(self, accepted: Accepted, trace_id: str | None) -> None:
-        """Report a notification that was accepted, now or before."""
         sender, said = accepted.sender, accepted.said
         kind = NotificationRepeated if accepted.id is None else NotificationAccepted
         if self._events.wants(kind.usual_level):
@@ -256,15 +254,12 @@ def _echo(target: str) -> Answer:
 
 
 class _Probes:
-    """Answers liveness and readiness probes."""
-
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._log = RepeatedLog(_log)
         self._readiness = Renewing(self._look, clock=utc_now)
 
     async def answer(self, path: str) -> Answer:
-        """Answer a probe at one of the paths of `_PROBES`."""
         if path == _LIVENESS:
             return _state(200, "alive")
         return await self._readiness.get() or _state(503, "not ready")

@@ -406,7 +406,6 @@ _CURRENT = f"{_RECIPIENT} FROM {OUTBOX.joined} WHERE q.id IN ($ids)"
 
 @functools.cache
 def _recipients(tasks: int, *, wait: bool) -> str:
-    """Return the statement that locks the recipients of so many tasks."""
     return (
         f"{_RECIPIENT} {_from_tasks(tasks, OUTBOX.joined)}"
         f" ORDER BY q.id FOR UPDATE OF q{_skip_locked_unless(wait)}"
@@ -456,7 +455,6 @@ def _schemes(column: str) -> tuple[str, ...]:
 
 
 def _stored_subscription(row: Row) -> StoredSubscription:
-    """Read a whole row, with its secrets as they are stored."""
     return StoredSubscription(
         subscription=read_subscription(row), token=row["token"], credentials=row["credentials"]
     )

@@ -42,8 +42,6 @@ _GRACE: Final = 2.0  # seconds that a coroutine has to end once it is cancelled
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Running:
-    """A call in progress."""
-
     callback: Callback
     queue_id: str  # of the notification
     notification: Notification
@@ -348,7 +346,6 @@ class _Threads:
         return task in self._inside
 
     def close(self) -> None:
-        """End the idle threads; a busy one ends with its function, or with the process."""
         self._is_closed = True
         idle, self._idle = self._idle, []
         for jobs in idle:

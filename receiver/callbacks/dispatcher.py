@@ -249,7 +249,6 @@ class Dispatcher(QueueWorker[NotificationJob]):
         return {name: Seen(each.epoch, bool(each.paused)) for name, each in queues.items()}
 
     def _settle_together(self, ask: Ask, settled: Callable[[Any], None]) -> None:
-        """Settle one queue, with what is accepted at the same time."""
         item = GroupItem(self._settling, ask, is_first=True)
         self._database.write_together(together, item, settled)
 
@@ -414,7 +413,6 @@ class Dispatcher(QueueWorker[NotificationJob]):
     # --- what is said of it ------------------------------------------------------------------
 
     def _emit_called_back(self, call: Call, notification: Notification, begun: float) -> None:
-        """Emit how a call ended, and how long it took."""
         if not self._events.wants(CalledBack.usual_level):
             return
         self._events.emit(

@@ -315,7 +315,6 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     async def _read(self, limit: int) -> bytes | None:
-        """Read a body; None as soon as it exceeds the limit, in bytes."""
         parser = self._parser
         is_unread = not (parser.is_whole or parser.held_bytes)
         if is_unread and parser.expects_continue and self._transport:
@@ -454,7 +453,6 @@ def _head_of_answer(
     connection: str,
     now: int,  # seconds since the epoch
 ) -> bytes:
-    """Return the head of an answer."""
     fields = [*headers, ("Server", "receiver")]
     if length is not None:
         fields.insert(-1, ("Content-Length", str(length)))
@@ -484,13 +482,11 @@ class _Deadline:
         self.has_begun: bool = False  # and has not ended
 
     def begin(self) -> None:
-        """Begin it, unless it has begun."""
         if not self.has_begun:
             self.has_begun = True
             self._deadlines.set(self, asyncio.get_running_loop().time() + self._seconds)
 
     def end(self) -> None:
-        """End it, if it has begun."""
         if self.has_begun:
             self.has_begun = False
             self._deadlines.clear(self)

@@ -85,7 +85,6 @@ class _Handshake(asyncio.Protocol):
         self._tls = tls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the handshake; or end the connection."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         if self._connection.attach(transport):
             self._server.run_handshake(self._shake_hands(transport))
