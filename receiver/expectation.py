@@ -137,7 +137,7 @@ class Expecting:
         )
 
     def _sender(self, name: str | None) -> TrustedSender:
-        return choose_sender(name, self._runtime.trust().senders.values(), setting="sender")
+        return choose_sender(name, self._runtime.trust.senders.values(), setting="sender")
 
     def _end(self, now: datetime, expires_in: timedelta | None) -> datetime | None:
         """Return when a new token expires; None for never."""

@@ -184,7 +184,7 @@ class Receiver(Expecting, CallbackDecorators):
         self._runtime = Runtime(
             database=self._database,
             transport=self._transport,
-            trust=lambda: self.trust,
+            trust=trust,
             dispatcher=self.dispatcher,
             arrivals=self._arrivals,
             mailboxes=self._mailboxes,
@@ -195,7 +195,6 @@ class Receiver(Expecting, CallbackDecorators):
             self._database, limits, self.dispatcher, self._arrivals.announce, tracing
         )
         self.handler: RequestHandler = RequestHandler(
-            trust,
             acceptance,
             self._mailboxes,
             peers=Peers(trusted_proxies, forwarded_header),
@@ -214,7 +213,7 @@ class Receiver(Expecting, CallbackDecorators):
     @property
     def trust(self) -> Trust:
         """The trusted senders that are currently in force."""
-        return self.handler.trust
+        return self._runtime.trust
 
     @property
     def senders(self) -> dict[str, TrustedSender]:
@@ -455,7 +454,7 @@ class Receiver(Expecting, CallbackDecorators):
         trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
         warn_of_weak_trust(senders)
         self.callbacks.warn_of_unknown(trust.senders)
-        self.handler.trust = trust
+        self._runtime.trust = trust
         trust.load()
         await before.close(but=trust)
 

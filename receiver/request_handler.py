@@ -33,7 +33,6 @@ from receiver.request import Answer, Request
 from receiver.selection import ReceiverPath
 from receiver.service_state import ServiceState
 from receiver.steps import Trail
-from receiver.trust import Trust
 from receiver.verification import Verification
 
 if TYPE_CHECKING:
@@ -66,9 +65,6 @@ class RequestHandler:
 
     def __init__(
         self,
-        # The trusted senders and their keys. May be replaced at any time: each request is verified
-        # against the trust that was in force when it arrived.
-        trust: Trust,
         acceptance: Acceptance,
         mailboxes: Mailboxes,
         *,
@@ -80,7 +76,6 @@ class RequestHandler:
         events: Listeners,
         ids_kept: timedelta,  # how long ids are remembered in the database
     ) -> None:
-        self.trust = trust
         self.peers = peers
         self.limits = limits
         self.refusals: Refusals = Refusals(events, clock)
@@ -102,7 +97,7 @@ class RequestHandler:
         peer, trail = request.peer, None
         try:
             peer = self.peers.of(request.peer, request.headers)
-            endpoint = self.trust.endpoints.get(request.path)
+            endpoint = self._runtime.trust.endpoints.get(request.path)
             # Probes are never rate-limited: a flood must not make an orchestrator restart us.
             if request.method in _READS and request.path in _PROBES:
                 return await self._probes.answer(request.path)
@@ -131,7 +126,7 @@ class RequestHandler:
 
     def answers(self, path: str) -> bool:
         """Return whether a path is a sender's, or a mailbox's."""
-        return path in self.trust.endpoints or path in self._mailboxes
+        return path in self._runtime.trust.endpoints or path in self._mailboxes
 
     async def _notification(
         self,
@@ -164,7 +159,7 @@ class RequestHandler:
         if endpoint is not None:
             reason = f"method {printable(request.method)}, expected POST"
             return self.refusals.refuse("method_not_allowed", reason, peer=peer)
-        paths = list(dict.fromkeys(each.path for each in self.trust.endpoints.values()))
+        paths = list(dict.fromkeys(each.path for each in self._runtime.trust.endpoints.values()))
         expected = " or ".join(paths[:_SHOWN_PATHS]) + (" …" if paths[_SHOWN_PATHS:] else "")
         reason = f"no sender posts to {request.path[:200]!a}, expected {expected}"
         return self.refusals.refuse("not_found", reason, peer=peer)

@@ -35,7 +35,9 @@ class Runtime:
 
     database: Database  # the inbox and the expected tasks
     transport: Transport  # fetches JWK Sets
-    trust: Callable[[], Trust]  # returns the current one: it may be replaced at any time
+    # The trusted senders and their keys. May be replaced at any time: each request is verified
+    # against the trust that was in force when it arrived.
+    trust: Trust
     dispatcher: Dispatcher  # calls back
     arrivals: Arrivals  # wakes the callers of `wait` and `updates`
     mailboxes: Mailboxes  # answers the clients of mailboxes
@@ -115,9 +117,9 @@ class Runtime:
             return
         self.mailboxes.begin()
         self.dispatcher.registry.is_frozen = True
-        warn_of_weak_trust(self.trust().senders.values())
-        self.dispatcher.registry.warn_of_unknown(self.trust().senders)
-        self.trust().load()
+        warn_of_weak_trust(self.trust.senders.values())
+        self.dispatcher.registry.warn_of_unknown(self.trust.senders)
+        self.trust.load()
         if allowed := self.transport.policy.allow:
             _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
         self._background = [
@@ -152,7 +154,7 @@ class Runtime:
             await forward.close()
         await self.dispatcher.retire()
         self.dispatcher.registry.is_frozen = False
-        await self.trust().close()
+        await self.trust.close()
         await self.transport.close()
         async with self._opening.here:
             # Again: another task may have opened it meanwhile.
@@ -195,7 +197,7 @@ class Runtime:
 
     def faults_of_some(self) -> dict[tuple[str, str], str]:
         """Return the same one by one, by the part and the name of its sender or callback."""
-        missing = sorted(self.trust().missing().items())
+        missing = sorted(self.trust.missing().items())
         hanging = sorted(self.dispatcher.caller.hanging.items())
         return {
             **{("keys", name): f"keys of sender {name}: {reason}" for name, reason in missing},
