@@ -141,7 +141,7 @@ async def received(passed: Passed) -> tuple[int, list[str]]:
                 max_head_bytes=16384,
                 refuse=receiver.handler.refuse,
             )
-            connection, wire = HttpConnection(server.state, "127.0.0.1"), Wire(passed)
+            connection, wire = HttpConnection(server, "127.0.0.1"), Wire(passed)
             connection.connection_made(wire)
             token = (await receiver.expect()).config.token
             for seq in (1, 2):

@@ -32,7 +32,7 @@ from pushkit.logs import RepeatedLog, printable
 from pushkit.options import Duration, check_options
 from pushkit.programs import find_program, inherited_variables, run_program
 from pushkit.record import record
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import cancelled
 
 _log = logging.getLogger("pushkit.alerts")
 

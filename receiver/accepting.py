@@ -30,6 +30,7 @@ from receiver.inbox.store import (
     PlaceInSequence,
     Sequences,
     accepted_before,
+    group_of,
     new_queue,
     queue_id_of,
     together,
@@ -159,19 +160,17 @@ class Acceptance:
         number = await self._database.write_together(
             together,
             GroupItem(self._group, candidate),
-            functools.partial(self._end, candidate),
+            functools.partial(self._hand, candidate),
         )
         stored, generation = candidate.stored, said.update.generation
         if stored is not None and stored.generation_before is not None and generation is not None:
             gap = stored.generation_before, generation
         return Accepted(verified.sender, said.delivery_id, said.remembered(), number, gap)
 
-    def _end(self, candidate: Candidate, result: int | BaseException | None) -> None:
-        if isinstance(result, int):
-            self._hand(candidate, result)
-
-    def _hand(self, candidate: Candidate, notification_id: int) -> None:
-        """Hand a stored notification to the dispatcher, after the commit."""
+    def _hand(self, candidate: Candidate, notification_id: int | BaseException | None) -> None:
+        """Hand a notification to the dispatcher, after the commit, if it was stored."""
+        if not isinstance(notification_id, int):
+            return
         new, said, handed = candidate.stored, candidate.notification, candidate.handed
         assert new is not None  # noqa: S101  # it has an id
         if said.update.left_out or said.update.misstated is not None:
@@ -193,8 +192,13 @@ class Acceptance:
                 epoch=handed.epoch,
                 since=candidate.stored_at,
             )
-            self._dispatcher.hand(
-                candidate.sender, handed, job, since=candidate.since, seen_at=candidate.seen_at
+            self._dispatcher.runner.hand(
+                new.queue_id,
+                group_of(candidate.sender),
+                handed,
+                job,
+                since=candidate.since,
+                seen_at=candidate.seen_at,
             )
         if said.task_id is not None:
             self._announce(said.sender, said.task_id)
@@ -385,7 +389,6 @@ def _conflict() -> ConflictError:
 
 
 def _names(each: Candidate) -> list[str]:
-    """Return the names of the locks under which a notification is stored."""
     names = [f"queue {each.queue_id}"]
     if each.secret is not None and each.tasks is TaskPolicy.BIND:
         # Two tasks may arrive at once with one token: only one of them binds it.

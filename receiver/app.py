@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pushkit.webhook import Headers
-from receiver.decoding import LARGE_BODY
 from receiver.request import (
+    LARGE_BODY,
     Answer,
     BrokenBodyError,
     ConsumedBodyError,
@@ -62,7 +62,6 @@ def application(handle: Handle, running: AbstractAsyncContextManager[object]) ->
 
 
 def _response(answer: Answer) -> web.Response:
-    """Return an answer as aiohttp sends it."""
     found = web.Response(status=answer.status, headers=answer.headers, body=answer.body or None)
     # aiohttp's own value would name its version and Python's.
     found.headers["Server"] = "receiver"
@@ -111,7 +110,6 @@ async def _answer(handle: Handle, request: web.Request, path: str) -> web.Stream
 
 
 async def _streamed(answer: Answer, request: web.Request) -> web.StreamResponse:
-    """Send a stream as it comes."""
     assert answer.stream is not None  # noqa: S101  # the caller looked
     response = web.StreamResponse(status=answer.status, headers=dict(answer.headers))
     response.headers["Server"] = "receiver"

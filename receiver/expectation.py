@@ -1,10 +1,12 @@
-"""`Expectation`: mints the token and credentials of `expect()`, and the push config with them."""
+"""`Expecting`: mints the token and credentials of `expect()`, and the push config with them."""
 
 from __future__ import annotations
 
 import base64
 import secrets
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Final
 
 from pushkit.a2a import Authentication, PushConfig, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
@@ -12,11 +14,12 @@ from pushkit.errors import ConfigError
 from pushkit.options import check_duration, check_each, check_type
 from pushkit.record import record
 from pushkit.signing.token import hash_credentials, hash_token
-from pushkit.storage.script import Script
 from receiver.registrations import Registration, RegistrationStore
-from receiver.senders import TrustedSender
+from receiver.runtime import Runtime
+from receiver.senders import TrustedSender, choose_sender
 
 OVERLAP = timedelta(hours=1)
+_STORE: Final = RegistrationStore()
 _MINTED = frozenset({"apikey", "basic", "bearer"})
 
 
@@ -33,64 +36,120 @@ class Expectation:
         return format_push_config(self.config, self.version)
 
 
-def hand_out(
-    store: RegistrationStore,
-    sender: TrustedSender,
-    *,
-    url: str,
-    task_id: str | None,
-    version: WireVersion | str,
-    expires_in: timedelta | None,
-    authentication: str | None,
-    replaces: str | None,
-    overlap: timedelta,
-    now: datetime,
-) -> Script[Expectation]:
-    """Mint a token for a sender, store its hash, and return the config for the agent.
+class Expecting:
+    """Hands out tokens and credentials for the tasks that a receiver expects."""
 
-    The arguments are those of `Receiver.expect`, but without `expires_in` it never expires.
+    url: str
+    _runtime: Runtime
+    _clock: Callable[[], datetime]
+    _expected_for: timedelta | None  # how long a token is valid by default; None for ever
 
-    Raises:
-        ConfigError: The version or scheme is unknown, the version has no tokens or credentials
-            although they are needed, `expires_in` is not positive, or the token to replace is not
-            valid.
-    """
-    check_each(str | None, task_id=task_id, authentication=authentication, replaces=replaces)
-    if task_id == "":  # no notification has such a task
-        raise ConfigError("task_id: found an empty string, expected a task, or None for any")
-    check_type("overlap", overlap, timedelta)
-    if expires_in is not None:
+    async def expect(
+        self,
+        sender: str | None = None,
+        *,
+        task_id: str | None = None,
+        version: WireVersion | str = WireVersion.V1_0,
+        expires_in: timedelta | None = None,
+        authentication: str | None = None,
+        replaces: str | None = None,
+        overlap: timedelta = OVERLAP,
+    ) -> Expectation:
+        """Mint a token for a task, and return the push config to hand to the agent.
+
+        Args:
+            sender: Which trusted sender; may be left out if there is only one.
+            task_id: The task, if it is known already; not with `replaces`.
+            version: The A2A version that the agent speaks.
+            expires_in: How long the token is valid; None for the receiver's `retention.expected`,
+                by default 90 days.
+            authentication: Also mint credentials of this scheme (`Bearer`, `Basic` or `ApiKey`),
+                which the agent must then send: an agent that ignores the config's `authentication`
+                is refused.
+            replaces: A token that was handed out before; the new one is for the same task.
+            overlap: For how long the replaced token stays valid.
+
+        Raises:
+            ConfigError: The sender, version or scheme is unknown, the version has no tokens or
+                credentials although they are needed, `expires_in` is not positive, or the token to
+                replace is not valid.
+            StorageError: This receiver was closed.
+        """
+        trusted, now, token = self._sender(sender), self._clock(), mint_token()
+        check_each(str | None, task_id=task_id, authentication=authentication, replaces=replaces)
+        if task_id == "":  # no notification has such a task
+            raise ConfigError("task_id: found an empty string, expected a task, or None for any")
+        if replaces is not None and task_id is not None:
+            raise ConfigError(
+                "task_id: a token that replaces another has its task; leave task_id out"
+            )
+        wire_version = WireVersion.parse(str(version))
+        if wire_version is WireVersion.AGENTVAULT_0_2:
+            _check_expected_by_task(trusted, task_id, authentication)
+        minted = mint_authentication(authentication) if authentication else None
+        registration = Registration(
+            sender=trusted.name,
+            expectation=mint_token(),
+            token_sha256=hash_token(token),
+            credentials_sha256=(
+                hash_credentials(f"{minted.scheme} {minted.credentials}") if minted else None
+            ),
+            task_id=task_id,
+            created_at=now,
+            expires_at=self._end(now, expires_in),
+        )
+        check_type("overlap", overlap, timedelta)
+        await self._runtime.ask()
+        write = self._runtime.database.write
+        if replaces is None:
+            await write(_STORE.register(registration))
+        else:
+            _moment("overlap", now, overlap)
+            replacing = _STORE.replace(hash_token(replaces), registration, overlap=overlap)
+            task_id = await write(replacing)
+        config = PushConfig(
+            url=f"{self.url}{trusted.path}", token=token, task_id=task_id, authentication=minted
+        )
+        return Expectation(sender=trusted.name, config=config, version=wire_version)
+
+    async def unregister(
+        self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None
+    ) -> int:
+        """Withdraw the registrations of a token or a task; return how many there were.
+
+        Args:
+            sender: Which trusted sender; may be left out if there is only one.
+            token: The token of the registration.
+            task_id: Or the task of the registrations.
+
+        Raises:
+            ConfigError: Neither token nor task is given, or one is no string.
+            StorageError: This receiver was closed.
+        """
+        check_each(str | None, token=token, task_id=task_id)
+        if token is None and task_id is None:
+            raise ConfigError("unregister: expected a token or a task_id, found neither")
+        await self._runtime.ask()
+        return await self._runtime.database.write(
+            _STORE.unregister(
+                sender=self._sender(sender).name, token=token, task_id=task_id, now=self._clock()
+            )
+        )
+
+    def _sender(self, name: str | None) -> TrustedSender:
+        return choose_sender(name, self._runtime.trust.senders.values(), setting="sender")
+
+    def _end(self, now: datetime, expires_in: timedelta | None) -> datetime | None:
+        """Return when a new token expires; None for never."""
+        if expires_in is None:
+            expires_in = self._expected_for
+        if expires_in is None:
+            return None
         check_duration("expires_in", expires_in)
-    if replaces is not None and task_id is not None:
-        raise ConfigError("task_id: a token that replaces another has its task; leave task_id out")
-    wire_version = WireVersion.parse(str(version))
-    if wire_version is WireVersion.AGENTVAULT_0_2:
-        _check_expected_by_task(sender, task_id, authentication)
-    token = mint_token()
-    minted = mint_authentication(authentication) if authentication else None
-    expires_at = None if expires_in is None else _end("expires_in", now, expires_in)
-    if replaces is not None:
-        _end("overlap", now, overlap)
-    registration = Registration(
-        sender=sender.name,
-        expectation=mint_token(),
-        token_sha256=hash_token(token),
-        credentials_sha256=(
-            hash_credentials(f"{minted.scheme} {minted.credentials}") if minted else None
-        ),
-        task_id=task_id,
-        created_at=now,
-        expires_at=expires_at,
-    )
-    if replaces is None:
-        yield from store.register(registration)
-    else:
-        task_id = yield from store.replace(hash_token(replaces), registration, overlap=overlap)
-    config = PushConfig(url=url, token=token, task_id=task_id, authentication=minted)
-    return Expectation(sender=sender.name, config=config, version=wire_version)
+        return _moment("expires_in", now, expires_in)
 
 
-def _end(setting: str, since: datetime, within: timedelta) -> datetime:
+def _moment(setting: str, since: datetime, within: timedelta) -> datetime:
     try:
         return since + within
     except OverflowError as exc:

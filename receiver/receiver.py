@@ -9,7 +9,6 @@ import logging
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
     Mapping,
@@ -21,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote
 
-from pushkit.a2a import TaskState, WireVersion
+from pushkit.a2a import TaskState
 from pushkit.alerts import AlertOptions, Alerts
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.events.model import Event, HealthFault, Listener, Listeners
-from pushkit.options import Count, Duration, Wait, check_each, check_list, check_type, checked
+from pushkit.options import Count, Duration, Wait, check_list, check_type, checked
 from pushkit.peers import ForwardedHeader, Peers
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock
 from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.database import promptly
 from pushkit.storage.migrations import Access
@@ -44,16 +43,15 @@ from receiver.callbacks.dispatcher import (
 )
 from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
 from receiver.callbacks.waiting import Arrivals, has_ended, has_stopped, in_states
-from receiver.expectation import OVERLAP, Expectation, hand_out
+from receiver.expectation import Expecting
 from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
 from receiver.mailbox.service import Mailboxes, MailboxOptions
-from receiver.registrations import RegistrationStore
 from receiver.request import Answer, Request
 from receiver.request_handler import RequestHandler
 from receiver.runtime import DRAIN, Runtime
-from receiver.senders import TrustedSender, check_memory, choose_sender
+from receiver.senders import TrustedSender, check_memory
 from receiver.steps import Trail
 from receiver.trust import Trust, key_transport, warn_of_weak_trust
 from receiver.verification import check_request
@@ -61,7 +59,6 @@ from receiver.verification import check_request
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from pushkit.schemas import CardSchemas
     from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import ReceiverMetrics
     from pushkit.telemetry.tracing import Tracing
@@ -73,7 +70,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("receiver")
 
 
-class Receiver(CallbackDecorators):
+class Receiver(Expecting, CallbackDecorators):
     """Accepts signed notifications, and calls back once for each.
 
         receiver = Receiver(
@@ -170,7 +167,7 @@ class Receiver(CallbackDecorators):
             concurrency=concurrency,
             timeout=callback_timeout,
             senders=lambda: len(self.trust.senders),
-            prepare=self._preparation_of,
+            prepare=self._with_verdicts_on_data,
             events=self.events,
             tracing=tracing,
             clock=clock,
@@ -178,14 +175,13 @@ class Receiver(CallbackDecorators):
         self._arrivals = Arrivals(self._database)
         self._mailboxes = Mailboxes(self._database, retry=retry, clock=clock, events=self.events)
         self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.wake)
-        self._registrations = RegistrationStore()
         self._expected_for = retention.expected
         self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None
         self._runtime = Runtime(
             database=self._database,
             transport=self._transport,
-            trust=lambda: self.trust,
+            trust=trust,
             dispatcher=self.dispatcher,
             arrivals=self._arrivals,
             mailboxes=self._mailboxes,
@@ -196,7 +192,6 @@ class Receiver(CallbackDecorators):
             self._database, limits, self.dispatcher, self._arrivals.announce, tracing
         )
         self.handler: RequestHandler = RequestHandler(
-            trust,
             acceptance,
             self._mailboxes,
             peers=Peers(trusted_proxies, forwarded_header),
@@ -207,7 +202,6 @@ class Receiver(CallbackDecorators):
             events=self.events,
             ids_kept=retention.ids,
         )
-        self._is_ending = False
         self._closing: asyncio.Task[None] | None = None
         # Held while it starts or closes: a start waits for the end of a close.
         self._turn = LoopLock()
@@ -216,7 +210,7 @@ class Receiver(CallbackDecorators):
     @property
     def trust(self) -> Trust:
         """The trusted senders that are currently in force."""
-        return self.handler.trust
+        return self._runtime.trust
 
     @property
     def senders(self) -> dict[str, TrustedSender]:
@@ -246,7 +240,6 @@ class Receiver(CallbackDecorators):
         if self._closing is not None and not self._closing.done():
             await asyncio.wait([self._closing])
         async with self._turn.here:
-            self._is_ending = False
             await self._runtime.start()
             if self._alerts is not None:
                 self._alerts.start()
@@ -258,7 +251,6 @@ class Receiver(CallbackDecorators):
 
         Notifications are still accepted. For a service that is stopping; `close` does the rest.
         """
-        self._is_ending = True
         self._runtime.wind_down()
 
     async def close(self) -> None:
@@ -283,7 +275,6 @@ class Receiver(CallbackDecorators):
 
     async def _close(self) -> None:
         async with self._turn.here:
-            self._is_ending = True
             if self._metrics is not None:
                 await self._metrics.stop()
             await self._runtime.close()
@@ -400,9 +391,8 @@ class Receiver(CallbackDecorators):
         return Alerts(options, webhook, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:
-        """Return the current faults, for alerts."""
         unready, at = await self.unready(), self._clock()
-        if self._is_ending:
+        if not self._runtime.is_running:
             return []  # parts that have been stopped are no faults
         of_some = self._runtime.faults_of_some()
         return [
@@ -460,7 +450,7 @@ class Receiver(CallbackDecorators):
         trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
         warn_of_weak_trust(senders)
         self.callbacks.warn_of_unknown(trust.senders)
-        self.handler.trust = trust
+        self._runtime.trust = trust
         trust.load()
         await before.close(but=trust)
 
@@ -477,7 +467,7 @@ class Receiver(CallbackDecorators):
             raise ConfigError(f"to: found {found}, expected a Forward, such as HttpForward(url)")
         wanted["name"] = wanted.get("name") or to.name
         self.callbacks.add(to.send, **wanted)
-        self._runtime.close_with(to)
+        self._runtime.forwards.append(to)
 
     def mailbox(self, options: MailboxOptions, **wanted: Unpack[Wanted]) -> None:
         """Keep every update, or those selected, for a client that fetches them.
@@ -491,78 +481,7 @@ class Receiver(CallbackDecorators):
         wanted["name"] = wanted.get("name") or f"mailbox:{options.name}"
         self.callbacks.add(self._mailboxes.add(options), **wanted)
 
-    # --- expecting and waiting -----------------------------------------------------------------
-
-    async def expect(
-        self,
-        sender: str | None = None,
-        *,
-        task_id: str | None = None,
-        version: WireVersion | str = WireVersion.V1_0,
-        expires_in: timedelta | None = None,
-        authentication: str | None = None,
-        replaces: str | None = None,
-        overlap: timedelta = OVERLAP,
-    ) -> Expectation:
-        """Mint a token for a task, and return the push config to hand to the agent.
-
-        Args:
-            sender: Which trusted sender; may be left out if there is only one.
-            task_id: The task, if it is known already; not with `replaces`.
-            version: The A2A version that the agent speaks.
-            expires_in: How long the token is valid; None for the receiver's `retention.expected`,
-                by default 90 days.
-            authentication: Also mint credentials of this scheme (`Bearer`, `Basic` or `ApiKey`),
-                which the agent must then send: an agent that ignores the config's `authentication`
-                is refused.
-            replaces: A token that was handed out before; the new one is for the same task.
-            overlap: For how long the replaced token stays valid.
-
-        Raises:
-            ConfigError: The sender or scheme is unknown, `expires_in` is not positive, or the token
-                to replace is not valid.
-            StorageError: This receiver was closed.
-        """
-        trusted = self._sender(sender)
-        await self._runtime.ask()
-        return await self._database.write(
-            hand_out(
-                self._registrations,
-                trusted,
-                url=f"{self.url}{trusted.path}",
-                task_id=task_id,
-                version=version,
-                expires_in=self._expected_for if expires_in is None else expires_in,
-                authentication=authentication,
-                replaces=replaces,
-                overlap=overlap,
-                now=self._clock(),
-            )
-        )
-
-    async def unregister(
-        self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None
-    ) -> int:
-        """Withdraw the registrations of a token or a task; return how many there were.
-
-        Args:
-            sender: Which trusted sender; may be left out if there is only one.
-            token: The token of the registration.
-            task_id: Or the task of the registrations.
-
-        Raises:
-            ConfigError: Neither token nor task is given, or one is no string.
-            StorageError: This receiver was closed.
-        """
-        check_each(str | None, token=token, task_id=task_id)
-        if token is None and task_id is None:
-            raise ConfigError("unregister: expected a token or a task_id, found neither")
-        await self._runtime.ask()
-        return await self._database.write(
-            self._registrations.unregister(
-                sender=self._sender(sender).name, token=token, task_id=task_id, now=self._clock()
-            )
-        )
+    # --- waiting -------------------------------------------------------------------------------
 
     async def wait(
         self,
@@ -629,26 +548,14 @@ class Receiver(CallbackDecorators):
 
     # --- internal ------------------------------------------------------------------------------
 
-    def _sender(self, name: str | None) -> TrustedSender:
-        return choose_sender(name, self.senders.values(), setting="sender")
-
     async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
-        preparing = self._preparation_of(notification)
-        return notification if preparing is None else await preparing
-
-    def _preparation_of(self, notification: Notification) -> Awaitable[Notification] | None:
-        """Return what adds the verdicts on its data; None if the sender's card is not known."""
         sender = self.trust.senders.get(notification.sender)
         if sender is None or sender.schemas is None:
-            return None
-        return _checked(notification, sender.schemas)
+            return notification
+        from pushkit.schemas import check_structured_data_apart
 
-
-async def _checked(notification: Notification, schemas: CardSchemas) -> Notification:
-    from pushkit.schemas import check_structured_data_apart
-
-    found = await check_structured_data_apart(notification.update, schemas)
-    return replace(notification, data=tuple(found))
+        found = await check_structured_data_apart(notification.update, sender.schemas)
+        return replace(notification, data=tuple(found))
 
 
 def _check_senders(senders: Sequence[TrustedSender], ids_kept: timedelta) -> None:

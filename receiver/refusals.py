@@ -1,11 +1,15 @@
-"""Refusals: one table of their codes, statuses and log levels; and `Refusals`, which logs them."""
+"""Refusals: one table of their codes, statuses and log levels; `Refusals` logs and answers them."""
 
 from __future__ import annotations
 
+import functools
+import json
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -15,6 +19,7 @@ from pushkit.events.model import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.peers import rate_key
+from receiver.request import Answer
 from receiver.steps import CheckResult, Result, Step, Trail, results_of
 
 _log = logging.getLogger("receiver")
@@ -25,12 +30,12 @@ _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 class Refusal(NamedTuple):
     """One row: how a refusal is answered, and how often it is logged."""
 
-    # The steps of the verification that it can come from, in order; none for the others. Which it
-    # was is in the request's trail.
-    steps: tuple[Step, ...]
     status: int  # the HTTP status
     means: str  # what was found; the log line says more, the answer has the code alone
     remedy: str  # what the receiver's operator can do about it
+    # The steps of the verification that it can come from, in order; none for the others. Which it
+    # was is in the request's trail.
+    steps: tuple[Step, ...] = ()
     # `Retry-After`; an error that knows it better has its own (`RateLimitedError`).
     retry_after: timedelta | None = None
     # Log it at most once in this time per sender, or per address that has proven nothing. None: log
@@ -41,70 +46,62 @@ class Refusal(NamedTuple):
 
 
 _NO_JSON: Final = Refusal(
-    (Step.CONTENT,),
     400,
     "the body is not JSON within the limits",
     "The agent does not send JSON, or exceeds a limit: `receiver listen` shows the body.",
+    (Step.CONTENT,),
 )
 REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
     {
         # --- no notification ---
         "malformed_http": Refusal(
-            (),
             400,
             "the bytes are not an HTTP request",
             "A scanner, or a client that speaks TLS to a plain port: nothing to do unless it is an "
             "agent's proxy.",
         ),
         "head_timeout": Refusal(
-            (),
             408,
             "the head arrived too slowly",
             "A slow or idle client. If it is an agent: check the proxy in front of the receiver, "
             "and request_timeout_seconds.",
         ),
         "not_found": Refusal(
-            (),
             404,
             "no sender posts to this path",
             "The agent posts to another path: compare its push config with this sender's path.",
         ),
         "method_not_allowed": Refusal(
-            (),
             405,
             "the method is not POST",
             "A person or a probe requests this path: point probes at /healthz.",
         ),
         "invalid_validation_token": Refusal(
-            (),
             400,
             "the validation token cannot be echoed",
             "The agent's check of ownership has to send one token of plain characters.",
         ),
         # --- mailboxes ---
         "mailbox_unauthorized": Refusal(
-            (),
             401,
             "no mailbox of this name with this token",
             "The client of a mailbox has another token, or another name in its URL: compare both "
             "with [[mailbox]].",
         ),
         "mailbox_busy": Refusal(
-            (),
             429,
             "too many polls of a mailbox wait",
             "Let each client poll once at a time, or raise max_polls.",
+            (),
             _SECOND,
             _MINUTE,
         ),
         "unknown_receipt": Refusal(
-            (),
             404,
             "a mailbox never handed out this receipt",
             "The client of a mailbox settles what it got from another one, or long ago.",
         ),
         "lease_lost": Refusal(
-            (),
             409,
             "a client of a mailbox settled a notification after its lease had ended",
             "The client is too slow, or was suspended: it has to renew, or raise lease_seconds.",
@@ -112,202 +109,202 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         ),
         # --- the steps of the verification ---
         "rate_limited": Refusal(
-            (Step.REQUEST, Step.RATE),
             429,
             "too many requests of this address, or (step `rate`) of this sender",
             "For real traffic, raise peer_rate or sender_rate. Behind a proxy, name the proxy in "
             "trusted_proxies.",
+            (Step.REQUEST, Step.RATE),
             once_in=_MINUTE,
         ),
         "headers_too_large": Refusal(
-            (Step.REQUEST,),
             431,
             "the headers are longer than max_header_bytes",
             "Raise max_header_bytes, if your own proxy adds so many headers.",
+            (Step.REQUEST,),
         ),
         "body_too_large": Refusal(
-            (Step.REQUEST, Step.SIZE),
             413,
             "the body is longer than max_body_bytes",
             "Raise max_body_bytes, or have the agent send artifacts by URL.",
+            (Step.REQUEST, Step.SIZE),
             closes=True,
         ),
         "body_timeout": Refusal(
-            (Step.SIZE,),
             408,
             "the body was not complete within request_timeout",
             "The link is slow: raise request_timeout_seconds, or let the proxy buffer bodies.",
+            (Step.SIZE,),
             closes=True,
         ),
         "incomplete_body": Refusal(
-            (Step.SIZE,),
             400,
             "the body broke off",
             "The agent or a proxy closed the connection, perhaps by a time-out. It will retry.",
+            (Step.SIZE,),
             closes=True,
         ),
         "body_consumed": Refusal(
-            (Step.SIZE,),
             503,
             "the application read the body before the receiver",
             "Exclude the senders' paths from the middleware that reads bodies (to log, sign or "
             "parse them), or put ReceiverMiddleware in front of it. The sender will retry.",
+            (Step.SIZE,),
             _MINUTE,
             _MINUTE,
             logging.ERROR,
             closes=True,
         ),
         "unsupported_media_type": Refusal(
-            (Step.REQUEST,),
             415,
             "the Content-Type is not JSON, or the body is compressed",
             "The agent has to send application/json, or application/a2a+json, uncompressed.",
+            (Step.REQUEST,),
         ),
         "unknown_sender": Refusal(
-            (Step.SENDER,),
             403,
             "no sender, or more than one, fits the path, iss and kid",
             "Add a [[senders]] table with this path and issuer to trust it, or leave it refused.",
+            (Step.SENDER,),
         ),
         "invalid_signature": Refusal(
-            (Step.SIGNATURE, Step.BODY),
             401,
             "the signature is missing, malformed or not valid",
             "Check that the sender's `jwks_url`, `jwks_file` or secret has the key that signs "
             "now: `receiver check`, where there is a configuration file, shows what it has.",
+            (Step.SIGNATURE, Step.BODY),
         ),
         "keys_unavailable": Refusal(
-            (Step.SENDER, Step.SIGNATURE),
             503,
             "the sender's keys cannot be fetched",
             "Check that this machine can reach jwks_url: `receiver check`, where there is a "
             "configuration file, tries it. The sender will retry.",
+            (Step.SENDER, Step.SIGNATURE),
             5 * _SECOND,
             _MINUTE,
         ),
         "digest_mismatch": Refusal(
-            (Step.BODY,),
             401,
             "the signature covers another body",
             "The bytes have to arrive as they were signed. A framework parsed the body, and wrote "
             "it again: pass on the raw bytes. A cloud function got it in base64 "
             "(`isBase64Encoded`): decode it. A middleware read or changed it, or a proxy does: "
             "turn that off.",
+            (Step.BODY,),
         ),
         "invalid_claims": Refusal(
-            (Step.TIME, Step.IDS),
             401,
             "a claim is missing that this profile requires",
             "The agent signs by another profile: set `profile` of this sender, or "
             "update the agent.",
+            (Step.TIME, Step.IDS),
         ),
         "stale_timestamp": Refusal(
-            (Step.TIME,),
             401,
             "signed too long ago, ahead of time, or expired",
             "One of the two clocks is wrong: check NTP on both; else the request "
             "was delayed, or replayed.",
+            (Step.TIME,),
         ),
         "wrong_issuer": Refusal(
-            (Step.ISSUER,),
             401,
             "another `iss` than the sender's",
             "Set `issuer` of this sender to the issuer that the agent states, if you trust it.",
+            (Step.ISSUER,),
         ),
         "wrong_audience": Refusal(
-            (Step.AUDIENCE,),
             401,
             "signed for another webhook",
             "The agent signs for another URL: `url` and the sender's path have to match the URL "
             "in its push config.",
+            (Step.AUDIENCE,),
         ),
         "malformed_request": Refusal(
-            (Step.REQUEST, Step.SIGNATURE, Step.IDS, Step.TOKEN, Step.CONTENT),
             400,
             "ids disagree, or a header occurs twice",
             "A proxy duplicates or rewrites header fields, or the agent is at fault: "
             "compare both ends.",
+            (Step.REQUEST, Step.SIGNATURE, Step.IDS, Step.TOKEN, Step.CONTENT),
         ),
         "invalid_token": Refusal(
-            (Step.TOKEN,),
             401,
             "a token or credential is missing or wrong",
             "The agent sends another token than it was given, or none: give it a new "
             "one (`Receiver.expect()`, or `receiver expect`).",
+            (Step.TOKEN,),
         ),
         "malformed_json": _NO_JSON,
         "malformed_body": _NO_JSON,
         "unrecognised_body": Refusal(
-            (Step.CONTENT,),
             422,
             "the body is JSON, but not a notification of a known version",
             "The agent posts something else than notifications, or leaves out what all versions "
             "need; what is newer than this receiver is accepted.",
+            (Step.CONTENT,),
         ),
         "id_conflict": Refusal(
-            (Step.REPLAY,),
             409,
             "this id was accepted with another body",
             "The agent uses one id for two updates, which is a defect. The first one was accepted.",
+            (Step.REPLAY,),
         ),
         "being_stored": Refusal(
-            (Step.STORED,),
             503,
             "a copy is being stored right now",
             "Nothing to do: the sender will retry, and then gets the answer to the copy.",
+            (Step.STORED,),
             _SECOND,
             _MINUTE,
         ),
         "task_not_expected": Refusal(
-            (Step.TASK,),
             404,
             "this task is not expected",
             "Give the agent a token of its own for each task (`Receiver.expect()`, or `receiver "
             'expect`), before it starts, or set tasks = "any".',
+            (Step.TASK,),
         ),
         "backlog_full": Refusal(
-            (Step.STORED,),
             429,
             "too many notifications of this sender are unfinished",
             "Its callbacks do not keep up: make them faster, or raise max_backlog_per_sender.",
+            (Step.STORED,),
             10 * _SECOND,
             _MINUTE,
         ),
         "inbox_full": Refusal(
-            (Step.STORED,),
             503,
             "too many notifications are unfinished",
             "Callbacks do not keep up: make them faster, or raise callback_concurrency "
             "or max_backlog.",
+            (Step.STORED,),
             10 * _SECOND,
             _MINUTE,
         ),
         "storage": Refusal(
-            (Step.TOKEN, Step.REPLAY, Step.TASK, Step.STORED),
             503,
             "the receiver's storage failed",
             "The disk is full, or the database cannot be reached: the log has its error. Senders "
             "will retry.",
+            (Step.TOKEN, Step.REPLAY, Step.TASK, Step.STORED),
             _SECOND,
             _MINUTE,
             logging.ERROR,
         ),
         # --- our own faults ---
         "not_started": Refusal(
-            (),
             503,
             "the receiver is not started",
             "The application has to start the receiver: `async with receiver`, or its lifespan.",
+            (),
             None,
             _MINUTE,
             logging.ERROR,
             closes=True,
         ),
         "internal": Refusal(
-            (),
             503,
             "a defect of pushkit",
             "The log has the traceback: please report it. The sender will retry.",
+            (),
             None,
             _MINUTE,
             logging.ERROR,
@@ -317,33 +314,13 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
 )
 
 
-class RefusalVerdict(NamedTuple):
-    """The answer to one request."""
-
-    status: int  # the HTTP status
-    code: str  # `accepted`, `duplicate`, or the stable code of the refusal
-    retry_after: timedelta | None = None  # when to retry, after 429 and 503; None otherwise
-    notification_id: int | None = None  # of a notification that was accepted now; None otherwise
-
-    @classmethod
-    def of(cls, code: str) -> RefusalVerdict:
-        """Return the verdict of a row, by its code."""
-        row = REFUSALS[code]
-        return cls(row.status, code, row.retry_after)
-
-    @property
-    def refused(self) -> bool:
-        """Whether the sender gets a problem instead of a thank-you."""
-        return self.status >= 400
-
-
 _SHORT = {"delivery_id": "id"}
 # Lines in an interval: a flood from many addresses must not fill the disk.
 _OF_STRANGERS, _OF_A_SENDER = 10, 100
 
 
 class Refusals:
-    """Returns the verdict on each refusal, and logs its reason, as often as its row says.
+    """Answers each refusal, and logs its reason, as often as its row says.
 
     A line says how many were left out before it. Refusals after a valid signature name their task
     and delivery, so each is logged, up to a hundred a second per sender, unless its row has an
@@ -364,60 +341,46 @@ class Refusals:
             lambda: RepeatedLog(_log, interval=_SECOND, most=_OF_A_SENDER)
         )
 
-    def verdict(
-        self, error: InboundError, *, peer: str, trail: Trail | None = None
-    ) -> RefusalVerdict:
-        """Return the verdict on an error, and log its reason.
+    def refuse(
+        self,
+        refused: InboundError | str,
+        reason: str = "",
+        *,
+        peer: str,
+        trail: Trail | None = None,
+        error: BaseException | None = None,
+    ) -> Answer:
+        """Log and report a refusal, and return the answer.
 
-        `trail` has the steps that the request came to, and what is proven of it.
+        Args:
+            refused: The error, or the code of a row.
+            reason: What was found, if `refused` does not say it; what the row means if empty.
+            peer: The address that the request came from.
+            trail: The steps that the request came to, and what is proven of it.
+            error: The fault of this process, whose traceback is logged.
         """
-        # Only the log has the reason: the answer tells an outsider nothing about keys and tokens.
-        retry_after = getattr(error, "retry_after", None) or refusal_of(error.code).retry_after
-        verdict = RefusalVerdict(error.status, error.code, retry_after)
-        self.note(verdict, peer=peer, reason=str(error), trail=trail)
-        return verdict
-
-    def fault(
-        self,
-        code: str,
-        says: str = "",
-        *,
-        peer: str,
-        error: BaseException | None = None,
-        trail: Trail | None = None,
-    ) -> RefusalVerdict:
-        """Log a fault of this process, with its traceback if it has one; return the verdict."""
-        verdict, reason = RefusalVerdict.of(code), says or refusal_of(code).means
-        self.note(verdict, peer=peer, reason=reason, trail=trail, error=error)
-        return verdict
-
-    def note(
-        self,
-        verdict: RefusalVerdict,
-        *,
-        peer: str,
-        reason: str,
-        trail: Trail | None = None,
-        error: BaseException | None = None,
-    ) -> None:
-        """Report and log a refusal; the arguments are as above."""
-        code, row = verdict.code, refusal_of(verdict.code)
-        step = None if trail is None else trail.step.word
-        sender = None if trail is None else trail.sender
-        facts = {} if trail is None else trail.proven
-        if trail is not None:
-            trail.reason = reason or row.means
+        code = refused if isinstance(refused, str) else refused.code
+        row, answer = refusal_of(code), problem(code)
+        if isinstance(refused, InboundError):
+            # The log alone has it: the answer tells an outsider nothing about keys and tokens.
+            reason = str(refused)
+            answer = problem(code, refused.status, getattr(refused, "retry_after", None))
+        reason = reason or row.means
+        steps = () if trail is None else trail.words
+        step = steps[-1] if steps else None
+        trail = trail or Trail()
+        trail.reason, sender, facts = reason, trail.sender, trail.proven
         if self._events.wants(NotificationRefused.usual_level):
             self._events.emit(
                 NotificationRefused(
                     at=self._clock(),
                     sender=sender,
-                    task_id=None if trail is None else trail.task_id,
-                    delivery_id=None if trail is None else trail.delivery_id,
+                    task_id=trail.task_id,
+                    delivery_id=trail.delivery_id,
                     trace_id=facts.get("trace_id"),
-                    status=verdict.status,
+                    status=answer.status,
                     code=code,
-                    steps=() if trail is None else trail.words,
+                    steps=steps,
                     peer=peer,
                     reason=reason,
                 )
@@ -433,17 +396,17 @@ class Refusals:
             log, cause = self._by_minute, (code, sender)
         unsaid = log.due(cause)
         if unsaid is None:
-            return
+            return answer
         about = "".join(f" {_SHORT.get(name, name)}={printable(facts[name])}" for name in facts)
         log.write(
             unsaid,
             row.level,
             "refused %d %s%s peer=%s%s: %s%s",
-            *(verdict.status, code, f" step={step}" if step else "", one_word(peer), about, reason),
+            *(answer.status, code, f" step={step}" if step else "", one_word(peer), about, reason),
             page_said(code),
             exc_info=error or False,
             extra={
-                "status": verdict.status,
+                "status": answer.status,
                 "code": code,
                 "step": step,
                 "peer": peer,
@@ -451,6 +414,31 @@ class Refusals:
                 **facts,
             },
         )
+        return answer
+
+
+@functools.lru_cache(maxsize=256)
+def problem(code: str, status: int | None = None, retry_after: timedelta | None = None) -> Answer:
+    """Return the problem details of a refusal; they tell an outsider no more than its code.
+
+    Args:
+        code: The code of the refusal.
+        status: The HTTP status; None for the row's.
+        retry_after: When to retry; None for the row's.
+    """
+    row = refusal_of(code)
+    status, retry_after = status or row.status, retry_after or row.retry_after
+    headers = [("Content-Type", "application/problem+json")]
+    if retry_after is not None:
+        headers.append(("Retry-After", str(math.ceil(retry_after.total_seconds()))))
+    if code == "mailbox_unauthorized":
+        headers.append(("WWW-Authenticate", "Bearer"))  # RFC 9110 §15.5.2
+    if code == "method_not_allowed":
+        headers.append(("Allow", "POST"))
+    title = HTTPStatus(status).phrase
+    document = {"type": "about:blank", "title": title, "status": status, "code": code}
+    body = json.dumps(document).encode()
+    return Answer(status=status, code=code, headers=tuple(headers), body=body, close=row.closes)
 
 
 def refusal_of(code: str) -> Refusal:
@@ -496,4 +484,4 @@ def results_over_http(code: str) -> list[CheckResult]:
     return results
 
 
-_UNLISTED = Refusal((), 400, "refused", "The log says more.")
+_UNLISTED = Refusal(400, "refused", "The log says more.")

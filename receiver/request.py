@@ -5,14 +5,19 @@ A server or an adapter knows these, and calls one function: `Handle`. It raises 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from pushkit.errors import InboundError
 from pushkit.record import field, record
+from pushkit.scheduling.event_loop import LoopLock
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.steps import Trail
+
+LARGE_BODY: Final = 16 * 1024
+"""Bytes. Decoding a larger body takes milliseconds, and up to thirty times its memory."""
 
 ReadBody: TypeAlias = Callable[[int], Awaitable[bytes | None]]
 """Reads a body of at most so many bytes; None if it is longer.
@@ -103,3 +108,9 @@ async def read_bounded(chunks: AsyncGenerator[bytes, None], limit: int) -> bytes
             if len(body) > limit:
                 return None
     return bytes(body)
+
+
+async def turn_to_decode(decoding: LoopLock) -> None:
+    """Wait for the turn of a large body: all else that is ready in the loop runs between."""
+    async with decoding.here:
+        await asyncio.sleep(0)

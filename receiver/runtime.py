@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 from pushkit.errors import ConfigError, StorageError
 from pushkit.net.transport import Transport
-from pushkit.scheduling.ending import cancelled, check_may_close
-from pushkit.scheduling.housekeeping import housekeep
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock, cancelled, check_may_close, housekeep
 from pushkit.storage.database import Database, fault_of
 from pushkit.storage.migrations import Access
 from receiver.callbacks.dispatcher import Dispatcher
@@ -37,7 +35,9 @@ class Runtime:
 
     database: Database  # the inbox and the expected tasks
     transport: Transport  # fetches JWK Sets
-    trust: Callable[[], Trust]  # returns the current one: it may be replaced at any time
+    # The trusted senders and their keys. May be replaced at any time: each request is verified
+    # against the trust that was in force when it arrived.
+    trust: Trust
     dispatcher: Dispatcher  # calls back
     arrivals: Arrivals  # wakes the callers of `wait` and `updates`
     mailboxes: Mailboxes  # answers the clients of mailboxes
@@ -48,7 +48,7 @@ class Runtime:
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)  # that opened it
     _is_closed: bool = field(default=False, init=False)  # closed, and not opened again since
     _ends_at: float | None = field(default=None, init=False)  # of the drain, by the loop's clock
-    _forwards: list[Forward] = field(default_factory=list, init=False)
+    forwards: list[Forward] = field(default_factory=list, init=False)  # closed after callbacks
     # Held while the inbox opens or closes: two callers may open it at once.
     _opening: LoopLock = field(default_factory=LoopLock, init=False)
     _background: list[asyncio.Task[None]] = field(default_factory=list, init=False)
@@ -64,14 +64,15 @@ class Runtime:
         """Whether it was opened before this process was forked: nothing of it runs here."""
         return self._opened_in is not None and not self.is_open
 
+    @property
+    def is_running(self) -> bool:
+        """Whether callbacks run, and are not being stopped."""
+        return bool(self._background) and self._ends_at is None
+
     def check_may_close(self) -> None:
         """Raise ConfigError if it was opened in another event loop, which is running."""
         if self._loop is not None and self.is_open:
             check_may_close(self._loop)
-
-    def close_with(self, forward: Forward) -> None:
-        """Also close this forward, once callbacks have ended."""
-        self._forwards.append(forward)
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the inbox, without callbacks."""
@@ -116,9 +117,9 @@ class Runtime:
             return
         self.mailboxes.begin()
         self.dispatcher.registry.is_frozen = True
-        warn_of_weak_trust(self.trust().senders.values())
-        self.dispatcher.registry.warn_of_unknown(self.trust().senders)
-        self.trust().load()
+        warn_of_weak_trust(self.trust.senders.values())
+        self.dispatcher.registry.warn_of_unknown(self.trust.senders)
+        self.trust.load()
         if allowed := self.transport.policy.allow:
             _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
         self._background = [
@@ -149,11 +150,11 @@ class Runtime:
         left = (self._ends_at or 0) - asyncio.get_running_loop().time()
         await self.dispatcher.finish(within=timedelta(seconds=max(left, 0)))
         self._ends_at = None
-        for forward in self._forwards:
+        for forward in self.forwards:
             await forward.close()
         await self.dispatcher.retire()
         self.dispatcher.registry.is_frozen = False
-        await self.trust().close()
+        await self.trust.close()
         await self.transport.close()
         async with self._opening.here:
             # Again: another task may have opened it meanwhile.
@@ -196,7 +197,7 @@ class Runtime:
 
     def faults_of_some(self) -> dict[tuple[str, str], str]:
         """Return the same one by one, by the part and the name of its sender or callback."""
-        missing = sorted(self.trust().missing().items())
+        missing = sorted(self.trust.missing().items())
         hanging = sorted(self.dispatcher.caller.hanging.items())
         return {
             **{("keys", name): f"keys of sender {name}: {reason}" for name, reason in missing},

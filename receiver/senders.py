@@ -215,7 +215,12 @@ def _sources(sender: TrustedSender) -> int:
 
 
 def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
-    yield from _mistakes_of_schemes(sender)
+    if not sender.schemes:
+        yield f"schemes: found none, expected at least one of {', '.join(Scheme)}"
+    if sender.profile is not SenderProfile.STANDARD and sender.schemes != _JWT_ALONE:
+        yield f"schemes: profile {sender.profile.value} signs by the JWT alone"
+    if bool(sender.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in sender.signing):
+        yield f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
     if sender.has_keys and _sources(sender) != 1:
         yield "expected exactly one of jwks_url, jwks_file and keys"
     if not sender.has_keys and _sources(sender):
@@ -227,15 +232,6 @@ def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
         yield "issuer: found none, expected the `iss` that the sender states"
     if sender.id_field is not None:
         yield "id_field: found one, expected none: only an unsigned sender needs it"
-
-
-def _mistakes_of_schemes(sender: TrustedSender) -> Iterable[str]:
-    if not sender.schemes:
-        yield f"schemes: found none, expected at least one of {', '.join(Scheme)}"
-    if sender.profile is not SenderProfile.STANDARD and sender.schemes != _JWT_ALONE:
-        yield f"schemes: profile {sender.profile.value} signs by the JWT alone"
-    if bool(sender.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in sender.signing):
-        yield f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
 
 
 def _mistakes_of_unsigned(sender: TrustedSender) -> Iterable[str]:

@@ -41,8 +41,7 @@ from pushkit.terminal.processes import (
 from receiver.options import config_option
 from receiver.receiver import Receiver
 from receiver.reload import SettingsWatcher, watching
-from receiver.serving.server import HttpServer
-from receiver.serving.tls import TlsFiles
+from receiver.serving.server import HttpServer, TlsFiles
 from receiver.settings import ReceiverSettings, load_settings
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -72,13 +72,16 @@ class ServiceState:
         clock: Callable[[], datetime],
         *,
         ids_kept: timedelta,  # how long they are remembered in the database
+        # Returns the sender's registrations that fit the secrets of a request, from the database.
+        registered: Callable[[TrustedSender, Presented], Awaitable[Sequence[HandedOut]]],
     ) -> None:
         self.limits = limits
         self._clock = clock
         self._peers = RateLimiter("peer_rate", limits.peer_rate)
         self._senders = RateLimiter("sender_rate", limits.sender_rate)
         self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
-        self._handed_out: dict[tuple[str, Presented], Sequence[HandedOut]] = {}
+        self._registered_in_database = registered
+        self._registered: dict[tuple[str, Presented], Sequence[HandedOut]] = {}
         # By sender and id: when a notification was accepted, and all that a retry of it needs.
         self._recent: dict[tuple[str, str], tuple[datetime, Remembered]] = {}
         self._recent_for = min(_RECENT, ids_kept / 2)
@@ -131,27 +134,25 @@ class ServiceState:
         if coding and coding.lower() != "identity":
             raise MediaTypeError("the body is compressed, expected Content-Encoding identity")
 
-    def max_body_bytes(self, sender: TrustedSender) -> int:
-        """Return the largest body that a sender may send, in bytes."""
-        own, common = sender.max_body_bytes, self.limits.max_body_bytes
-        return common if own is None else min(own, common)
-
     # --- caches ---------------------------------------------------------------------------------
 
-    def handed_out(self, sender: TrustedSender, secret: Presented) -> Sequence[HandedOut] | None:
-        """Return the cached registrations that fit these secrets; None if not looked up yet."""
-        return self._handed_out.get((sender.name, secret))
+    async def registered(self, sender: TrustedSender, secrets: Presented) -> Sequence[HandedOut]:
+        """Return the sender's registrations that fit the secrets of a request.
 
-    def remember_handed_out(
-        self, sender: TrustedSender, secrets: Presented, registered: Sequence[HandedOut]
-    ) -> None:
-        """Cache the registrations that fit these secrets, if there are any.
+        They are cached: a registration's token and credentials never change, and step 8 checks in
+        the storing transaction whether it is still good.
 
-        Safe, since a registration's token and credentials never change, and step 8 checks in the
-        storing transaction whether it is still good.
+        Raises:
+            StorageError: They could not be read.
         """
-        if registered:
-            _put(self._handed_out, (sender.name, secrets), registered)
+        if not secrets.asks_for_registrations:
+            return ()
+        registered = self._registered.get((sender.name, secrets))
+        if registered is None:
+            registered = await self._registered_in_database(sender, secrets)
+            if registered:
+                _put(self._registered, (sender.name, secrets), registered)
+        return registered
 
     def accepted_before(
         self, claims: SignedClaims, delivery_id: str | None, body_sha256: str, now: datetime

@@ -25,18 +25,17 @@ Steps 7 to 9 are one transaction, `Acceptance.store` in `receiver.accepting`; st
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from pushkit.errors import ConfigError, InboundError
 from pushkit.logs import printable
 from pushkit.options import check_list, check_type
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock
 from pushkit.signing.token import hash_token
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.decoding import LARGE_BODY, turn_to_decode
 from receiver.notification import Accepted, Verified, VerifiedNotification, read_notification
-from receiver.request import BrokenBodyError, Request
+from receiver.request import LARGE_BODY, BrokenBodyError, Request, turn_to_decode
 from receiver.selection import ReceiverPath, keys_at_hand, read_signatures, select_sender
 from receiver.senders import TrustedSender
 from receiver.service_state import (
@@ -47,7 +46,7 @@ from receiver.service_state import (
 )
 from receiver.signatures import SignedClaims, check_claims, prove_body, verify_signatures
 from receiver.steps import Step, Trail
-from receiver.tokens import HandedOut, Presented, check_secrets, read_secrets
+from receiver.tokens import HandedOut, check_secrets, read_secrets
 from receiver.trust import TrustSnapshot, fetch_keys
 
 # A pass over a larger body takes longer than a thread costs: 0.6 ms for 1 MiB, and there is one
@@ -65,12 +64,9 @@ class Verification:
     def __init__(
         self,
         state: ServiceState,  # limits, rates and caches
-        # Returns the sender's registrations that fit the secrets of a request, from the database.
-        registered: Callable[[TrustedSender, Presented], Awaitable[Sequence[HandedOut]]],
         clock: Callable[[], datetime],
     ) -> None:
         self._state = state
-        self._registered_in_database = registered
         self._clock = clock
         self._decoding = LoopLock()
 
@@ -105,7 +101,7 @@ class Verification:
         claims = verify_signatures(held, stated, request, audiences)  # 3
         delivery_id = check_claims(claims, request, audiences, now)  # 4
         secrets = read_secrets(claims, request)  # 5
-        registered = await self._registered(sender, secrets)
+        registered = await state.registered(sender, secrets)
         secret = check_secrets(claims, secrets, registered, trail)  # 5
         body = await self._body(request, sender)  # 1
         sha256 = await self._proven(claims, body, trail)  # 3
@@ -119,22 +115,13 @@ class Verification:
         )
         return Verified(sender, secret, notification, body)
 
-    async def _registered(self, sender: TrustedSender, secrets: Presented) -> Sequence[HandedOut]:
-        """Return the sender's registrations that fit the secrets of a request."""
-        if not secrets.asks_for_registrations:
-            return ()
-        registered = self._state.handed_out(sender, secrets)
-        if registered is None:
-            registered = await self._registered_in_database(sender, secrets)
-            self._state.remember_handed_out(sender, secrets, registered)
-        return registered
-
     async def _body(self, request: Request, sender: TrustedSender) -> bytes:
         """Return the body, read within the deadline, and bounded."""
         request.trail.begun.append(Step.SIZE)
-        limit, body = self._state.max_body_bytes(sender), request.body
+        limits, body = self._state.limits, request.body
+        limit = min(sender.max_body_bytes or limits.max_body_bytes, limits.max_body_bytes)
         if body is None:
-            seconds = self._state.limits.request_timeout.total_seconds()
+            seconds = limits.request_timeout.total_seconds()
             try:
                 async with asyncio.timeout(seconds):
                     body = await request.read(limit)

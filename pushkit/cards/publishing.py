@@ -19,7 +19,7 @@ from pushkit.errors import SigningError
 from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock
 from pushkit.scheduling.renewing import anew
 from pushkit.webhook import DocumentResponse, document_response
 

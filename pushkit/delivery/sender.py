@@ -83,9 +83,7 @@ from pushkit.outbox import store as outbox
 from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, WantedDeliveries
 from pushkit.outbox.model import Delivery, IdempotencyKey
 from pushkit.outbox.schema import open_outbox
-from pushkit.scheduling.ending import cancelled, check_may_close
-from pushkit.scheduling.housekeeping import housekeep
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock, cancelled, check_may_close, housekeep
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly, read_now

@@ -15,7 +15,7 @@ from pushkit.keys.jwk import SigningKey
 from pushkit.keys.primitives import JOSE, Methods, sign_bytes
 from pushkit.keys.remote import RemoteKey
 from pushkit.options import check_options
-from pushkit.scheduling.iteration_batches import IterationBatches
+from pushkit.scheduling.event_loop import IterationBatches
 from pushkit.signing.http_message_signatures import sign_http_message
 from pushkit.signing.jose import Sign, sign
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER as JWT_HEADER

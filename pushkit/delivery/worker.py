@@ -18,7 +18,7 @@ from pushkit.queue.leases import Claimed
 from pushkit.queue.rules import PendingJob
 from pushkit.queue.runner import Runner, Seen
 from pushkit.queue.worker import QueueWorker
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import cancelled
 from pushkit.scheduling.retry import after_faults, next_attempt
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, from_micros, to_micros

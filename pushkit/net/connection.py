@@ -19,8 +19,7 @@ from pushkit.clock import Timing
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
 from pushkit.record import field, record
-from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.iteration_batches import IterationBatches
+from pushkit.scheduling.event_loop import Deadlines, IterationBatches
 from pushkit.webhook import Headers
 
 MAX_ANSWER_BYTES: Final = 64 * 1024

@@ -10,8 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pushkit.net.connection import Connection, write_requests
-from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.iteration_batches import IterationBatches
+from pushkit.scheduling.event_loop import Deadlines, IterationBatches
 
 
 class Endpoint(NamedTuple):

@@ -26,9 +26,15 @@ from pushkit.a2a.updates import (
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidSchemaError
 from pushkit.record import record
-from pushkit.scheduling.locks import LoopLock
-from pushkit.schemas.bounded_schema import MAX_STEPS, BoundedSchema
-from pushkit.schemas.keywords import MAX_SECONDS, Steps, UndecidedError, require_extra
+from pushkit.scheduling.event_loop import LoopLock
+from pushkit.schemas.bounded_schema import (
+    MAX_SECONDS,
+    MAX_STEPS,
+    BoundedSchema,
+    Steps,
+    UndecidedError,
+    require_extra,
+)
 
 EXTENSION_URI = (
     "https://raw.githubusercontent.com/facultyai/a2a-extension-object-schemas/refs/heads/main/v1"

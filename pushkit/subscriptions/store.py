@@ -82,7 +82,7 @@ def put(
             config.url,
             origin,
             token,
-            _schemes_column(config.authentication),
+            json.dumps(config.authentication.schemes if config.authentication else []),
             credentials,
             profile.value,
             _filter_column(wanted),
@@ -406,7 +406,6 @@ _CURRENT = f"{_RECIPIENT} FROM {OUTBOX.joined} WHERE q.id IN ($ids)"
 
 @functools.cache
 def _recipients(tasks: int, *, wait: bool) -> str:
-    """Return the statement that locks the recipients of so many tasks."""
     return (
         f"{_RECIPIENT} {_from_tasks(tasks, OUTBOX.joined)}"
         f" ORDER BY q.id FOR UPDATE OF q{_skip_locked_unless(wait)}"
@@ -424,10 +423,6 @@ def _from_tasks(tasks: int, joined: str = "pushkit_subscriptions q") -> str:
 
 def _skip_locked_unless(wait: bool) -> str:
     return "" if wait else " SKIP LOCKED"
-
-
-def _schemes_column(authentication: Authentication | None) -> str:
-    return json.dumps(authentication.schemes if authentication else [])
 
 
 def _filter_column(wanted: Filter) -> str:
@@ -460,7 +455,6 @@ def _schemes(column: str) -> tuple[str, ...]:
 
 
 def _stored_subscription(row: Row) -> StoredSubscription:
-    """Read a whole row, with its secrets as they are stored."""
     return StoredSubscription(
         subscription=read_subscription(row), token=row["token"], credentials=row["credentials"]
     )

@@ -24,7 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from pushkit.logs import RepeatedLog
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import cancelled
 from pushkit.telemetry.together import keep_files, shared_folder
 from pushkit.webhook import DocumentResponse
 

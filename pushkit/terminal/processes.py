@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 
 import click
 
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import cancelled
 from pushkit.terminal.command import errors_reported
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)

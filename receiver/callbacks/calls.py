@@ -9,24 +9,29 @@ too many calls hang.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import functools
 import inspect
 import logging
+import queue
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
-from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.ending import cancelled
-from pushkit.webhook import trace_id_of
+from pushkit.record import record
+from pushkit.scheduling.event_loop import Deadlines, cancelled
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
+from receiver.callbacks.reporting import logged_of, named
 from receiver.callbacks.shares import CrowdedError, Slot, new_shares, share_of
-from receiver.callbacks.threads import CallbackThreads
-from receiver.inbox.model import Call, Notification, StoredNotification
+from receiver.inbox.model import Call, Notification
+
+T = TypeVar("T")
 
 _log = logging.getLogger("receiver")
 
@@ -37,8 +42,6 @@ _GRACE: Final = 2.0  # seconds that a coroutine has to end once it is cancelled
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Running:
-    """A call in progress."""
-
     callback: Callback
     queue_id: str  # of the notification
     notification: Notification
@@ -72,7 +75,7 @@ class CallbackCaller:
         self._timeout = timeout
         self._give_up = give_permit_up
         self._abandoned_ended = abandoned_ended
-        self._threads = CallbackThreads(self._forget_abandoned)
+        self._threads = _Threads(self._forget_abandoned)
         self._shares = new_shares()
         self._running: dict[asyncio.Task[Any], _Running] = {}
         self._deadlines = Deadlines()
@@ -217,12 +220,10 @@ class CallbackCaller:
         if self.is_ending:
             return
         _log.error(
-            "callback %s was cancelled, but not by the receiver, on notification %d task=%a%s; it"
-            " is called again when its lease ends",
+            "callback %s was cancelled, but not by the receiver, on %s; it is called again when its"
+            " lease ends",
             callback.name,
-            notification.id,
-            notification.task_id,
-            within_trace(notification),
+            named(notification),
             extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
         )
 
@@ -260,9 +261,8 @@ class CallbackCaller:
         self._said.log(
             (what, callback.name),
             logging.ERROR,
-            f"callback %s {what} with notification %d task=%a%s",  # %a: a sender forges no line
-            *(callback.name, run.limit or 0, notification.id, notification.task_id),
-            within_trace(notification),
+            f"callback %s {what} with %s",
+            *(callback.name, run.limit or 0, named(notification)),
             extra={"code": TIMED_OUT, "callback": callback.name, **logged_of(notification)},
         )
 
@@ -274,11 +274,9 @@ class CallbackCaller:
         is_ours = isinstance(error, PushkitError)
         is_first = not is_ours and self._said.due((callback.name, type(error))) is not None
         _log.error(
-            "callback %s failed on notification %d task=%a%s: %s",
+            "callback %s failed on %s: %s",
             callback.name,
-            notification.id,
-            notification.task_id,
-            within_trace(notification),
+            named(notification),
             error if is_ours else type(error).__name__,
             exc_info=error if is_first else None,
             extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
@@ -298,19 +296,103 @@ def _failure_of(raised: BaseException) -> BaseException:
     return error
 
 
-def logged_of(notification: Notification | StoredNotification) -> dict[str, object]:
-    """Return the members of a JSON log line that name a notification."""
-    trace_id = trace_id_of(notification.traceparent)
-    return {
-        "sender": notification.sender,
-        "task": notification.task_id,
-        "delivery_id": notification.delivery_id,
-        "notification_id": notification.id,
-        **({"trace_id": trace_id} if trace_id else {}),
-    }
+# --- threads ------------------------------------------------------------------------------------
 
 
-def within_trace(notification: Notification | StoredNotification) -> str:
-    """Return the end of a log line that names the trace; empty without one."""
-    trace_id = trace_id_of(notification.traceparent)
-    return f" trace_id={trace_id}" if trace_id else ""
+@record(frozen=True, slots=True)
+class _ThreadJob:
+    work: Callable[[], Any]
+    loop: asyncio.AbstractEventLoop
+    finished: Callable[[object, BaseException | None], None]
+
+
+class _Threads:
+    """Runs functions in daemon threads, as many as are called at once; idle ones are used again.
+
+    One that hangs delays neither the others nor the process's end. asyncio's own pool is bounded,
+    is shared with other code, and is joined when the process ends.
+    """
+
+    def __init__(
+        self,
+        # Called with a task when its function has ended, even if the task no longer waits for it;
+        # in the thread if the event loop is closed by then.
+        ended: Callable[[asyncio.Task[Any]], None],
+    ) -> None:
+        self._ended = ended
+        self._idle: list[queue.SimpleQueue[_ThreadJob | None]] = []
+        self._inside: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread. Cancelling ends the wait; the function continues."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # a coroutine that runs has one
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+        self._is_closed = False
+        jobs = self._idle.pop() if self._idle else self._start()
+        work = functools.partial(contextvars.copy_context().run, function)
+        finished = functools.partial(self._finish, task, jobs, outcome)
+        self._inside.add(task)
+        jobs.put(_ThreadJob(work, loop, finished))
+        try:
+            return await outcome
+        finally:
+            del outcome, finished  # they hold the error, whose traceback refers to this frame
+
+    def is_inside(self, task: asyncio.Task[Any]) -> bool:
+        """Return whether a task's function still runs, even if the task no longer waits for it."""
+        return task in self._inside
+
+    def close(self) -> None:
+        self._is_closed = True
+        idle, self._idle = self._idle, []
+        for jobs in idle:
+            jobs.put(None)
+
+    def _finish(
+        self,
+        task: asyncio.Task[Any],
+        jobs: queue.SimpleQueue[_ThreadJob | None],
+        outcome: asyncio.Future[T],
+        result: T,  # what the function returned; meaningless with an error
+        error: BaseException | None,
+    ) -> None:
+        self._inside.discard(task)
+        if self._is_closed:
+            jobs.put(None)
+        else:
+            self._idle.append(jobs)
+        self._ended(task)
+        if outcome.done():
+            return
+        if error is None:
+            outcome.set_result(result)
+        else:
+            outcome.set_exception(error)
+
+    def _start(self) -> queue.SimpleQueue[_ThreadJob | None]:
+        jobs: queue.SimpleQueue[_ThreadJob | None] = queue.SimpleQueue()
+        threading.Thread(target=_work_off, args=[jobs], name="callback", daemon=True).start()
+        return jobs
+
+
+def _work_off(jobs: queue.SimpleQueue[_ThreadJob | None]) -> None:
+    while (job := jobs.get()) is not None:
+        result: object = None
+        error: BaseException | None = None
+        try:
+            result = job.work()
+        except (KeyboardInterrupt, GeneratorExit, StopIteration) as exc:
+            # The first two would end the service, and a future cannot raise the third.
+            error = RuntimeError(f"the callback raised {type(exc).__name__}")
+            error.__cause__ = exc
+        except BaseException as exc:  # noqa: BLE001  # raised in `run`
+            error = exc
+        try:
+            job.loop.call_soon_threadsafe(job.finished, result, error)
+        except RuntimeError:  # its loop is closed: no task waits any more
+            with contextlib.suppress(RuntimeError):
+                job.finished(result, error)
+        del job, result, error  # an idle thread keeps nothing alive

@@ -23,11 +23,11 @@ from pushkit.events.model import Listeners
 from pushkit.events.receiver import CalledBack
 from pushkit.queue.held import Ask, Consequence
 from pushkit.queue.leases import Claimed, give_back
-from pushkit.queue.rules import Handed, PendingJob
+from pushkit.queue.rules import PendingJob
 from pushkit.queue.runner import Runner, Seen, seconds
 from pushkit.queue.worker import QueueWorker
 from pushkit.scheduling import stop_after_attempt
-from pushkit.scheduling.locks import LoopLock
+from pushkit.scheduling.event_loop import LoopLock
 from pushkit.scheduling.retry import (
     RetryPolicy,
     after_faults,
@@ -39,23 +39,21 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import Script, from_micros, to_micros
 from pushkit.webhook import trace_id_of
 from receiver.callbacks.calls import TIMED_OUT, CallbackCaller
-from receiver.callbacks.dead import report_dead
 from receiver.callbacks.registry import Callback, CallbackRegistry
+from receiver.callbacks.reporting import UnmatchedLog, report_dead
 from receiver.callbacks.settling import Settled, Settler
 from receiver.callbacks.shares import CrowdedError, Slot
-from receiver.callbacks.unmatched import UnmatchedLog
-from receiver.decoding import LARGE_BODY, turn_to_decode
 from receiver.inbox.model import Attempted, Call, CallbackOutcome, Notification, NotificationJob
 from receiver.inbox.store import (
     INBOX,
     GroupItem,
-    group_of,
     jobs_of,
     note_death,
     record_calls,
     record_late_calls,
     together,
 )
+from receiver.request import LARGE_BODY, turn_to_decode
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
@@ -102,8 +100,8 @@ class Dispatcher(QueueWorker[NotificationJob]):
         concurrency: int,  # how many notifications are called back at once
         # How long a call may take if its callback has no time-out; None for any time.
         timeout: timedelta | None = CALLBACK_TIMEOUT,
-        # Returns what completes a notification before callbacks get it, if anything has to.
-        prepare: Callable[[Notification], Awaitable[Notification] | None] = lambda _: None,
+        # Completes a notification before callbacks get it.
+        prepare: Callable[[Notification], Awaitable[Notification]] | None = None,
         # Returns how many senders are trusted: one of several never has all permits.
         senders: Callable[[], int] = lambda: 1,
         events: Listeners | None = None,
@@ -225,7 +223,7 @@ class Dispatcher(QueueWorker[NotificationJob]):
         yield from self._database.wake()
 
     def _give_permit_up(self, task: asyncio.Task[None]) -> None:
-        self.runner.give_permit_up(task)
+        self.runner.give_permit_up(task)  # the current one
 
     def _release_locks(self) -> None:
         """Release the locks of former names whose abandoned calls have all ended."""
@@ -234,15 +232,6 @@ class Dispatcher(QueueWorker[NotificationJob]):
                 del self._abandoned[name]
                 if self._database.locks is not None:
                     self._database.locks.release(name)
-
-    # --- notifications that are stored -------------------------------------------------------
-
-    def hand(
-        self, sender: str, handed: Handed, job: NotificationJob, *, since: float, seen_at: float
-    ) -> None:
-        """Take a stored notification, after its commit (see `Runner.hand`)."""
-        group = group_of(sender)
-        self.runner.hand(job.queue_id, group, handed, job, since=since, seen_at=seen_at)
 
     # --- `QueueWorker` -----------------------------------------------------------------------
 
@@ -266,7 +255,6 @@ class Dispatcher(QueueWorker[NotificationJob]):
         return {name: Seen(each.epoch, bool(each.paused)) for name, each in queues.items()}
 
     def _settle_together(self, ask: Ask, settled: Callable[[Any], None]) -> None:
-        """Settle one queue, with what is accepted at the same time."""
         item = GroupItem(self._settling, ask, is_first=True)
         self._database.write_together(together, item, settled)
 
@@ -309,8 +297,8 @@ class Dispatcher(QueueWorker[NotificationJob]):
             error = f"the process ended {job.attempts} times in the middle of: {names}"
             return Attempted(CallbackOutcome.DEAD, error=error)
         # After that check, for the process may also die in the preparation.
-        if wanting and (preparing := self._prepare(notification)) is not None:
-            notification = await preparing
+        if wanting and self._prepare is not None:
+            notification = await self._prepare(notification)
         return await self._call_all(wanting, job, notification)
 
     async def _call_all(
@@ -367,7 +355,16 @@ class Dispatcher(QueueWorker[NotificationJob]):
         if self._tracing is None:
             call = await calling
         else:
-            call = await _within(self._tracing, calling, callback, notification)
+            with self._tracing.calling(
+                notification.traceparent,
+                callback=callback.name,
+                sender=notification.sender,
+                task=notification.task_id,
+                delivery_id=notification.delivery_id,
+            ) as span:
+                call = await calling
+                if call.error is not None:
+                    span.fail(call.error)
         self._emit_called_back(call, notification, begun)
         return call
 
@@ -422,7 +419,6 @@ class Dispatcher(QueueWorker[NotificationJob]):
     # --- what is said of it ------------------------------------------------------------------
 
     def _emit_called_back(self, call: Call, notification: Notification, begun: float) -> None:
-        """Emit how a call ended, and how long it took."""
         if not self._events.wants(CalledBack.usual_level):
             return
         self._events.emit(
@@ -438,20 +434,3 @@ class Dispatcher(QueueWorker[NotificationJob]):
                 took=timedelta(seconds=time.perf_counter() - begun),
             )
         )
-
-
-async def _within(
-    tracing: Tracing, calling: Awaitable[Call], callback: Callback, notification: Notification
-) -> Call:
-    """Call a callback within its notification's trace."""
-    with tracing.calling(
-        notification.traceparent,
-        callback=callback.name,
-        sender=notification.sender,
-        task=notification.task_id,
-        delivery_id=notification.delivery_id,
-    ) as span:
-        call = await calling
-        if call.error is not None:
-            span.fail(call.error)
-    return call

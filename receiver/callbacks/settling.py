@@ -87,7 +87,6 @@ class Settler:
         return stored
 
     def _change(self, job: NotificationJob, now: datetime) -> Change:
-        """Return what a result changes in the row of its notification."""
         result = job.result
         assert result is not None  # noqa: S101  # what is settled was attempted
         match result.outcome:

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from pushkit.a2a import StatusUpdate, TaskState
 from pushkit.errors import ConfigError, InboundError, StorageError
 from pushkit.options import read_member
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import cancelled
 from pushkit.storage.database import Database
 from receiver.inbox.model import Notification
 from receiver.inbox.store import of_task, with_news

@@ -177,7 +177,6 @@ def _as_message(message: str | a2a_pb2.Message) -> a2a_pb2.Message:
 
 
 def _ids(answer: a2a_pb2.StreamResponse) -> tuple[str, str | None]:
-    """Return the ids of the context and the task of an answer."""
     kind = answer.WhichOneof("payload")
     if kind == "task":
         return answer.task.context_id, answer.task.id

@@ -24,7 +24,7 @@ from pushkit.logs import RepeatedLog
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.tls import tls_context
 from pushkit.queue.runner import seconds
-from pushkit.scheduling.ending import cancelled
+from pushkit.scheduling.event_loop import cancelled
 from pushkit.url import Url
 from receiver.inbox.model import Notification
 from receiver.mailbox.messages import FetchedNotification, fetched

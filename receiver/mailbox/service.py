@@ -30,7 +30,7 @@ from pushkit.options import Bounds, Count, check_options
 from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.database import Database
 from pushkit.storage.quota import Quota
-from receiver.callbacks.dead import report_dead
+from receiver.callbacks.reporting import report_dead
 from receiver.callbacks.shares import CrowdedError
 from receiver.inbox.mailboxes import (
     Deposit,

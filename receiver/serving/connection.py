@@ -13,6 +13,7 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from email.utils import formatdate
 from http import HTTPStatus
@@ -21,9 +22,9 @@ from urllib.parse import unquote
 
 from pushkit.errors import InboundError
 from pushkit.peers import rate_key
-from receiver.decoding import LARGE_BODY
+from pushkit.scheduling.event_loop import Deadlines
 from receiver.limits import ConnectionLimits
-from receiver.request import Answer, BrokenBodyError, Handle, ReadBody, Request
+from receiver.request import LARGE_BODY, Answer, BrokenBodyError, Handle, Request
 from receiver.serving.http1 import RequestHead, RequestParser
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -33,34 +34,26 @@ _MOST_HELD: Final = 128 * 1024
 _LINGERING: Final = timedelta(seconds=2)
 
 
+@dataclass(eq=False)
 class ServerState:
-    """What the connections of one server share.
+    """What the connections of one server share."""
 
-    Args:
-        handle: Answers one request, and raises nothing.
-        refuse: Reports bytes that are no request, by the code of the refusal, the reason and the
-            address of the peer; returns the answer.
-        limits: The limits of connections.
-        is_proxy: Returns whether an address is a trusted proxy's.
-        max_head_bytes: The largest head.
-    """
+    handle: Handle  # answers one request, and raises nothing
+    _: KW_ONLY
+    limits: ConnectionLimits
+    is_proxy: Callable[[str], bool]  # returns whether an address is a trusted proxy's
+    max_head_bytes: int  # the largest head
+    # Reports bytes that are no request, by the code of the refusal, the reason and the address of
+    # the peer; returns the answer.
+    refuse: Callable[[str, str, str], Answer]
+    connections: Connections = field(init=False)
+    deadlines: Deadlines = field(default_factory=Deadlines, init=False)
+    # Connections with a request in progress; it is completed even if the connection is lost.
+    in_progress: set[HttpConnection] = field(default_factory=set, init=False)
+    _is_answered: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    def __init__(
-        self,
-        handle: Handle,
-        refuse: Callable[[str, str, str], Answer],
-        limits: ConnectionLimits,
-        is_proxy: Callable[[str], bool],
-        max_head_bytes: int,
-    ) -> None:
-        self.handle: Handle = handle
-        self.refuse: Callable[[str, str, str], Answer] = refuse
-        self.limits = limits
-        self.max_head_bytes = max_head_bytes
-        self.connections: Connections = Connections(limits, is_proxy)
-        # Connections with a request in progress; it is completed even if the connection is lost.
-        self.in_progress: set[HttpConnection] = set()
-        self._is_answered = asyncio.Event()
+    def __post_init__(self) -> None:
+        self.connections = Connections(self.limits, self.is_proxy)
 
     def answered(self, connection: HttpConnection) -> None:
         """Note that the request in progress is answered."""
@@ -95,11 +88,11 @@ class HttpConnection(asyncio.Protocol):
         self._most_held = max(_MOST_HELD, server.max_head_bytes)
         self._is_half_closed = False  # the peer has closed its half
         self._is_last = False  # no more requests are answered
-        limits = server.limits
-        self._head_deadline = _Deadline(limits.head_timeout, self._head_is_late)
-        self._idle_deadline = _Deadline(limits.keep_alive, self._close)
-        self._write_deadline = _Deadline(limits.write_timeout, self.abort)
-        self._lingering = _Deadline(_LINGERING, self.abort)
+        limits, deadlines = server.limits, server.deadlines
+        self._head_deadline = _Deadline(deadlines, limits.head_timeout, self._head_is_late)
+        self._idle_deadline = _Deadline(deadlines, limits.keep_alive, self._close)
+        self._write_deadline = _Deadline(deadlines, limits.write_timeout, self.abort)
+        self._lingering = _Deadline(deadlines, _LINGERING, self.abort)
 
     @property
     def busy(self) -> bool:
@@ -233,7 +226,22 @@ class HttpConnection(asyncio.Protocol):
     def _answer(self, head: RequestHead) -> None:
         self._is_busy = True
         self._server.in_progress.add(self)
-        request = _request_of(head, self._parser, self._peer, self._read, self._is_gone)
+        target, parser = head.target, self._parser
+        if target[0] != "/" and (absolute := _BEFORE_PATH.match(target)):  # RFC 9112 §3.2.2
+            target = target[absolute.end() :]
+            target = target if target.startswith("/") else f"/{target}"
+        path = target.partition("?")[0]
+        is_at_hand = parser.is_whole and len(parser.body) <= LARGE_BODY
+        request = Request(
+            method=head.method,
+            path=unquote(path) if "%" in path else path,
+            target=target,
+            headers=head.headers,
+            peer=self._peer,
+            body=bytes(parser.body) if is_at_hand else None,
+            read=self._read,
+            is_gone=self._is_gone,
+        )
         handling = self._server.handle(request)
         self.work = asyncio.get_running_loop().create_task(self._respond(handling))
 
@@ -307,7 +315,6 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     async def _read(self, limit: int) -> bytes | None:
-        """Read a body; None as soon as it exceeds the limit, in bytes."""
         parser = self._parser
         is_unread = not (parser.is_whole or parser.held_bytes)
         if is_unread and parser.expects_continue and self._transport:
@@ -438,30 +445,6 @@ class Connections:
             del self._per_peer[key]
 
 
-def _request_of(
-    head: RequestHead,
-    parser: RequestParser,
-    peer: str,
-    read: ReadBody,
-    is_gone: Callable[[], bool],
-) -> Request:
-    target = head.target
-    if target[0] != "/" and (absolute := _BEFORE_PATH.match(target)):  # RFC 9112 §3.2.2
-        target = target[absolute.end() :]
-        target = target if target.startswith("/") else f"/{target}"
-    path = target.partition("?")[0]
-    return Request(
-        method=head.method,
-        path=unquote(path) if "%" in path else path,
-        target=target,
-        headers=head.headers,
-        peer=peer,
-        body=bytes(parser.body) if parser.is_whole and len(parser.body) <= LARGE_BODY else None,
-        read=read,
-        is_gone=is_gone,
-    )
-
-
 @functools.lru_cache(maxsize=128)
 def _head_of_answer(
     status: int,
@@ -470,7 +453,6 @@ def _head_of_answer(
     connection: str,
     now: int,  # seconds since the epoch
 ) -> bytes:
-    """Return the head of an answer."""
     fields = [*headers, ("Server", "receiver")]
     if length is not None:
         fields.insert(-1, ("Content-Length", str(length)))
@@ -491,46 +473,30 @@ def _do_nothing() -> None:
 
 
 class _Deadline:
-    """Calls a function when it is due, unless it is ended before. Most begins start no timer."""
+    """Calls a function when it is due, unless it is ended before."""
 
-    def __init__(self, after: timedelta, then: Callable[[], None]) -> None:
+    def __init__(self, deadlines: Deadlines, after: timedelta, then: Callable[[], None]) -> None:
+        self._deadlines = deadlines
         self._seconds = after.total_seconds()
         self._then = then
-        self._due: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has begun, and has not ended."""
-        return self._due is not None
+        self.has_begun: bool = False  # and has not ended
 
     def begin(self) -> None:
-        """Begin it, unless it has begun."""
-        if self._due is None:
-            loop = asyncio.get_running_loop()
-            self._due = loop.time() + self._seconds
-            if self._timer is None:
-                self._timer = loop.call_at(self._due, self._look)
+        if not self.has_begun:
+            self.has_begun = True
+            self._deadlines.set(self, asyncio.get_running_loop().time() + self._seconds)
 
     def end(self) -> None:
-        """End it. Its timer stays for the next begin."""
-        self._due = None
+        if self.has_begun:
+            self.has_begun = False
+            self._deadlines.clear(self)
 
     def cancel(self) -> None:
-        """End it for good, and its timer."""
-        self._due = None
+        """End it for good: without the function, it is in no cycle."""
+        self.end()
         self._then = _do_nothing
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
-    def _look(self) -> None:
-        self._timer = None
-        if self._due is None:
-            return
-        loop = asyncio.get_running_loop()
-        if loop.time() < self._due:
-            self._timer = loop.call_at(self._due, self._look)
-            return
-        self._due = None
+    def expire(self) -> None:
+        """Call the function, as `Deadlines` requires."""
+        self.has_begun = False
         self._then()

@@ -120,7 +120,6 @@ class RequestParser:
         return head
 
     def _taken(self, size: int) -> bytearray:
-        """Take at most `size` bytes."""
         data = self._pending[:size]
         del self._pending[:size]
         return data
@@ -141,7 +140,6 @@ class RequestParser:
             raise MalformedHttpError("no request line")
 
     def _read_head(self, data: bytearray) -> RequestHead:
-        """Parse the lines of a head, each with its end."""
         text = _text(data)
         end = text.index("\r\n")
         line = _LINE.fullmatch(text, 0, end)

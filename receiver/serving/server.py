@@ -1,4 +1,4 @@
-"""`HttpServer`: accepts connections, bounds their number, and ends them gracefully.
+"""`HttpServer`: accepts connections, bounds their number, and ends them gracefully; its TLS.
 
 A connection is counted from the moment that its socket is accepted, and has deadlines. Bytes that
 are no HTTP are answered with problem details, like every refusal.
@@ -10,15 +10,16 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
+from pushkit.errors import ConfigError
 from pushkit.logs import RepeatedLog
 from pushkit.peers import rate_key
-from pushkit.scheduling.ending import cancelled
-from receiver.limits import ConnectionLimits
-from receiver.request import Answer, Handle
-from receiver.serving.connection import Connections, HttpConnection, ServerState
+from pushkit.scheduling.event_loop import cancelled
+from receiver.serving.connection import HttpConnection, ServerState
 
 _log = logging.getLogger("receiver")
 
@@ -27,45 +28,25 @@ _LINES = 100  # of the log, in a minute, about refused connections
 _LAST_WORDS = 1.0  # seconds for the sending of the last answers
 
 
-class HttpServer:
+@dataclass(eq=False)
+class HttpServer(ServerState):
     """Makes the protocol of every connection, and drains all of them at the end."""
 
-    def __init__(
-        self,
-        handle: Handle,  # answers one request, and raises nothing
-        *,
-        limits: ConnectionLimits,
-        is_proxy: Callable[[str], bool],  # returns whether an address is a trusted proxy's
-        max_head_bytes: int,  # the largest head
-        # Reports bytes that are no request, by the code of the refusal, the reason and the address
-        # of the peer; returns the answer.
-        refuse: Callable[[str, str, str], Answer],
-        tls: ssl.SSLContext | None = None,  # None for plain HTTP
-    ) -> None:
-        self.state: ServerState = ServerState(handle, refuse, limits, is_proxy, max_head_bytes)
-        self._tls = tls
-        self._handshakes: set[asyncio.Task[None]] = set()
-        self.repeated_log: RepeatedLog = RepeatedLog(_log, most=_LINES)
-
-    @property
-    def connections(self) -> Connections:
-        """The open connections."""
-        return self.state.connections
-
-    @property
-    def in_progress(self) -> set[HttpConnection]:
-        """The connections with a request in progress."""
-        return self.state.in_progress
+    tls: ssl.SSLContext | None = None  # None for plain HTTP
+    _refused: RepeatedLog = field(
+        default_factory=lambda: RepeatedLog(_log, most=_LINES), init=False
+    )
+    _handshakes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def protocol_for(self, peer: str) -> asyncio.Protocol | None:
         """Count an accepted connection, and return its protocol; None if it is refused."""
-        connection = HttpConnection(self.state, peer)
+        connection = HttpConnection(self, peer)
         reason = self.connections.add(connection, peer)
         if reason is None:
-            return connection if self._tls is None else _Handshake(self, connection, self._tls)
+            return connection if self.tls is None else _Handshake(self, connection, self.tls)
         cause = ("connection", rate_key(peer))
         said = "refused connection peer=%s: %s"
-        self.repeated_log.log(cause, logging.WARNING, said, peer, reason)
+        self._refused.log(cause, logging.WARNING, said, peer, reason)
         return None
 
     def run_handshake(self, handshake: Coroutine[None, None, None]) -> None:
@@ -83,7 +64,7 @@ class HttpServer:
             connection.wind_down()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self.state.until_answered()
+                await self.until_answered()
         broken_off = [each.work for each in self.in_progress if each.work is not None]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self.in_progress else _LAST_WORDS):
@@ -104,7 +85,6 @@ class _Handshake(asyncio.Protocol):
         self._tls = tls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the handshake; or end the connection."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         if self._connection.attach(transport):
             self._server.run_handshake(self._shake_hands(transport))
@@ -118,7 +98,7 @@ class _Handshake(asyncio.Protocol):
                     connection,
                     self._tls,
                     server_side=True,
-                    ssl_handshake_timeout=self._server.state.limits.head_timeout.total_seconds(),
+                    ssl_handshake_timeout=self._server.limits.head_timeout.total_seconds(),
                     ssl_shutdown_timeout=_TLS_CLOSE_SECONDS,
                 )
         except OSError as exc:  # no TLS, too slow, or gone
@@ -128,3 +108,50 @@ class _Handshake(asyncio.Protocol):
             self._server.connections.forget(connection)
         else:
             connection.connection_made(encrypted)
+
+
+class TlsFiles:
+    """A certificate and its key, which can be reloaded without a restart.
+
+    Args:
+        certificate: The file of the certificate and its chain, PEM.
+        key: The file of its private key, PEM, without a passphrase.
+
+    Raises:
+        ConfigError: A file cannot be read, or the two do not match.
+    """
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._certificate = certificate
+        self._key = key
+        self.context: ssl.SSLContext = self._read()
+
+    def reload(self) -> None:
+        """Read the files again, for new connections.
+
+        Raises:
+            ConfigError: As above; the files loaded before stay in use.
+        """
+        self._read()  # first into a new context: a failure must not leave one file's half in use
+        self._load_into(self.context)
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.set_alpn_protocols(["http/1.1"])
+        self._load_into(context)
+        return context
+
+    def _load_into(self, context: ssl.SSLContext) -> None:
+        try:
+            context.load_cert_chain(self._certificate, self._key, password=_no_passphrase)
+        except ssl.SSLError as exc:
+            reason = exc.reason or "not PEM"
+            raise ConfigError(f"tls: {self._certificate}, {self._key}: {reason}") from exc
+        except (OSError, ValueError) as exc:
+            reason = getattr(exc, "strerror", None) or str(exc)
+            raise ConfigError(f"tls: {self._certificate}, {self._key}: {reason}") from exc
+
+
+def _no_passphrase() -> str:
+    # Without this, OpenSSL asks at the terminal, and the service hangs.
+    raise ValueError("the key is under a passphrase, expected one without")

@@ -44,12 +44,13 @@ RECEIVER_ROWS = [
     {"middleware", "options", "reload"},
     {"settings"},
     {"receiver"},
+    {"expectation"},
     {"runtime"},
     {"dashboard"},
-    {"admin", "alert_webhook", "app", "asgi", "expectation", "forwards", "recovery"},
+    {"admin", "alert_webhook", "app", "asgi", "forwards", "recovery"},
     {"request_handler"},
     {"mailbox"},
-    {"accepting", "answers", "verification"},
+    {"accepting", "verification"},
     {"callbacks", "refusals", "service_state"},
     {"inbox", "notification", "registrations"},
     {"tokens"},
@@ -57,7 +58,7 @@ RECEIVER_ROWS = [
     {"request", "trust"},
     {"selection"},
     {"senders"},
-    {"decoding", "limits", "steps"},
+    {"limits", "steps"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[SENDER_ROWS.index({"cards"}) :])

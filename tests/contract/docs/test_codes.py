@@ -43,7 +43,7 @@ def test_an_anchor_is_there_once() -> None:
 @pytest.mark.parametrize("code", REFUSALS)
 def test_a_refusal_names_its_row(code: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "receiver")
-    Refusals().fault(code, "found this, expected that", peer="192.0.2.7")
+    Refusals().refuse(code, "found this, expected that", peer="192.0.2.7")
     [line] = caplog.messages
     page = line.partition("; see ")[2]
     assert page == page_of(CodeTable.REFUSAL, code)

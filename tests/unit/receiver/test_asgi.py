@@ -31,7 +31,7 @@ from receiver import Limits, Notification, Receiver, TaskPolicy, TrustedSender, 
 from receiver.middleware import ReceiverMiddleware
 from tests.asgi_server import answers_to_a_websocket, serving
 from tests.eventually import DEADLINE, eventually
-from tests.unit.receiver.serving.sockets import Client, raw
+from tests.unit.receiver.serving.sockets import connected, raw
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -298,18 +298,13 @@ async def test_a_server_that_gives_up_a_start_leaves_no_receiver_open(
 # --- the body ------------------------------------------------------------------------------------
 
 
-@contextlib.asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Client]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    try:
-        yield Client(reader, writer)
-    finally:
-        writer.close()
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
 
 
 async def test_a_chunked_body_over_the_limit_is_refused(make_world: WorldFactory) -> None:
     world = make_world({"limits": Limits(max_body_bytes=1000)})
-    async with serving(world.receiver.asgi()) as url, connected(url) as client:
+    async with serving(world.receiver.asgi()) as url, connected(port_of(url)) as client:
         await client.send(raw(world.draft(), "Transfer-Encoding: chunked", body=False))
         await client.send(b"7d0\r\n" + b"x" * 2000 + b"\r\n")  # and no end
         answer = await client.answer()
@@ -357,7 +352,7 @@ async def test_a_body_that_a_middleware_has_read_is_a_fault_that_says_so(
 
 async def test_a_slow_body_is_refused_at_the_deadline(make_world: WorldFactory) -> None:
     world = make_world({"limits": Limits(request_timeout=timedelta(milliseconds=50))})
-    async with serving(world.receiver.asgi()) as url, connected(url) as client:
+    async with serving(world.receiver.asgi()) as url, connected(port_of(url)) as client:
         await client.send(raw(world.draft(), "Content-Length: 500", body=False) + b'{"st')
         answer = await client.answer()
         await client.ended()
@@ -368,7 +363,7 @@ async def test_a_peer_that_goes_away_is_no_fault_of_the_receiver(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(world.receiver.asgi()) as url:
-        async with connected(url) as client:
+        async with connected(port_of(url)) as client:
             await client.send(raw(world.draft(), "Content-Length: 500", body=False) + b'{"st')
 
         await eventually(lambda: "refused 400 incomplete_body" in caplog.text)
@@ -429,7 +424,7 @@ async def test_a_field_that_stands_twice_arrives_twice(
 ) -> None:
     draft = world.draft()
     draft.replace_header(name, *values)
-    async with serving(world.receiver.asgi()) as url, connected(url) as client:
+    async with serving(world.receiver.asgi()) as url, connected(port_of(url)) as client:
         await client.send(raw(draft))
         answer = await client.answer()
     assert answer.status == status
@@ -494,7 +489,7 @@ async def test_a_refused_body_is_read_only_up_to_a_bound(
 ) -> None:
     monkeypatch.setattr(asgi, "_MAX_DISCARDED", 200_000)
     world = make_world({"limits": Limits(max_body_bytes=1000)})
-    async with serving(world.receiver.asgi()) as url, connected(url) as client:
+    async with serving(world.receiver.asgi()) as url, connected(port_of(url)) as client:
         await client.send(raw(world.draft(), "Content-Length: 1000000000", body=False))
         answer = await client.answer()
         with contextlib.suppress(ConnectionError):
@@ -510,7 +505,7 @@ async def test_a_refused_client_that_sends_nothing_is_disconnected(
 ) -> None:
     monkeypatch.setattr(asgi, "_DISCARDING_SECONDS", 0.05)
     world = make_world({"limits": Limits(max_body_bytes=1000)})
-    async with serving(world.receiver.asgi()) as url, connected(url) as client:
+    async with serving(world.receiver.asgi()) as url, connected(port_of(url)) as client:
         await client.send(raw(world.draft(), "Content-Length: 1000000000", body=False))
         answer = await client.answer()
         assert await client.ended() == b""

@@ -10,7 +10,7 @@ import pytest
 
 from pushkit.storage.script import Script, Statement
 from receiver import Limits, RateLimit
-from receiver.answers import _READINESS_HOLDS
+from receiver.request_handler import _READINESS_HOLDS
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -62,7 +62,7 @@ async def test_the_result_of_readiness_is_cached(
     holds: float,
     status: int,
 ) -> None:
-    monkeypatch.setattr("receiver.answers._READINESS_HOLDS", timedelta(seconds=holds))
+    monkeypatch.setattr("receiver.request_handler._READINESS_HOLDS", timedelta(seconds=holds))
     assert (await world_behind.get("/readyz")).status == 200
     world_behind.execute("DROP TABLE pushkit_inbox")
     assert (await world_behind.get("/readyz")).status == status
@@ -119,7 +119,10 @@ async def test_the_echo_is_off_until_it_is_switched_on(world_behind: World) -> N
     assert (answer.status, answer.code) == (405, "method_not_allowed")
 
 
-@pytest.mark.parametrize("path", ["/a2a/push/more", "/a2a/push%0A", "/", "/readyz/", "/%2e%2e/x"])
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/a2a", "/A2A/push", *(f"/a2a/push{end}" for end in ("/", "/more", "%0A")), "/readyz/"],
+)
 async def test_an_unknown_path_is_a_problem(make_world_behind: WorldFactory, path: str) -> None:
     world = make_world_behind({"validation_echo": True})
     answer = await world.get(path)

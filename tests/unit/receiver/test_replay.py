@@ -166,26 +166,6 @@ async def test_a_thousand_copies_at_once_are_one_callback(make_world: WorldFacto
     assert called == ["delivery-task-1-1"]
 
 
-@pytest.mark.slow
-async def test_two_hundred_copies_over_http_are_one_callback(make_world: WorldFactory) -> None:
-    world = make_world({"limits": Limits(sender_rate=FAST, peer_rate=FAST)})
-    called = record_calls(world.receiver)
-    client = await world.client_factory(world.receiver.app())
-    request = world.draft().request()
-
-    async def post() -> int:
-        async with client.post(
-            request.target, data=request.body, headers=list(request.headers)
-        ) as response:
-            return response.status
-
-    statuses = await asyncio.gather(*(post() for _ in range(200)))
-    await all_called(world.receiver)
-
-    assert Counter(statuses) == {202: 1, 200: 199}
-    assert called == ["delivery-task-1-1"]
-
-
 async def test_copies_with_two_bodies_at_once_have_one_winner(world: World) -> None:
     await world.start()
     requests = [world.draft(state=state).request() for state in ("working", "failed")] * 20

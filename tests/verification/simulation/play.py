@@ -21,7 +21,7 @@ import pushkit.net.guard
 import pushkit.net.jwks_client
 import pushkit.outbox.schema
 import pushkit.queue.runner
-import pushkit.scheduling.housekeeping
+import pushkit.scheduling.event_loop
 import pushkit.signing.http_message_signatures
 import pushkit.signing.jose
 import pushkit.signing.notification_jwt
@@ -912,7 +912,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
         ),
         (receiver.mailbox.service, "_LOOK_SECONDS", _LOOK_SECONDS),
         (pushkit.queue.runner, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
-        (pushkit.scheduling.housekeeping, "_INTERVAL", _HOUSEKEEPING[slow]),
+        (pushkit.scheduling.event_loop, "HOUSEKEEPING_INTERVAL", _HOUSEKEEPING[slow]),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),
         (pushkit.net.guard, "SystemResolver", SimulatedResolver),
         *((module, "sign_bytes", signing.sign_bytes) for module in _SIGNING),

@@ -24,8 +24,7 @@ from collections.abc import Sequence
 from pushkit.net.connection import Connection, HttpAnswer, HttpRequest, write_requests
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
-from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.iteration_batches import IterationBatches
+from pushkit.scheduling.event_loop import Deadlines, IterationBatches
 
 __all__ = ["FuzzFailedError", "Wire", "fuzz", "hear"]
 

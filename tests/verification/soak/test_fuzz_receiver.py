@@ -21,9 +21,8 @@ from pushkit.keys.jwks import keys_by_kid
 from pushkit.keys.primitives import signature_holds
 from pushkit.signing import notification_jwt
 from pushkit.signing.token import TOKEN_HEADERS
-from receiver.answers import problem
 from receiver.inbox.store import accepted_before
-from receiver.refusals import RefusalVerdict
+from receiver.refusals import problem
 from receiver.request import Answer
 from receiver.selection import HeldKeys, Stated
 from receiver.tokens import check_secrets, read_secrets
@@ -155,8 +154,8 @@ def stores_nothing(notifications: Any) -> Any:
     return {(each.sender, each.delivery_id): 1 for each in notifications}
 
 
-def telling(verdict: RefusalVerdict, **options: Any) -> Answer:
-    answer = problem(verdict, **options)
+def telling(*refusal: Any) -> Answer:
+    answer = problem(*refusal)
     return replace(answer, body=answer.body[:-1] + b', "detail": "the key is unknown"}')
 
 
@@ -197,7 +196,7 @@ def row(
 WEAKENED = [
     row("answered", "receiver.notification.decode_update", breaking_on_what_is_new, JWT),
     row("genuine", "receiver.verification.prove_body", refuses, ["every"]),
-    row("silence", "receiver.request_handler.problem", telling, JWT),
+    row("silence", "receiver.refusals.problem", telling, JWT),
     row("logged", "receiver.refusals.Refusals.note", passes, JWT),
     row("discretion", "receiver.verification.read_secrets", logging_what_came, JWT),
     row("discretion", "receiver.app.HideMalformedRequests.filter", always, JWT, door="app"),

@@ -12,7 +12,7 @@ import pytest
 
 from pushkit import DeliveryState, PushSender, StatusUpdate
 from pushkit.outbox.attempts import LoggedAttempt
-from pushkit.scheduling import housekeeping
+from pushkit.scheduling import event_loop
 from tests.clock import Clock
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
@@ -192,8 +192,8 @@ async def test_housekeeping_survives_a_database_out_of_reach_and_logs_it_once(
         tries += 1
         return await outbox.retain(retain)
 
-    monkeypatch.setattr(housekeeping, "_INTERVAL", timedelta(0))
-    running = asyncio.create_task(housekeeping.housekeep("outbox", try_to_retain, log=LOG))
+    monkeypatch.setattr(event_loop, "HOUSEKEEPING_INTERVAL", timedelta(0))
+    running = asyncio.create_task(event_loop.housekeep("outbox", try_to_retain, log=LOG))
 
     await eventually(lambda: tries > 2)
     assert caplog.text.count("the outbox is out of reach") == 1

@@ -14,8 +14,7 @@ from pushkit.net.connection import Connection, HttpAnswer, HttpRequest, write_re
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.probe import Probe
 from pushkit.net.transport import Transport
-from pushkit.scheduling.deadlines import Deadlines
-from pushkit.scheduling.iteration_batches import IterationBatches
+from pushkit.scheduling.event_loop import Deadlines, IterationBatches
 from tests.eventually import PATIENT, eventually
 from tests.unit.pushkit.net.conftest import MakeTransport
 from tests.unit.pushkit.net.test_transport import (

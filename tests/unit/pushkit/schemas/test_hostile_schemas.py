@@ -23,8 +23,7 @@ from pushkit.schemas import (
     check_structured_data_apart,
     structured_data,
 )
-from pushkit.schemas.bounded_schema import MAX_STEPS, BoundedSchema
-from pushkit.schemas.keywords import Steps, UndecidedError
+from pushkit.schemas.bounded_schema import MAX_STEPS, BoundedSchema, Steps, UndecidedError
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 

@@ -33,8 +33,7 @@ from pushkit.a2a import (
 )
 from pushkit.errors import InvalidSchemaError
 from pushkit.schemas import CardSchemas, Fit, check_structured_data, check_structured_input
-from pushkit.schemas.bounded_schema import BoundedSchema
-from pushkit.schemas.keywords import UndecidedError
+from pushkit.schemas.bounded_schema import BoundedSchema, UndecidedError
 from pushkit.schemas.structured_data import EXTENSION_URI
 from tests.unit.pushkit.a2a.strategies import values
 

@@ -8,7 +8,7 @@ import gc
 import json
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +48,34 @@ def release() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
+
+
+def hanging_in_threads(
+    world: World, release: threading.Event, tasks: Sequence[str] = ()
+) -> list[str]:
+    """Register a plain function that hangs until its release; return what it is called with."""
+    inside: list[str] = []
+
+    @world.receiver.on_update(name="plain", tasks=tasks)
+    def plain(notification: Notification) -> None:
+        inside.append(notification.delivery_id)
+        release.wait(DEADLINE)
+
+    return inside
+
+
+async def after_the_end(world: World) -> dict[str | None, str]:
+    """Close the receiver; return the status of each task's notification."""
+    await world.receiver.close()
+    await world.receiver.open()
+    found = await world.receiver.inbox.find(InboxFilter())
+    return {each.task_id: each.status.value for each in found}
+
+
+def cancel_own_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
 
 
 async def errors(house: House) -> list[str | None]:
@@ -192,12 +220,7 @@ async def test_the_receiver_is_not_ready_once_too_many_threads_hang(
     make_world: WorldFactory, release: threading.Event
 ) -> None:
     world = make_world({"concurrency": 2, "callback_timeout": SOON})
-    called: list[str] = []
-
-    @world.receiver.on_update(name="hanging")
-    def hanging(notification: Notification) -> None:
-        called.append(notification.delivery_id)
-        release.wait(DEADLINE)
+    called = hanging_in_threads(world, release)
 
     await world.receive(world.draft(task_id="task-1"))
     await until_ready(world, {"status": "ready", "degraded": ["callbacks"]})
@@ -207,7 +230,7 @@ async def test_the_receiver_is_not_ready_once_too_many_threads_hang(
         world, {"status": "not ready", "failed": ["callbacks"], "degraded": ["callbacks"]}
     )
     assert len(called) == 4  # twice as many as there are slots
-    assert world.receiver.degraded() == {"callbacks": "callbacks: 4 calls of hanging hang"}
+    assert world.receiver.degraded() == {"callbacks": "callbacks: 4 calls of plain hang"}
 
     release.set()
     await until_ready(world, {"status": "ready"})
@@ -226,12 +249,7 @@ async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_e
     make_world: WorldFactory, release: threading.Event
 ) -> None:
     world = make_world({"drain": SOON})
-    inside: list[str] = []
-
-    @world.receiver.on_update(name="plain", tasks=["task-1"])
-    def plain(notification: Notification) -> None:
-        inside.append(notification.delivery_id)
-        release.wait(DEADLINE)
+    inside = hanging_in_threads(world, release, tasks=["task-1"])
 
     @world.receiver.on_update(name="coroutine", tasks=["task-2"])
     async def coroutine(notification: Notification) -> None:
@@ -242,26 +260,14 @@ async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_e
         await world.receive(world.draft(task_id=task))
 
     await eventually(lambda: len(inside) == 2)
-    await world.receiver.close()
-    await world.receiver.open()
-    found = await world.receiver.inbox.find(InboxFilter())
-
-    assert [(each.task_id, each.status.value) for each in found] == [
-        ("task-1", "in_progress"),
-        ("task-2", "received"),
-    ]
+    assert await after_the_end(world) == {"task-1": "in_progress", "task-2": "received"}
 
 
 async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_next_end_either(
     make_world: WorldFactory, release: threading.Event
 ) -> None:
     world = make_world({"drain": SOON})
-    inside: list[str] = []
-
-    @world.receiver.on_update(name="plain")
-    def plain(notification: Notification) -> None:
-        inside.append(notification.delivery_id)
-        release.wait(DEADLINE)
+    inside = hanging_in_threads(world, release)
 
     await world.receive(world.draft())
 
@@ -278,12 +284,7 @@ async def test_a_notification_whose_thread_ended_before_the_receiver_is_given_ba
     make_world: WorldFactory, release: threading.Event
 ) -> None:
     world = make_world({"drain": SOON})
-    inside: list[str] = []
-
-    @world.receiver.on_update(name="plain", tasks=["task-1"])
-    def plain(notification: Notification) -> None:
-        inside.append(notification.delivery_id)
-        release.wait(DEADLINE)
+    inside = hanging_in_threads(world, release, tasks=["task-1"])
 
     @world.receiver.on_update(name="coroutine", tasks=["task-2"])
     async def coroutine(notification: Notification) -> None:
@@ -299,11 +300,7 @@ async def test_a_notification_whose_thread_ended_before_the_receiver_is_given_ba
         await world.receive(world.draft(task_id=task))
 
     await eventually(lambda: len(inside) == 2)
-    await world.receiver.close()
-    await world.receiver.open()
-    found = await world.receiver.inbox.find(InboxFilter())
-
-    assert [each.status.value for each in found] == ["received", "received"]
+    assert await after_the_end(world) == {"task-1": "received", "task-2": "received"}
 
 
 async def test_a_thread_that_ends_after_the_receiver_releases_its_lock(
@@ -311,15 +308,10 @@ async def test_a_thread_that_ends_after_the_receiver_releases_its_lock(
 ) -> None:
     threads = set(threading.enumerate())
     world = make_world({"drain": SOON})
-    inside = threading.Event()
-
-    @world.receiver.on_update(name="plain")
-    def plain(_: Notification) -> None:
-        inside.set()
-        release.wait(DEADLINE)
+    inside = hanging_in_threads(world, release)
 
     await world.receive(world.draft())
-    await asyncio.to_thread(inside.wait, DEADLINE)
+    await eventually(lambda: inside)
     await world.receiver.close()
     held = locks(tmp_path)
     release.set()
@@ -376,31 +368,24 @@ async def test_a_coroutine_that_swallows_its_cancellation_does_not_keep_the_rece
 
     await world.receive(world.draft())
     await inside.wait()
-    await world.receiver.close()
+    statuses = await after_the_end(world)
     go_on.set()
-    await world.receiver.open()
-    [found] = await world.receiver.inbox.find(InboxFilter())
 
-    assert found.status.value == "in_progress"  # until its lease ends
+    assert statuses == {"task-1": "in_progress"}  # until its lease ends
 
 
 async def test_the_end_does_not_wait_for_calls_that_hang(
     make_world: WorldFactory, release: threading.Event
 ) -> None:
     world = make_world({"drain": 2 * PATIENT, "callback_timeout": SOON})
-
-    @world.receiver.on_update(name="plain")
-    def plain(_: Notification) -> None:
-        release.wait(DEADLINE)
+    hanging_in_threads(world, release)
 
     await world.receive(world.draft())
     await eventually(world.receiver.degraded)
     async with asyncio.timeout(DEADLINE):
-        await world.receiver.close()
-    await world.receiver.open()
-    [found] = await world.receiver.inbox.find(InboxFilter())
+        statuses = await after_the_end(world)
 
-    assert found.status.value == "in_progress"  # until its lease ends
+    assert statuses == {"task-1": "in_progress"}  # until its lease ends
 
 
 async def test_the_next_notification_does_not_wait_if_a_callback_cancels_its_own_task(
@@ -408,9 +393,7 @@ async def test_the_next_notification_does_not_wait_if_a_callback_cancels_its_own
 ) -> None:
     async def cancels_itself(notification: Notification) -> None:
         house.called.append(notification.delivery_id)
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()  # it ends before it learns of that
+        cancel_own_task()  # it ends before it learns of that
 
     house.registry.add(cancels_itself)
     for number in (1, 2):
@@ -428,9 +411,7 @@ async def test_a_coroutine_that_caught_a_cancellation_of_its_own_has_ended(
     house: House, fails: bool, expected: str
 ) -> None:
     async def caught(_: Notification) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()  # as time-outs of libraries without `uncancel()` do
+        cancel_own_task()  # as time-outs of libraries without `uncancel()` do
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         if fails:
@@ -448,9 +429,7 @@ async def test_a_coroutine_that_cancels_its_own_task_is_logged(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def cancels_itself(_: Notification) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
+        cancel_own_task()
         await asyncio.sleep(0)
 
     house.registry.add(cancels_itself, name="broken")

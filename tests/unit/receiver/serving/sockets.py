@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from tests.eventually import DEADLINE, eventually
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import Draft
 
-__all__ = ["NEVER", "SOON", "Answer", "Client", "Serve", "Site", "limits", "raw"]
+__all__ = ["NEVER", "SOON", "Answer", "Client", "Serve", "Site", "connected", "limits", "raw"]
 
 SOON = timedelta(milliseconds=150)
 NEVER = timedelta(hours=1)
@@ -68,6 +68,15 @@ class Client:
                 while piece := await self.reader.read(65536):
                     rest += piece
         return rest
+
+
+@contextlib.asynccontextmanager
+async def connected(port: int | None) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
 
 
 @dataclass

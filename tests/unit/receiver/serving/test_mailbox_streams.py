@@ -139,9 +139,9 @@ async def test_a_client_that_is_gone_gets_nothing_leased(serve: Serve, world: Wo
     for events in (False, True):
         client = await site.connect()
         await client.send(asking("?wait=60", events=events))
-        await eventually(lambda: site.server.state.in_progress)
+        await eventually(lambda: site.server.in_progress)
         client.writer.transport.abort()
-        await eventually(lambda: not site.server.state.in_progress)
+        await eventually(lambda: not site.server.in_progress)
     await accept(world, 1)
 
     client = await site.connect()

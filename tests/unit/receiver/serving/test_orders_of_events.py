@@ -89,7 +89,7 @@ async def answers(requests: list[tuple[bool, int]], events: list[int | str]) -> 
         max_head_bytes=MAX_HEAD,
         refuse=lambda code, _reason, _peer: Answer(status=400, code=code),
     )
-    connection, socket = HttpConnection(server.state, ""), Socket()
+    connection, socket = HttpConnection(server, ""), Socket()
     socket.protocol = connection
     connection.connection_made(socket)
     unsent = b"".join(

@@ -1,25 +1,24 @@
-"""The log of notifications that no callback wants: one line, and one for each lost callback.
-
-A receiver that wants some states is sent the others, too: that is no fault. It is one if a callback
-had notifications of this kind and state before, under this process or an earlier one, and none
-wants them now.
-"""
+"""What is said of notifications: in the lines about calls, of dead letters, of the unmatched."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TypeAlias
 
 from pushkit.a2a import TaskState, UpdateKind, decode_update
 from pushkit.errors import InboundError, StorageError
+from pushkit.events.model import Listeners
+from pushkit.events.receiver import NotificationDead
 from pushkit.storage.database import Database
 from pushkit.storage.location import with_database
-from receiver.decoding import LARGE_BODY
-from receiver.inbox.model import Notification
+from pushkit.webhook import trace_id_of
+from receiver.inbox.model import Notification, StoredNotification
 from receiver.inbox.store import last_wanted
+from receiver.request import LARGE_BODY
 
 _log = logging.getLogger("receiver")
 
@@ -28,8 +27,64 @@ _Kind: TypeAlias = "tuple[UpdateKind, TaskState | None]"
 _READ_BACK = 100  # how many of the newest finished notifications are looked at
 
 
+def logged_of(notification: Notification | StoredNotification) -> dict[str, object]:
+    """Return the members of a JSON log line that name a notification."""
+    trace_id = trace_id_of(notification.traceparent)
+    return {
+        "sender": notification.sender,
+        "task": notification.task_id,
+        "delivery_id": notification.delivery_id,
+        "notification_id": notification.id,
+        **({"trace_id": trace_id} if trace_id else {}),
+    }
+
+
+def named(notification: Notification) -> str:
+    """Return a notification's id, task and trace for a log line; a task id forges no line."""
+    return f"notification {notification.id} task={notification.task_id!a}{_trace(notification)}"
+
+
+def _trace(notification: Notification | StoredNotification) -> str:
+    trace_id = trace_id_of(notification.traceparent)
+    return f" trace_id={trace_id}" if trace_id else ""
+
+
+def report_dead(
+    dead: Notification | StoredNotification,
+    error: str,
+    *,
+    events: Listeners,
+    clock: Callable[[], datetime],
+) -> None:
+    """Log and emit that a notification is a dead letter, for all callbacks or in a mailbox."""
+    _log.error(
+        "notification %d is a dead letter: %s%s",
+        dead.id,
+        error,
+        _trace(dead),
+        extra={"code": NotificationDead.kind.value, **logged_of(dead)},
+    )
+    if events.wants(NotificationDead.usual_level):
+        events.emit(
+            NotificationDead(
+                at=clock(),
+                sender=dead.sender,
+                task_id=dead.task_id,
+                delivery_id=dead.delivery_id,
+                trace_id=trace_id_of(dead.traceparent),
+                notification_id=dead.id,
+                error=error,
+            )
+        )
+
+
 class UnmatchedLog:
-    """Logs which notifications no callback wants."""
+    """Logs which notifications no callback wants: one line, and one for each lost callback.
+
+    A receiver that wants some states is sent the others, too: that is no fault. It is one if a
+    callback had notifications of this kind and state before, under this process or an earlier one,
+    and none wants them now.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from pushkit.scheduling.iteration_batches import IterationBatches
+from pushkit.scheduling.event_loop import IterationBatches
 
 
 async def test_items_of_a_round_are_handled_together_at_its_end() -> None:
