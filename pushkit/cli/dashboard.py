@@ -9,7 +9,7 @@ from pushkit.cli.options import KeyFile, key_file_options
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.database import open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
-from pushkit.keys.source import FileKeySource
+from pushkit.keys.files import FileKeySource
 from pushkit.lazy import from_extra
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault

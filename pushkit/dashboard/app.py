@@ -12,7 +12,7 @@ from pushkit.dashboard import pages
 from pushkit.dashboard.documents import Done
 from pushkit.dashboard.pages import OF_DELIVERIES, Pages, filter_of
 from pushkit.dashboard.refused import ConfigRefusals
-from pushkit.keys.source import KeySource
+from pushkit.keys.files import KeySource
 from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.webui.access import DashboardAccess

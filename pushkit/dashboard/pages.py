@@ -24,8 +24,8 @@ from pushkit.delivery.documents import (
 from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import InvalidUrlError, NoSigningKeyError
+from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm
-from pushkit.keys.source import KeySource
 from pushkit.lifetimes import TOKEN_LIFETIME
 from pushkit.net.authorization import credential_header
 from pushkit.outbox.browsing import FailingDestination, Finished

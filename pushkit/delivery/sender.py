@@ -69,11 +69,10 @@ from pushkit.events.sender import (
     SigningKeyNearEnd,
     SubscriptionChange,
 )
+from pushkit.keys.files import KeySource, key_source, near_ends, ring_changes
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.remote import RemoteSigner
-from pushkit.keys.reporting import near_ends, ring_changes
 from pushkit.keys.ring import KeyRing
-from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport

@@ -26,9 +26,9 @@ from pushkit import (
     TaskStatus,
 )
 from pushkit.events.listeners import Listener
+from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
-from pushkit.keys.source import KeySource
 from pushkit.net.transport import ConnectionOptions
 from pushkit.queue.rules import Leased, Room
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
