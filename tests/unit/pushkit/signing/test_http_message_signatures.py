@@ -34,11 +34,11 @@ from pushkit.signing.http_message_signatures import (
     read_dictionary,
     read_unverified_signatures,
     sign_http_message,
+    signature_base,
     verify_http_signature,
     write_inner_list,
 )
 from pushkit.signing.jose import at_once
-from pushkit.signing.signature_base import signature_base
 from pushkit.signing.times import check_times
 from pushkit.webhook import Headers, WebhookRequest
 from tests.refusals import refused_unless

@@ -19,8 +19,7 @@ from pushkit.bounded_json import JsonObject
 from pushkit.errors import InvalidSignatureError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
 from pushkit.signing.jose import DetachedJws, at_once, find_verifying_key, sign_detached, sign_jwt
-from pushkit.signing.notification_jwt import read_unverified, verify_signature
-from pushkit.signing.second_opinion import ask_pyjwt
+from pushkit.signing.notification_jwt import ask_pyjwt, read_unverified, verify_signature
 
 ONES = "_" * 85 + "w"  # 64 bytes
 CLAIMS: JsonObject = {
