@@ -12,7 +12,7 @@ import click
 
 from pushkit.cards import CardForm, CardPolicy, CardTrust, card_url, load_public_keys
 from pushkit.cards.document import is_card
-from pushkit.cards.trust_file import NamedTrust
+from pushkit.cards.trust import NamedTrust
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport, closing

@@ -14,7 +14,7 @@ from pushkit.cli.databases import Outbox, outbox_option
 from pushkit.cli.destinations import load_destinations
 from pushkit.delivery.config_import import ConfigImport, Imported
 from pushkit.net.destination import DestinationPolicy, DestinationRules
-from pushkit.secrets.fernet import fernet_opener
+from pushkit.secrets.sealing import fernet_opener
 from pushkit.storage.database import Database
 from pushkit.terminal.options import FILE, PATH, allow_option, choice_option, variable_option
 from pushkit.terminal.output import columns, example, table_of
