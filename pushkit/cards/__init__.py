@@ -44,16 +44,14 @@ if TYPE_CHECKING:
         load_card_trust as load_card_trust,
         load_public_keys as load_public_keys,
     )
-    from pushkit.cards.verdict import (
+    from pushkit.cards.verify import (
+        FULL_COVERAGE as FULL_COVERAGE,
+        CardPolicy as CardPolicy,
         CardVerdict as CardVerdict,
         Coverage as Coverage,
         Decision as Decision,
         FieldCoverage as FieldCoverage,
         SignatureVerdict as SignatureVerdict,
-    )
-    from pushkit.cards.verify import (
-        FULL_COVERAGE as FULL_COVERAGE,
-        CardPolicy as CardPolicy,
         verify_card as verify_card,
     )
     from pushkit.cards.walks import Gap as Gap, Omission as Omission, Uncovered as Uncovered
@@ -71,8 +69,10 @@ else:
             "pushkit.cards.trust": (
                 "OriginTrust TrustedKey TrustedKeys load_card_trust load_public_keys"
             ),
-            "pushkit.cards.verdict": "CardVerdict Coverage Decision FieldCoverage SignatureVerdict",
-            "pushkit.cards.verify": "FULL_COVERAGE CardPolicy verify_card",
+            "pushkit.cards.verify": (
+                "FULL_COVERAGE CardPolicy CardVerdict Coverage Decision FieldCoverage"
+                " SignatureVerdict verify_card"
+            ),
             "pushkit.cards.walks": "Gap Omission Uncovered",
         },
     )

@@ -17,8 +17,7 @@ from pushkit.bounded_json import JsonValue
 from pushkit.cards.document import MAX_CARD_BYTES, named_keys
 from pushkit.cards.publishing import CARD_PATH
 from pushkit.cards.trust import OriginTrust, TrustedKey, TrustedKeys
-from pushkit.cards.verdict import CardVerdict
-from pushkit.cards.verify import FULL_COVERAGE, CardPolicy, verify_card
+from pushkit.cards.verify import FULL_COVERAGE, CardPolicy, CardVerdict, verify_card
 from pushkit.clock import utc_now
 from pushkit.errors import (
     CardUnavailableError,

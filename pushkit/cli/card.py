@@ -31,8 +31,7 @@ from pushkit.cards.origins import (
 )
 from pushkit.cards.signing import EVERY_SDK, sign_card
 from pushkit.cards.trust import NamedTrust
-from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
-from pushkit.cards.verify import CardPolicy, verify_card
+from pushkit.cards.verify import CardPolicy, CardVerdict, Coverage, SignatureVerdict, verify_card
 from pushkit.cli.options import KeyFile, key_file_options
 from pushkit.clock import utc_now
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
