@@ -89,17 +89,6 @@ def test_the_error_of_a_lock_or_a_folder_that_may_not_be_written_names_it(
         pass
 
 
-def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        replace_private(tmp_path / "new", b"secret")
-    finally:
-        os.umask(before)
-
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in tmp_path.iterdir()] == ["new"]
-
-
 @pytest.mark.parametrize("path", ["postgresql:/agent:geheim@db/agent", "agent:geheim@db/agent"])
 def test_a_dsn_in_place_of_a_file_is_not_repeated(path: str) -> None:
     with pytest.raises(KeyFileError, match="URL or DSN") as refused:

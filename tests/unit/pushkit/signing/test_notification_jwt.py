@@ -40,6 +40,7 @@ from pushkit.signing.notification_jwt import (
 from pushkit.signing.times import check_times
 from pushkit.webhook import Headers, WebhookRequest
 from tests.notification_claims import NotificationClaims, sign_notification
+from tests.refusals import refused_unless
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 999_999, tzinfo=UTC)
 BODY = b'{"statusUpdate":{}}'
@@ -92,14 +93,14 @@ def request(
     return WebhookRequest(target="/hook", headers=Headers(headers), body=body)
 
 
-def verify(received: WebhookRequest, now: datetime = NOW) -> VerifiedJwt:
+def verify(received: WebhookRequest) -> VerifiedJwt:
     """Verify as a receiver with one sender does: signature, body, times, issuer, audience, id."""
     unverified = read_unverified(find_jwt(received.headers) or "")
     if unverified.kid != key().kid:
         raise InvalidSignatureError("an unknown key")
     verified = verify_signature(unverified, key().to_verification_key())
     check_body(verified, body_sha256(received.body), len(received.body))
-    check_times(verified, now)
+    check_times(verified, NOW)
     check_issuer(verified, ISSUER)
     check_audience(verified, [URL], received.target)
     check_webhook_id(verified, received.headers)
@@ -158,51 +159,47 @@ def test_an_honest_request_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("received", "changes", "error"),
+    ("received", "error"),
     [
-        pytest.param(request(body=BODY + b" "), {}, DigestMismatchError, id="another body"),
-        pytest.param(request(body=b""), {}, DigestMismatchError, id="no body"),
+        pytest.param(request(body=BODY + b" "), DigestMismatchError, id="another body"),
+        pytest.param(request(body=b""), DigestMismatchError, id="no body"),
         pytest.param(
             request(signed(request_body_sha256=body_sha256(BODY).upper())),
-            {},
             DigestMismatchError,
             id="a digest in capitals",
         ),
-        pytest.param(request(signed(iss="x")), {}, IssuerError, id="another issuer"),
-        pytest.param(request(signed(iss=None)), {}, IssuerError, id="no issuer"),
-        pytest.param(request(signed(aud=URL + "/")), {}, AudienceError, id="another audience"),
-        pytest.param(request(signed(aud=None)), {}, AudienceError, id="no audience"),
-        pytest.param(request(signed(aud=[])), {}, AudienceError, id="an empty audience"),
-        pytest.param(request(signed(jti="dlv_2")), {}, MalformedRequestError, id="another id"),
+        pytest.param(request(signed(iss="x")), IssuerError, id="another issuer"),
+        pytest.param(request(signed(iss=None)), IssuerError, id="no issuer"),
+        pytest.param(request(signed(aud=URL + "/")), AudienceError, id="another audience"),
+        pytest.param(request(signed(aud=None)), AudienceError, id="no audience"),
+        pytest.param(request(signed(aud=[])), AudienceError, id="an empty audience"),
+        pytest.param(request(signed(jti="dlv_2")), MalformedRequestError, id="another id"),
         pytest.param(
-            request(None, ("webhook-id", "dlv_1")), {}, MalformedRequestError, id="the id twice"
+            request(None, ("webhook-id", "dlv_1")), MalformedRequestError, id="the id twice"
         ),
         pytest.param(
-            request(signed({"kid": "unknown"})), {}, InvalidSignatureError, id="an unknown key"
+            request(signed({"kid": "unknown"})), InvalidSignatureError, id="an unknown key"
         ),
-        pytest.param(request(signed({"kid": ""})), {}, InvalidSignatureError, id="no key"),
+        pytest.param(request(signed({"kid": ""})), InvalidSignatureError, id="no key"),
         pytest.param(
-            request(None, (SIGNATURE_HEADER, "")), {}, InvalidSignatureError, id="an empty JWT"
+            request(None, (SIGNATURE_HEADER, "")), InvalidSignatureError, id="an empty JWT"
         ),
         pytest.param(
             WebhookRequest(target="/", headers=Headers(), body=BODY),
-            {},
             InvalidSignatureError,
             id="no JWT",
         ),
         pytest.param(
-            request(), {"now": NOW + timedelta(seconds=301)}, TimestampError, id="too late"
+            request(signed(iat=int(NOW.timestamp()) - 301)), TimestampError, id="too late"
         ),
         pytest.param(
-            request(), {"now": NOW - timedelta(seconds=302)}, TimestampError, id="too early"
+            request(signed(iat=int(NOW.timestamp()) + 302)), TimestampError, id="too early"
         ),
     ],
 )
-def test_refuses(
-    received: WebhookRequest, changes: dict[str, Any], error: type[PushkitError]
-) -> None:
+def test_refuses(received: WebhookRequest, error: type[PushkitError]) -> None:
     with pytest.raises(error) as caught:
-        verify(received, **changes)
+        verify(received)
     assert type(caught.value) is error
 
 
@@ -225,16 +222,16 @@ def issued(expires_in: timedelta | None = None) -> VerifiedJwt:
     return replace(proven(signed()), issued_at=MOMENT, expires_at=expires_at)
 
 
-@pytest.mark.parametrize("seconds", [-300, -299, 0, 299, 300])
-def test_within_the_tolerance_is_in_time(seconds: int) -> None:
-    check_times(issued(), MOMENT + timedelta(seconds=seconds))
-
-
 @pytest.mark.parametrize(
-    "off", [timedelta(seconds=300) + MICRO, -timedelta(seconds=300) - MICRO, timedelta(days=9999)]
+    ("off", "in_time"),
+    [
+        *((timedelta(seconds=seconds), True) for seconds in (-300, -299, 0, 299, 300)),
+        *((timedelta(seconds=300) + MICRO, False), (-timedelta(seconds=300) - MICRO, False)),
+        (timedelta(days=9999), False),
+    ],
 )
-def test_beyond_the_tolerance_is_not(off: timedelta) -> None:
-    with pytest.raises(TimestampError):
+def test_a_signature_is_in_time_within_the_tolerance(off: timedelta, *, in_time: bool) -> None:
+    with refused_unless(in_time, TimestampError, "expected within 300 s"):
         check_times(issued(), MOMENT + off)
 
 
@@ -283,7 +280,6 @@ def with_payload(payload: str | bytes) -> str:
         pytest.param(signed().replace(".", "+.", 1), id="another alphabet"),
         pytest.param(f"\u0661{signed()}", id="an Arabic digit"),
         pytest.param(f"{GOOD_HEADER}.{GOOD_PAYLOAD}.A", id="a single character"),
-        pytest.param("A" * 9000, id="too long"),
         pytest.param(with_header(crit=["exp"]), id="crit"),
         pytest.param(with_header(crit=[]), id="an empty crit"),
         pytest.param(with_header(b64=True), id="b64"),
