@@ -40,6 +40,13 @@ class Sets:
         return HttpAnswer(status=200, headers=Headers(), body=jwks_document(ring, NOW))
 
 
+PUBLISHED = OriginTrust(jwks_urls=(JWKS,))
+
+
+def trusting(sets: Sets, origin: OriginTrust = PUBLISHED, **options: Any) -> CardTrust:
+    return CardTrust({ORIGIN: origin}, fetch=sets, **options)
+
+
 def signed(*keys: Any, jku: str | None = None) -> bytes:
     return sign_card(CARD, list(keys) or SIGNING_KEY, now=NOW, jku=jku).content
 
@@ -124,7 +131,7 @@ async def test_keys_are_those_of_the_cards_origin_and_of_no_other() -> None:
 
 async def test_keys_of_a_trusted_jwks_url() -> None:
     ring = KeyRing.create(NOW)
-    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=Sets(main=ring))
+    trust = trusting(Sets(main=ring))
     keys = await trust.keys_for(URL)
     verdict = verify_card(signed(ring.signing_key(NOW), jku=JWKS), keys, now=NOW)
     assert verdict.verified
@@ -139,7 +146,7 @@ async def test_keys_of_a_trusted_jwks_url() -> None:
 
 async def test_a_set_counts_no_longer_than_it_is_fresh() -> None:
     sets, now = Sets(main=KeyRing.create(NOW)), NOW
-    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=sets, clock=lambda: now)
+    trust = trusting(sets, clock=lambda: now)
     assert (await trust.keys_for(URL)).keys
     sets.rings[JWKS] = None
     now += timedelta(seconds=299)
@@ -153,7 +160,7 @@ async def test_a_set_counts_no_longer_than_it_is_fresh() -> None:
 async def test_a_jku_is_never_fetched_because_a_card_says_so() -> None:
     forger = generate_key(Algorithm.ES256)
     sets = Sets(main=KeyRing.create(NOW))
-    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=sets)
+    trust = trusting(sets)
     forged = signed(forger, jku="https://evil.example.com/jwks.json")
     verdict = verify_card(forged, await trust.keys_for(URL), now=NOW)
     assert not verdict.verified
@@ -163,7 +170,7 @@ async def test_a_jku_is_never_fetched_because_a_card_says_so() -> None:
 async def test_a_key_that_the_signer_changed_to_is_looked_for_in_its_set() -> None:
     old, new, now = KeyRing.create(NOW), KeyRing.create(NOW), NOW
     sets = Sets(main=old)
-    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=sets, clock=lambda: now)
+    trust = trusting(sets, clock=lambda: now)
     assert verify_card(signed(old.signing_key(NOW)), await trust.keys_for(URL), now=NOW).verified
     sets.rings[JWKS] = new
     card = signed(new.signing_key(NOW))
@@ -179,12 +186,17 @@ async def test_a_key_that_the_signer_changed_to_is_looked_for_in_its_set() -> No
     await trust.close()
 
 
+async def test_a_key_that_its_set_dropped_counts_no_longer() -> None:
+    ring = KeyRing.create(NOW)
+    old = ring.signing_key(NOW)
+    trust = trusting(Sets(main=ring.revoke(old.kid, NOW)))
+    assert not verify_card(signed(old), await trust.keys_for(URL), now=NOW).verified
+
+
 async def test_a_trusted_jku_selects_the_keys_published_there() -> None:
     main, other = KeyRing.create(NOW), KeyRing.create(NOW)
-    trust = CardTrust(
-        {ORIGIN: OriginTrust(jwks_urls=(JWKS, OTHER_JWKS))}, fetch=Sets(main=main, other=other)
-    )
-    keys = await trust.keys_for(URL)
+    both = OriginTrust(jwks_urls=(JWKS, OTHER_JWKS))
+    keys = await trusting(Sets(main=main, other=other), both).keys_for(URL)
     key = main.signing_key(NOW)
     assert verify_card(signed(key, jku=JWKS), keys, now=NOW).verified
     assert verify_card(signed(key), keys, now=NOW).verified
@@ -193,7 +205,7 @@ async def test_a_trusted_jku_selects_the_keys_published_there() -> None:
 
 async def test_a_set_that_is_down_takes_only_its_own_keys_away() -> None:
     pinned = OriginTrust(keys=(TrustedKey(key=KEY),), jwks_urls=(JWKS,))
-    trust = CardTrust({ORIGIN: pinned}, fetch=Sets())
+    trust = trusting(Sets(), pinned)
     keys = await trust.keys_for(URL)
     assert keys.unavailable == (JWKS,)
     verdict = verify_card(signed(jku=JWKS), keys, now=NOW)
@@ -209,7 +221,7 @@ async def test_the_operator_can_revoke_what_is_still_published(by: str) -> None:
     key = ring.signing_key(NOW)
     name = key.kid if by == "kid" else thumbprint(key.private_key.public_key())
     origin = OriginTrust(jwks_urls=(JWKS,), revoked={name: NOW - DAY})
-    trust = CardTrust({ORIGIN: origin}, fetch=Sets(main=ring))
+    trust = trusting(Sets(main=ring), origin)
     verdict = verify_card(signed(key), await trust.keys_for(URL), now=NOW)
     assert not verdict.verified
     assert "revoked" in verdict.reason
@@ -220,7 +232,7 @@ async def test_a_pinned_key_that_is_revoked_counts_in_no_set_either() -> None:
     key = ring.signing_key(NOW)
     pinned = TrustedKey(key=replace(key.to_verification_key(), kid="pinned"), revoked_at=NOW)
     origin = OriginTrust(keys=(pinned,), jwks_urls=(JWKS,))
-    trust = CardTrust({ORIGIN: origin}, fetch=Sets(main=ring))
+    trust = trusting(Sets(main=ring), origin)
     verdict = verify_card(signed(key), await trust.keys_for(URL), now=NOW)
     assert "revoked" in verdict.reason
 
@@ -234,24 +246,11 @@ async def test_a_key_that_is_revoked_by_a_name_is_so_under_its_other_names(when:
     )
     revoked = {"pinned": when, key.kid: NOW}
     origin = OriginTrust(keys=(pinned,), jwks_urls=(JWKS,), revoked=revoked)
-    trust = CardTrust({ORIGIN: origin}, fetch=Sets(main=ring))
+    trust = trusting(Sets(main=ring), origin)
 
     keys = await trust.keys_for(URL)
 
     assert [entry.revoked_at for entry in keys.keys] == [min(NOW, when)] * 2
-
-
-def test_an_origin_stands_there_once() -> None:
-    with pytest.raises(ConfigError, match="is given twice"):
-        CardTrust({ORIGIN: OriginTrust(), f"{ORIGIN}:443": OriginTrust()})
-
-
-async def test_a_key_that_its_set_dropped_counts_no_longer() -> None:
-    ring = KeyRing.create(NOW)
-    old = ring.signing_key(NOW)
-    sets = Sets(main=ring.revoke(old.kid, NOW))
-    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=sets)
-    assert not verify_card(signed(old), await trust.keys_for(URL), now=NOW).verified
 
 
 @pytest.mark.parametrize("url", ["nonsense", "https://user:pass@agent.example.com/jwks.json"])
@@ -268,22 +267,22 @@ async def test_the_query_of_a_jwks_url_is_in_no_verdict() -> None:
     assert f"keys from {JWKS}?*** could not be fetched" in reason
 
 
-def test_jwks_urls_need_someone_to_fetch_them() -> None:
-    with pytest.raises(ConfigError, match=r"need a transport: use `CardTrust\.open`"):
-        CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))})
-
-
 @pytest.mark.parametrize(
-    "origin",
+    ("origins", "reason"),
     [
-        *("agent.example.com", "ftp://a.example.com", "", "https://u@h"),
+        *(({url: OriginTrust()}, "URL: expected") for url in ("a.example.com", "ftp://a", "")),
+        ({"https://u@h": OriginTrust()}, "URL: "),
         # What is pinned for a path would count for every card of the host.
-        *("https://a.example.com/tenant", "https://a.example.com/?tenant=1"),
+        ({"https://a.example.com/tenant": OriginTrust()}, "without a path"),
+        ({"https://a.example.com/?tenant=1": OriginTrust()}, "without a path"),
+        ({ORIGIN: OriginTrust(), f"{ORIGIN}:443": OriginTrust()}, "is given twice"),
+        ({ORIGIN: PUBLISHED}, r"need a transport: use `CardTrust\.open`"),
     ],
+    ids=str,
 )
-def test_an_origin_is_a_url(origin: str) -> None:
-    with pytest.raises(ConfigError):
-        CardTrust({origin: OriginTrust()})
+def test_trust_that_means_nothing_is_refused(origins: dict[str, OriginTrust], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        CardTrust(origins)
 
 
 def test_pinned_keys_do_not_end() -> None:
