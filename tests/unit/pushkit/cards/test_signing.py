@@ -252,10 +252,9 @@ def test_no_more_signatures_than_a_verifier_looks_at() -> None:
         pytest.param({"name": float("nan")}, "the card: ", id="nan"),
         pytest.param({"name": "\ud800"}, "something that is not JSON", id="half-a-pair"),
         pytest.param("{}", "expected bytes or a mapping, found str", id="text"),
-        *(
-            pytest.param(document, "expected an agent card, which has a `name`", id=str(document))
-            for document in ({}, {"keys": []}, {"Name": "agent"})
-        ),
+        pytest.param({}, "expected an agent card, which has a `name`", id="empty"),
+        pytest.param({"keys": []}, "expected an agent card, which has a `name`", id="keys"),
+        pytest.param({"Name": "a"}, "expected an agent card, which has a `name`", id="case"),
     ],
 )
 def test_what_is_no_card_is_not_signed(document: Any, reason: str) -> None:

@@ -111,7 +111,7 @@ def verify(
         algorithms=algorithms,
     )
     check_content_digest(verified.digests, body)
-    check_times(verified, now)
+    check_times(verified.issued_at, verified.expires_at, now)
     return verified
 
 
