@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -21,7 +20,6 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
 from pushkit.signing.jose import DetachedJws, at_once, find_verifying_key, sign_detached, sign_jwt
 from pushkit.signing.notification_jwt import ask_pyjwt, read_unverified, verify_signature
 
-ONES = "_" * 85 + "w"  # 64 bytes
 CLAIMS: JsonObject = {
     "iss": "https://a.example",
     "iat": 1767268800,
@@ -144,15 +142,11 @@ HEADERS: list[dict[str, Any]] = [
 ]
 
 
-def signed(header: bytes, payload: bytes | None = None) -> str:
-    claims = json.dumps(CLAIMS).encode() if payload is None else payload
-    made = sign_raw(f"{encoded(header)}.{encoded(claims)}")
-    return f"{encoded(header)}.{encoded(claims)}.{made}"
-
-
-def sign_raw(segments: str) -> str:
+def signed(header: bytes) -> str:
+    segments = f"{encoded(header)}.{encoded(json.dumps(CLAIMS).encode())}"
     algorithm = jwt.algorithms.get_default_algorithms()["ES256"]
-    return encoded(algorithm.sign(segments.encode(), key(Algorithm.ES256).private_key))
+    made = algorithm.sign(segments.encode(), key(Algorithm.ES256).private_key)
+    return f"{segments}.{encoded(made)}"
 
 
 def header_with(changes: dict[str, Any]) -> bytes:
@@ -160,44 +154,9 @@ def header_with(changes: dict[str, Any]) -> bytes:
     return json.dumps({k: v for k, v in members.items() if v is not None}).encode()
 
 
-def hostile_tokens() -> Iterator[tuple[str, str]]:
-    """Tokens of kinds that have fooled verifiers, signed if they can be."""
-    for changes in HEADERS:
-        yield f"header {changes}", signed(header_with(changes))
-    for name, header in {
-        "kid null": b'{"alg":"ES256","kid":null}',
-        "alg twice": b'{"alg":"none","alg":"ES256"}',
-        "a list": b"[]",
-        "no JSON": b"{",
-        "no UTF-8": b'{"alg":"ES256","x":"\xff"}',
-        "NaN": b'{"alg":"ES256","x":NaN}',
-    }.items():
-        yield name, signed(header)
-    good = signed(header_with({}))
-    head, payload, signature = good.split(".")
-    for name, token in {
-        "genuine": good,
-        "no signature": f"{head}.{payload}.",
-        "two segments": f"{head}.{payload}",
-        "four segments": f"{good}.{signature}",
-        "padded": f"{good}==",
-        "another alphabet": good.replace("-", "+").replace("_", "/") + "+",
-        "a space": f"{good} ",
-        "a line break": f"{good}\n",
-        "a short signature": f"{head}.{payload}.{signature[:-4]}",
-        "a long signature": f"{good}AAAA",
-        "zeros": f"{head}.{payload}.{encoded(bytes(64))}",
-        "ones": f"{head}.{payload}.{ONES}",
-        "another payload": f"{head}.{encoded(b'{}')}.{signature}",
-        "another header": f"{encoded(header_with({'kid': 'x'}))}.{payload}.{signature}",
-    }.items():
-        yield name, token
-
-
-@pytest.mark.parametrize(
-    "token", [pytest.param(token, id=name) for name, token in hostile_tokens()]
-)
-def test_a_token_that_pyjwt_refuses_is_refused(token: str) -> None:
+@pytest.mark.parametrize("changes", HEADERS, ids=str)
+def test_a_header_that_pyjwt_refuses_is_refused(changes: dict[str, Any]) -> None:
+    token = signed(header_with(changes))
     assert refused_here(token) or not refused_by_pyjwt(token)
 
 
@@ -216,6 +175,14 @@ JSON = st.recursive(
 MEMBERS = st.sampled_from(
     ["alg", "kid", "typ", "cty", "crit", "b64", "jku", "jwk", "x5c", "x5t", "zip", "epk"]
 )
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b'{"alg":"none","alg":"ES256"}', b'{"alg":"ES256","x":NaN}', b'{"alg":"ES256","x":"\xff"}'],
+)
+def test_a_header_that_json_libraries_read_in_two_ways_is_refused(header: bytes) -> None:
+    assert refused_here(signed(header))
 
 
 @given(st.dictionaries(MEMBERS, JSON | st.sampled_from(["ES256", "EdDSA", "JWT"]), max_size=4))
