@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from pushkit.errors import ConfigError, JwksError, KeyFileError
 from pushkit.keys.jwk import (
     Algorithm,
     SigningKey,
-    generate_key,
     public_jwk,
     public_pem,
     signing_key_from_pem,
@@ -31,21 +28,17 @@ from pushkit.keys.jwk import (
     verification_key,
     verification_key_from_pem,
 )
+from tests.jose import key, vectors
 from tests.refusals import refused_unless
-
-VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "rfc7638.json").read_text())[
-    "vectors"
-]
 
 # Generating 2048 bits takes each test worker half a second.
 WEAK_DSA = dsa.generate_private_key(key_size=1024)  # noqa: S505 - refused
 WEAK_RSA = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - refused
-EC_KEY = generate_key(Algorithm.ES256)
-RSA_KEY = generate_key(Algorithm.RS256)
+EC_KEY, RSA_KEY = key(Algorithm.ES256), key(Algorithm.RS256)
 KEYS = {
     Algorithm.ES256: EC_KEY,
-    Algorithm.ES384: generate_key(Algorithm.ES384),
-    Algorithm.EDDSA: generate_key(Algorithm.EDDSA),
+    Algorithm.ES384: key(Algorithm.ES384),
+    Algorithm.EDDSA: key(Algorithm.EDDSA),
     Algorithm.RS256: RSA_KEY,
     Algorithm.PS256: SigningKey(
         kid=RSA_KEY.kid, algorithm=Algorithm.PS256, private_key=RSA_KEY.private_key
@@ -53,7 +46,7 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
+@pytest.mark.parametrize("vector", vectors("rfc7638"), ids=lambda vector: vector["id"])
 def test_thumbprints_are_those_of_the_specifications(vector: dict[str, Any]) -> None:
     jwk = {name: value for name, value in vector["jwk"].items() if name != "kid"}
     key = verification_key(jwk)

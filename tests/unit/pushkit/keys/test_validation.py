@@ -33,6 +33,7 @@ from pushkit.keys.jwk import (
 )
 from pushkit.keys.jwks import parse_jwks
 from pushkit.signing.standard_webhooks import read_verifier
+from tests.jose import b64url, key, vectors
 from tests.refusals import refused_unless
 
 P = 2**255 - 19
@@ -42,12 +43,8 @@ Y8 = int.from_bytes(
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
 )
 SMALL_ORDER = (0, 1, P - 1, P, P + 1, Y8, P - Y8)
-RSA = generate_key(Algorithm.RS256)
+RSA = key(Algorithm.RS256)
 N = RSA.private_key.public_key().public_numbers().n  # type: ignore[union-attr]
-
-
-def b64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def point(number: int) -> ed25519.Ed25519PublicKey:
@@ -164,9 +161,6 @@ def test_real_keys_are_accepted(algorithm: Algorithm) -> None:
 
 # --- keys for RSASSA-PSS alone (RFC 4055 §3.1) ---------------------------------------------------
 
-VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "rsassa_pss.json").read_text())[
-    "vectors"
-]
 ENCRYPTED = signing_key_to_pem(RSA, b"horse")
 
 
@@ -182,7 +176,7 @@ def private_pss() -> bytes:
 
 
 @pytest.mark.parametrize("given", [None, Algorithm.PS256, Algorithm.RS256])
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
+@pytest.mark.parametrize("vector", vectors("rsassa_pss"), ids=lambda vector: vector["id"])
 def test_a_public_key_for_pss_is_for_ps256(
     vector: dict[str, str | None], given: Algorithm | None
 ) -> None:

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,13 +39,9 @@ from pushkit.signing.http_message_signatures import (
 from pushkit.signing.jose import at_once
 from pushkit.signing.times import check_times
 from pushkit.webhook import Headers, WebhookRequest
+from tests.jose import key, vectors
 
-VECTORS = {
-    vector["name"]: vector
-    for vector in json.loads(
-        (Path(__file__).parents[3] / "vectors" / "http_message_signatures.json").read_text("utf-8")
-    )["vectors"]
-}
+VECTORS = {vector["name"]: vector for vector in vectors("http_message_signatures")}
 NOW = datetime(2026, 1, 1, 12, 0, 0, 999_999, tzinfo=UTC)
 BODY = '{"text":"Grüße"}'.encode()
 URL = "https://client.example.com/a2a/push?x=1"
@@ -75,11 +69,6 @@ COVERED = (
     "x-a2a-token",
     "x-a2a-notification-token",
 )
-
-
-@cache
-def key(algorithm: Algorithm = Algorithm.ES256) -> SigningKey:
-    return generate_key(algorithm)
 
 
 def signed(

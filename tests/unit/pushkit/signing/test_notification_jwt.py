@@ -6,7 +6,6 @@ import hmac
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
 
 import jwt
@@ -23,7 +22,7 @@ from pushkit.errors import (
     PushkitError,
     TimestampError,
 )
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
+from pushkit.keys.jwk import Algorithm, public_pem
 from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import (
     SIGNATURE_HEADER,
@@ -39,6 +38,7 @@ from pushkit.signing.notification_jwt import (
 )
 from pushkit.signing.times import check_times
 from pushkit.webhook import Headers, WebhookRequest
+from tests.jose import b64url, key
 from tests.notification_claims import NotificationClaims, sign_notification
 from tests.refusals import refused_unless
 
@@ -51,16 +51,10 @@ CLAIMS = NotificationClaims(
 )
 
 
-@cache
-def key(algorithm: Algorithm = Algorithm.ES256) -> SigningKey:
-    return generate_key(algorithm)
-
-
 def encoded(data: bytes | str | dict[str, Any]) -> str:
     if isinstance(data, dict):
         data = json.dumps(data)
-    raw = data.encode() if isinstance(data, str) else data
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return b64url(data.encode() if isinstance(data, str) else data)
 
 
 def decoded(segment: str) -> dict[str, Any]:

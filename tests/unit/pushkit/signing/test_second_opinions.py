@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from functools import cache
 from typing import Any
 
 import jwt
@@ -16,24 +15,16 @@ from jwcrypto.jws import JWS, InvalidJWSSignature  # type: ignore[import-untyped
 
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import InvalidSignatureError
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
+from pushkit.keys.jwk import Algorithm, public_pem
 from pushkit.signing.jose import DetachedJws, at_once, find_verifying_key, sign_detached, sign_jwt
 from pushkit.signing.notification_jwt import ask_pyjwt, read_unverified, verify_signature
+from tests.jose import b64url, key
 
 CLAIMS: JsonObject = {
     "iss": "https://a.example",
     "iat": 1767268800,
     "request_body_sha256": "0" * 64,
 }
-
-
-@cache
-def key(algorithm: Algorithm) -> SigningKey:
-    return generate_key(algorithm)
-
-
-def encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def refused_here(token: str, algorithm: Algorithm = Algorithm.ES256) -> bool:
@@ -87,7 +78,7 @@ def test_signatures_by_pyjwt_and_jwcrypto_are_accepted(algorithm: Algorithm) -> 
 def test_a_detached_signature_is_the_compact_one_without_its_payload(algorithm: Algorithm) -> None:
     payload, signing = b"anything \xff", key(algorithm)
     made = at_once(sign_detached(payload, {"typ": "JOSE"}, signing))
-    assert not refused_by_pyjwt(f"{made.protected}.{encoded(payload)}.{made.signature}", algorithm)
+    assert not refused_by_pyjwt(f"{made.protected}.{b64url(payload)}.{made.signature}", algorithm)
     token = jwt.api_jws.encode(payload, signing.private_key, algorithm.value, {"kid": signing.kid})
     protected, _, signature = token.split(".")
     theirs = DetachedJws(protected=protected, signature=signature)
@@ -101,7 +92,7 @@ def test_jwcrypto_refuses_what_does_not_hold_here(algorithm: Algorithm) -> None:
     segments, _, signature = at_once(sign_jwt(CLAIMS, key(algorithm))).rpartition(".")
     raw = bytearray(base64.urlsafe_b64decode(signature + "=="))
     raw[-1] ^= 1
-    token = f"{segments}.{encoded(bytes(raw))}"
+    token = f"{segments}.{b64url(bytes(raw))}"
     assert refused_here(token, algorithm)
     assert refused_by_pyjwt(token, algorithm)
     jws = JWS()
@@ -143,10 +134,10 @@ HEADERS: list[dict[str, Any]] = [
 
 
 def signed(header: bytes) -> str:
-    segments = f"{encoded(header)}.{encoded(json.dumps(CLAIMS).encode())}"
+    segments = f"{b64url(header)}.{b64url(json.dumps(CLAIMS).encode())}"
     algorithm = jwt.algorithms.get_default_algorithms()["ES256"]
     made = algorithm.sign(segments.encode(), key(Algorithm.ES256).private_key)
-    return f"{segments}.{encoded(made)}"
+    return f"{segments}.{b64url(made)}"
 
 
 def header_with(changes: dict[str, Any]) -> bytes:

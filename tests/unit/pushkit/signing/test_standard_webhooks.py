@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import base64
 import hmac
-import json
 import string
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -33,13 +31,9 @@ from pushkit.signing.standard_webhooks import (
     webhook_public_key,
 )
 from pushkit.webhook import Headers
+from tests.jose import vectors
 
-VECTORS = {
-    vector["name"]: vector
-    for vector in json.loads(
-        (Path(__file__).parents[3] / "vectors" / "standard_webhooks.json").read_text("utf-8")
-    )["vectors"]
-}
+VECTORS = {vector["name"]: vector for vector in vectors("standard_webhooks")}
 V1, V1A = VECTORS["v1"], VECTORS["v1a"]
 NOW = datetime(2026, 1, 1, 12, 0, 0, 999_999, tzinfo=UTC)
 BODY = b'{"a":1}'
