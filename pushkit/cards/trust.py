@@ -37,17 +37,6 @@ from pushkit.url import Url, is_http_url, masked_url
 
 _logger: Final = logging.getLogger(__name__)
 
-_ORIGIN: Final = {"jwks_urls": list, "keys": list, "revoked": dict}
-_TIMES: Final = {"not_before": datetime, "expires_at": datetime, "revoked_at": datetime}
-_KEY: Final = {"file": str, "kid": str, "alg": str, **_TIMES}
-_EXPECTED: Final = {
-    str: "a string",
-    datetime: "a time, like 2027-01-01T00:00:00Z without quotes",
-    list: "an array",
-    dict: "a table",
-}
-_PEM_KEY: Final = re.compile(b"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedKey:
@@ -131,6 +120,17 @@ class OriginTrust:
 
 
 # --- from files ---------------------------------------------------------------------------------
+
+_ORIGIN: Final = {"jwks_urls": list, "keys": list, "revoked": dict}
+_TIMES: Final = {"not_before": datetime, "expires_at": datetime, "revoked_at": datetime}
+_KEY: Final = {"file": str, "kid": str, "alg": str, **_TIMES}
+_EXPECTED: Final = {
+    str: "a string",
+    datetime: "a time, like 2027-01-01T00:00:00Z without quotes",
+    list: "an array",
+    dict: "a table",
+}
+_PEM_KEY: Final = re.compile(b"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
 
 
 def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
