@@ -29,7 +29,7 @@ from pushkit.cards import (
     verify_card,
 )
 from pushkit.cards.document import is_card
-from pushkit.cards.trust_file import NamedTrust
+from pushkit.cards.trust import NamedTrust
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy

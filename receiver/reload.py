@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pushkit.errors import ConfigError
-from pushkit.keys.source import fingerprint
+from pushkit.keys.files import fingerprint
 from receiver.receiver import Receiver
 from receiver.settings import ReceiverSettings, load_settings
 

@@ -231,7 +231,7 @@ def check_claims(
     if jwt is not None:
         _check_times(jwt, sender, now)
     if signature is not None:
-        check_times(signature, now, tolerance=sender.tolerance)
+        check_times(signature.issued_at, signature.expires_at, now, sender.tolerance)
     if webhook is not None:
         check_timestamp(webhook.timestamp, now, sender.tolerance)
     if jwt is not None and sender.profile is SenderProfile.STANDARD:
@@ -258,7 +258,7 @@ def check_claims(
 
 
 def _check_times(jwt: VerifiedJwt, sender: TrustedSender, now: datetime) -> None:
-    check_times(jwt, now, tolerance=sender.tolerance)
+    check_times(jwt.issued_at, jwt.expires_at, now, sender.tolerance)
     if jwt.not_before is not None:
         check_not_before(jwt.not_before, now, sender.tolerance)
     if jwt.expires_at is None and sender.profile is SenderProfile.STANDARD:

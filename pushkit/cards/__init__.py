@@ -17,19 +17,19 @@ if TYPE_CHECKING:
         CardForm as CardForm,
         canonicalize as canonicalize,
     )
-    from pushkit.cards.origins import CardTrust as CardTrust
+    from pushkit.cards.origins import (
+        CardCheck as CardCheck,
+        CardOutcome as CardOutcome,
+        CardSummary as CardSummary,
+        CardTrust as CardTrust,
+        card_url as card_url,
+        fetch_card as fetch_card,
+        verify_cards as verify_cards,
+    )
     from pushkit.cards.publishing import (
         CARD_PATH as CARD_PATH,
         LEGACY_CARD_PATH as LEGACY_CARD_PATH,
         CardPublisher as CardPublisher,
-    )
-    from pushkit.cards.registry import (
-        CardCheck as CardCheck,
-        CardOutcome as CardOutcome,
-        CardSummary as CardSummary,
-        card_url as card_url,
-        fetch_card as fetch_card,
-        verify_cards as verify_cards,
     )
     from pushkit.cards.signing import (
         EVERY_SDK as EVERY_SDK,
@@ -41,21 +41,17 @@ if TYPE_CHECKING:
         OriginTrust as OriginTrust,
         TrustedKey as TrustedKey,
         TrustedKeys as TrustedKeys,
-    )
-    from pushkit.cards.trust_file import (
         load_card_trust as load_card_trust,
         load_public_keys as load_public_keys,
     )
-    from pushkit.cards.verdict import (
+    from pushkit.cards.verify import (
+        FULL_COVERAGE as FULL_COVERAGE,
+        CardPolicy as CardPolicy,
         CardVerdict as CardVerdict,
         Coverage as Coverage,
         Decision as Decision,
         FieldCoverage as FieldCoverage,
         SignatureVerdict as SignatureVerdict,
-    )
-    from pushkit.cards.verify import (
-        FULL_COVERAGE as FULL_COVERAGE,
-        CardPolicy as CardPolicy,
         verify_card as verify_card,
     )
     from pushkit.cards.walks import Gap as Gap, Omission as Omission, Uncovered as Uncovered
@@ -65,16 +61,18 @@ else:
         {
             "pushkit.webhook": "DocumentResponse",
             "pushkit.cards.forms": "Canonical CardForm canonicalize",
-            "pushkit.cards.origins": "CardTrust",
-            "pushkit.cards.publishing": "CARD_PATH LEGACY_CARD_PATH CardPublisher",
-            "pushkit.cards.registry": (
-                "CardCheck CardOutcome CardSummary card_url fetch_card verify_cards"
+            "pushkit.cards.origins": (
+                "CardCheck CardOutcome CardSummary CardTrust card_url fetch_card verify_cards"
             ),
+            "pushkit.cards.publishing": "CARD_PATH LEGACY_CARD_PATH CardPublisher",
             "pushkit.cards.signing": "EVERY_SDK SignedCard sign_card sign_card_with",
-            "pushkit.cards.trust": "OriginTrust TrustedKey TrustedKeys",
-            "pushkit.cards.trust_file": "load_card_trust load_public_keys",
-            "pushkit.cards.verdict": "CardVerdict Coverage Decision FieldCoverage SignatureVerdict",
-            "pushkit.cards.verify": "FULL_COVERAGE CardPolicy verify_card",
+            "pushkit.cards.trust": (
+                "OriginTrust TrustedKey TrustedKeys load_card_trust load_public_keys"
+            ),
+            "pushkit.cards.verify": (
+                "FULL_COVERAGE CardPolicy CardVerdict Coverage Decision FieldCoverage"
+                " SignatureVerdict verify_card"
+            ),
             "pushkit.cards.walks": "Gap Omission Uncovered",
         },
     )

@@ -124,13 +124,16 @@ def _read_signature(entry: JsonValue) -> CardSignature:
     kid, jku, typ = (_text(header, name) for name in ("kid", "jku", "typ"))
     if typ is not None and media_type(typ) not in _TYPES:
         raise InvalidSignatureError("`typ`: expected JOSE: this was signed for another purpose")
+    form = header.get(FORM)
+    if FORM in header and (not isinstance(form, str) or form not in CardForm.__members__.values()):
+        raise InvalidSignatureError(f"`{FORM}`: expected one of {', '.join(CardForm)}")
     return CardSignature(
         jws=DetachedJws(protected=protected, signature=signature),
         algorithm=algorithm,
         kid=kid,
         jku=jku,
         typ=typ,
-        form=_form(header),
+        form=CardForm(form) if isinstance(form, str) else None,
         notes=tuple(_notes(kid, typ, unprotected)),
     )
 
@@ -148,15 +151,6 @@ def _unprotected(value: JsonValue, protected: Mapping[str, JsonValue]) -> JsonOb
     if value.keys() & {"crit", "b64", FORM}:
         raise InvalidSignatureError(f"`crit`, `b64` and `{FORM}` belong in the protected header")
     return value
-
-
-def _form(header: Mapping[str, JsonValue]) -> CardForm | None:
-    if FORM not in header:
-        return None
-    stated = header[FORM]
-    if not isinstance(stated, str) or stated not in CardForm.__members__.values():
-        raise InvalidSignatureError(f"`{FORM}`: expected one of {', '.join(CardForm)}")
-    return CardForm(stated)
 
 
 def _text(header: Mapping[str, JsonValue], name: str) -> str | None:

@@ -21,12 +21,17 @@ from pushkit.cards.document import (
     read_signatures,
 )
 from pushkit.cards.forms import CardForm, canonicalize
-from pushkit.cards.origins import CardTrust
-from pushkit.cards.registry import CardOutcome, CardSummary, card_url, fetch_card, verify_cards
+from pushkit.cards.origins import (
+    CardOutcome,
+    CardSummary,
+    CardTrust,
+    card_url,
+    fetch_card,
+    verify_cards,
+)
 from pushkit.cards.signing import EVERY_SDK, sign_card
-from pushkit.cards.trust_file import NamedTrust
-from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
-from pushkit.cards.verify import CardPolicy, verify_card
+from pushkit.cards.trust import NamedTrust
+from pushkit.cards.verify import CardPolicy, CardVerdict, Coverage, SignatureVerdict, verify_card
 from pushkit.cli.options import KeyFile, key_file_options
 from pushkit.clock import utc_now
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError

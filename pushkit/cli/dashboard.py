@@ -8,7 +8,7 @@ from pushkit.cli.databases import checked_database, database_option
 from pushkit.cli.options import KeyFile, key_file_options
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
-from pushkit.keys.source import FileKeySource
+from pushkit.keys.files import FileKeySource
 from pushkit.lazy import from_extra
 from pushkit.outbox.schema import open_outbox
 from pushkit.secrets.sealing import SecretKeys

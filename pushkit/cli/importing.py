@@ -28,8 +28,7 @@ from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.outbox.schema import open_outbox
 from pushkit.progress import advance
 from pushkit.record import record
-from pushkit.secrets.fernet import fernet_opener
-from pushkit.secrets.sealing import SecretKeys
+from pushkit.secrets.sealing import SecretKeys, fernet_opener
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.script import Row, Script, Statement

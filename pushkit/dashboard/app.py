@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from pushkit.dashboard import pages
 from pushkit.dashboard.documents import Done
 from pushkit.dashboard.pages import OF_DELIVERIES, ConfigRefusals, Pages, filter_of
-from pushkit.keys.source import KeySource
+from pushkit.keys.files import KeySource
 from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.webui.access import DashboardAccess

@@ -25,8 +25,8 @@ from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import InvalidUrlError, NoSigningKeyError
 from pushkit.events.model import Event
 from pushkit.events.sender import PushConfigRefused
+from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm
-from pushkit.keys.source import KeySource
 from pushkit.net.authorization import credential_header
 from pushkit.outbox.browsing import FailingDestination, Finished
 from pushkit.outbox.destinations import DestinationKey

@@ -40,9 +40,9 @@ from pushkit.errors import (
 )
 from pushkit.events.model import Listeners
 from pushkit.events.sender import SigningKeyChanged
+from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey
-from pushkit.keys.source import KeySource
 from pushkit.logs import RepeatedLog
 from pushkit.net.authorization import ReadyCredentials
 from pushkit.net.connection import HttpAnswer

@@ -70,10 +70,10 @@ from pushkit.events.sender import (
     PushConfigRefused,
     SubscriptionChange,
 )
+from pushkit.keys.files import KeySource, key_source
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
-from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from pushkit.a2a import WireVersion
 from pushkit.cards.origins import CardTrust
-from pushkit.cards.trust_file import load_card_trust
+from pushkit.cards.trust import load_card_trust
 from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError, PushkitError

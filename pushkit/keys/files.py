@@ -1,28 +1,37 @@
-"""The key file: one JSON file of mode 0600 with a whole key ring, replaced atomically.
+"""The key file, and the sources from which a sender takes its key ring.
 
-The private keys are PKCS#8 PEM (RFC 7468 §10, §11), encrypted if there is a passphrase. Changes
-are made by `update_key_ring`, so that none is lost if two processes rotate at the same time.
+A key file is one JSON file of mode 0600 with a whole ring, replaced atomically. Its private keys
+are PKCS#8 PEM (RFC 7468 §10, §11), encrypted if there is a passphrase. Changes are made by
+`update_key_ring`, so that none is lost if two processes rotate at the same time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.errors import ConfigError, KeyFileError, KeyRingError, MalformedJsonError
+from pushkit.events.sender import KeyRingChange
 from pushkit.keys.jwk import Algorithm, SigningKey, signing_key_from_pem, signing_key_to_pem
 from pushkit.keys.private_file import locked, read_private, replace_private
-from pushkit.keys.ring import KeyRing, RingKey
+from pushkit.keys.remote import RemoteKey, RemoteSigner
+from pushkit.keys.ring import ALWAYS, KeyRing, KeyState, RingKey
 from pushkit.options import check_type
+
+_logger = logging.getLogger(__name__)
 
 _FORMAT: Final = "pushkit-key-ring"
 _VERSION: Final = 1
 _MADE_BY: Final = "pushkit keys new"
 _MAX_SECONDS: Final = 10 * 365 * 86400
+
+_SOON: Final = timedelta(days=7)
+_OLD: Final = timedelta(days=90)
 
 _T = TypeVar("_T", bound=JsonValue)
 
@@ -97,7 +106,7 @@ def update_key_ring(
     return ring
 
 
-# --- its contents ------------------------------------------------------------------------------
+# --- its contents --------------------------------------------------------------------------------
 
 
 def _contents(ring: KeyRing, passphrase: bytes | None) -> bytes:
@@ -215,3 +224,135 @@ def _moment(document: Mapping[str, JsonValue], name: str) -> datetime | None:
     if moment.utcoffset() != timedelta(0):
         raise KeyFileError(f"{name}: expected a time in UTC, ending in Z or +00:00")
     return moment.astimezone(UTC)
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+class KeySource(Protocol):
+    """Provides the current key ring."""
+
+    def ring(self) -> KeyRing:
+        """Return the current ring; cheap enough to be called for every signature."""
+        ...
+
+
+class FileKeySource:
+    """A key file, read again whenever it has changed.
+
+    A file that becomes unreadable later does not stop the sender: the last good ring stays in use,
+    and one error is logged for each unreadable version.
+
+    Raises:
+        KeyFileError: The file cannot be read at the start.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        passphrase: bytes | None = None,
+        # Called with the old and the new ring after a change.
+        changed: Callable[[KeyRing, KeyRing], None] = lambda _before, _now: None,
+    ) -> None:
+        self._changed = changed
+        self._path = Path(path).absolute()  # whatever directory the process changes to
+        self._passphrase = passphrase
+        # Before the read: if the file is replaced in between, the next call reads it again.
+        self._seen = fingerprint(self._path)
+        self._ring = load_key_ring(self._path, passphrase)
+
+    def ring(self) -> KeyRing:
+        """Return the ring in the file, or the last good one."""
+        found = fingerprint(self._path)
+        if found == self._seen:
+            return self._ring
+        self._seen, before = found, self._ring
+        try:
+            self._ring = load_key_ring(self._path, self._passphrase)
+        except KeyFileError as exc:
+            # Without the traceback: the message never holds key material.
+            _logger.error("the key ring read before stays in use: %s", exc)  # noqa: TRY400
+        else:
+            self._changed(before, self._ring)
+        return self._ring
+
+
+def key_source(
+    keys: KeySource | RemoteSigner | str | Path,
+    passphrase: bytes | None = None,
+    changed: Callable[[KeyRing, KeyRing], None] = lambda _before, _now: None,
+) -> KeySource:
+    """Return a source of `keys`: itself if it is one, a key file, or a signer's key.
+
+    Raises:
+        KeyFileError: `keys` is a path, and the file cannot be read.
+        ConfigError: `keys` is none of these, or a signer whose public key cannot be read.
+    """
+    if isinstance(keys, str | Path):
+        return FileKeySource(keys, passphrase, changed)
+    if isinstance(keys, RemoteSigner):
+        # The key is older than this process, and signs from the start.
+        return KeyRing.create(ALWAYS, key=RemoteKey.of(keys))
+    if not hasattr(keys, "ring"):
+        raise ConfigError(
+            f"keys: found {type(keys).__name__},"
+            " expected the path of a key file, a KeyRing, a KeySource or a RemoteSigner"
+        )
+    return keys
+
+
+def fingerprint(path: Path) -> tuple[int, ...] | None:
+    """Return a value that changes when the file is replaced, written, or its mode changed."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):  # missing, or not a valid path
+        return None
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev, status.st_size)
+
+
+# --- reports -------------------------------------------------------------------------------------
+
+
+def ring_changes(before: KeyRing, now: KeyRing) -> Iterator[tuple[KeyRingChange, RingKey]]:
+    """Yield the changes from one ring to the next; a new key that is scheduled yields two."""
+    old = {key.kid: key for key in before.keys}
+    for key in now.keys:
+        known = old.pop(key.kid, None)
+        if known is None:
+            yield KeyRingChange.PUBLISHED, key
+        if key.activates_at is not None and (
+            known is None or known.activates_at != key.activates_at
+        ):
+            yield KeyRingChange.SCHEDULED, key
+        if key.revoked_at is not None and (known is None or known.revoked_at != key.revoked_at):
+            yield KeyRingChange.REVOKED, key
+    for key in old.values():
+        yield KeyRingChange.FORGOTTEN, key
+
+
+def near_ends(ring: KeyRing, now: datetime) -> list[tuple[RingKey, str]]:
+    """Return the active keys that are old or soon revoked without a successor, and why.
+
+    A key that is revoked within a week has no successor by then; a key that is older than 90 days
+    has none at all.
+    """
+    published = ring.published(now)
+    found: list[tuple[RingKey, str]] = []
+    for key in published:
+        if ring.state(key.kid, now) is not KeyState.ACTIVE:
+            continue
+        planned = [
+            at
+            for other in published
+            if other.algorithm is key.algorithm and (at := other.took_over_at()) and at > now
+        ]
+        revoked_at, age = key.revoked_at, key.age(now)
+        if revoked_at is not None and revoked_at - now <= _SOON:
+            if not any(at <= revoked_at for at in planned):
+                when = revoked_at.isoformat(timespec="minutes")
+                says = f"is revoked at {when}, and none signs then: pushkit keys rotate"
+                found.append((key, says))
+        elif age is not None and age > _OLD and not planned:
+            says = f"is {age.days} days old, and no next one is planned: pushkit keys rotate"
+            found.append((key, says))
+    return found

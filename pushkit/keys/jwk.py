@@ -22,8 +22,7 @@ from jwcrypto.jwk import JWK  # type: ignore[import-untyped]
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError, JwksError, KeyFileError
-from pushkit.keys.rsassa_pss import is_rsassa_pss
-from pushkit.keys.validation import check_public_key
+from pushkit.keys.validation import check_public_key, is_rsassa_pss
 
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
@@ -266,8 +265,12 @@ def signing_key_from_pem(
     try:
         # Not by way of a JWK, which would check an RSA key twice, each time for 40 ms.
         private_key = cast("PrivateKey", serialization.load_pem_private_key(pem, passphrase))
-        if algorithm is None and b"-----BEGIN ENCRYPTED" in pem:
-            _require_no_rsa(private_key)
+        is_rsa = isinstance(private_key, rsa.RSAPrivateKey)
+        if is_rsa and algorithm is None and b"-----BEGIN ENCRYPTED" in pem:
+            raise KeyFileError(
+                "an RSA key that is encrypted: its PEM does not say which algorithm it is for:"
+                f" state it ({Algorithm.RS256} or {Algorithm.PS256}; in a command by --alg)"
+            )
         algorithm = _algorithm_of_pem(pem, private_key, algorithm)
         return SigningKey.of(private_key, kid=kid, algorithm=algorithm)
     except ConfigError as exc:
@@ -305,14 +308,6 @@ def verification_key_from_pem(
         raise KeyFileError(str(exc)) from exc
     except _NO_KEY as exc:
         raise KeyFileError("not a public key in PEM of a supported type") from exc
-
-
-def _require_no_rsa(private_key: PrivateKey) -> None:
-    if isinstance(private_key, rsa.RSAPrivateKey):
-        raise ConfigError(
-            "an RSA key that is encrypted: its PEM does not say which algorithm it is for: state"
-            f" it ({Algorithm.RS256} or {Algorithm.PS256}; in a command by --alg)"
-        )
 
 
 def _algorithm_of_pem(

@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from pushkit.errors import ConfigError, KeyFileError, SealedSecretError, SecretKeyMissingError
+from pushkit.files import read_file
 from pushkit.keys.private_file import locked, read_private, replace_private
 from pushkit.programs import secret_variable
 
@@ -202,6 +203,32 @@ def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
             present += b"\n"
         replace_private(path, present + line if standby else line + present)
     return key
+
+
+def fernet_opener(path: Path) -> Callable[[bytes], bytes]:
+    """Return what decrypts with the Fernet key in a file, and leaves anything else as it is.
+
+    Fernet (github.com/fernet/spec) is how a2a-sdk encrypts its stored push configs.
+
+    Raises:
+        KeyFileError: There is no key in the file.
+    """
+    from cryptography.fernet import Fernet, InvalidToken  # takes 7 ms, and only an import needs it
+
+    try:
+        key = Fernet(read_file(path).strip())
+    except OSError as exc:
+        raise KeyFileError(f"{path}: {exc.strerror}") from exc
+    except ValueError:
+        raise KeyFileError(f"{path}: expected 32 bytes in URL-safe base64") from None
+
+    def opened(data: bytes) -> bytes:
+        try:
+            return key.decrypt(data)
+        except InvalidToken:  # the SDK takes it for plain, too
+            return data
+
+    return opened
 
 
 def _keys_in(path: Path, contents: bytes) -> SecretKeys:

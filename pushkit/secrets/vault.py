@@ -144,11 +144,7 @@ class Vault:
     def open_text(
         self, column: SecretColumn, row_id: str, stored: str | None, belongs_to: Sequence[str]
     ) -> str | None:
-        """Return a stored token or credentials, opened.
-
-        Raises:
-            SealedSecretError: They cannot be opened; the message names the row and the reason.
-        """
+        """Return a stored token or credentials, opened. Raises as `open`."""
         if stored is None or not column.is_sealed(stored):
             return stored
         return self.open(column, row_id, stored, belongs_to).decode("ascii")
@@ -160,11 +156,7 @@ class Vault:
         return self._keys.seal(body, BODY.context([delivery_id]))
 
     def open_body(self, delivery_id: str, stored: bytes) -> bytes:
-        """Return a stored body, opened.
-
-        Raises:
-            SealedSecretError: It cannot be opened; the message names the row and the reason.
-        """
+        """Return a stored body, opened. Raises as `open`."""
         return self.open(BODY, delivery_id, stored, [delivery_id]) if is_sealed(stored) else stored
 
     def seal_answer(self, delivery_id: str, answer: bytes) -> bytes:
@@ -175,11 +167,7 @@ class Vault:
         return b"?" + answer[1:] if is_sealed(answer) else answer
 
     def open_answer(self, delivery_id: str, number: int, stored: bytes) -> bytes:
-        """Return a stored answer, opened; `number` is its attempt's.
-
-        Raises:
-            SealedSecretError: It cannot be opened; the message names the row and the reason.
-        """
+        """Return a stored answer, opened; `number` is its attempt's. Raises as `open`."""
         return self.open(ANSWER, f"{delivery_id} {number}", stored, [delivery_id])
 
     def open(

@@ -9,6 +9,10 @@ As with the JWT, the receiver must know the sender before it can look for a key:
 1. `read_unverified_signatures` parses the signatures with the tag; each claims a `keyid`.
 2. `verify_http_signature` proves one with the key that the caller trusts for that `keyid`.
 3. `times.check_times` checks its times, and `check_content_digest` the body once it was read.
+
+The text that is signed, the signature base (§2.5), has header fields, with their lines combined,
+and the derived components of a request. Components with parameters (`sf`, `key`, `bs`, `req`, `tr`,
+`name`) are not supported: notifications need none, and each is another way to read a field.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -27,6 +32,7 @@ from pushkit.errors import (
     ConfigError,
     DigestMismatchError,
     InvalidSignatureError,
+    InvalidUrlError,
     MalformedRequestError,
     PushkitError,
 )
@@ -35,9 +41,9 @@ from pushkit.keys.primitives import HTTP, signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.record import field, record
 from pushkit.signing.jose import Sign, sign
-from pushkit.signing.signature_base import signature_base
 from pushkit.signing.times import read_moment
 from pushkit.signing.token import TOKEN_HEADERS
+from pushkit.url import Url
 from pushkit.webhook import A2A_VERSION, Headers, WebhookRequest
 
 if TYPE_CHECKING:
@@ -52,6 +58,7 @@ LABEL = "a2a"
 _COVERED: Final = ("@method", "@target-uri", "content-type", "content-digest", "webhook-id")
 _MAX_CANDIDATES = 4  # a rotation needs two
 _MAX_COMPONENTS = 64
+_FIELD_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 §5.1, in lower case
 _MAX_FIELD_CHARS = 4096  # parsing takes almost a microsecond a character
 
 # The active algorithms in RFC 9530's registry (§5). The others are broken or unsuitable.
@@ -61,7 +68,6 @@ _HASHES: Final[Mapping[str, Callable[[bytes], bytes]]] = {
 }
 
 Parameters: TypeAlias = Mapping[str, object]
-InnerList: TypeAlias = tuple[list[tuple[object, Parameters]], Parameters]
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -271,6 +277,72 @@ def _text(parameters: Parameters, name: str) -> str | None:
     raise InvalidSignatureError(f"parameter {name}: expected a string")
 
 
+# --- the signature base (RFC 9421 §2.5) ---------------------------------------------------------
+
+
+def _url(target_uri: str) -> Url:
+    try:
+        return Url.parse(target_uri.partition("?")[0])  # the query may have any spelling
+    except InvalidUrlError as exc:
+        raise InvalidSignatureError(f"a covered component is a part of the URL: {exc}") from exc
+
+
+def _query(target_uri: str) -> str:
+    return target_uri.partition("?")[2]
+
+
+# RFC 9421 §2.2, from the method and the target URI.
+_DERIVED: Final[Mapping[str, Callable[[str, str], str]]] = {
+    "@method": lambda method, _: method,
+    "@target-uri": lambda _, uri: uri,
+    "@authority": lambda _, uri: _url(uri).authority,
+    "@scheme": lambda _, uri: _url(uri).scheme,
+    "@request-target": lambda _, uri: f"{_url(uri).target}?{_query(uri)}".removesuffix("?"),
+    "@path": lambda _, uri: _url(uri).target,
+    "@query": lambda _, uri: f"?{_query(uri)}",
+}
+
+
+def signature_base(
+    method: str,  # as in the request line
+    # The absolute URL. A receiver takes it from its configuration, never from `Host`.
+    target_uri: str,
+    headers: Headers,
+    components: Sequence[str],  # in the order of the signature
+    parameters: str,  # the value of `@signature-params`: the signed components and parameters
+) -> bytes:
+    """Return the signature base over some components of a request.
+
+    Raises:
+        InvalidSignatureError: A component is repeated, unknown, not in lower case, or absent.
+        MalformedRequestError: A value cannot be signed.
+    """
+    if len(set(components)) != len(components):
+        raise InvalidSignatureError("the signature covers a component twice")
+    lines: list[str] = []
+    for name in components:
+        derive = _DERIVED.get(name)
+        value = derive(method, target_uri) if derive else _field_value(headers, name)
+        if derive and not (value.isascii() and value.isprintable()):
+            raise InvalidSignatureError(f"{name}: expected visible ASCII")
+        lines.append(f'"{name}": {value}')
+    # RFC 9421 §2.5: the signature base ends without a newline.
+    return "\n".join([*lines, f'"@signature-params": {parameters}']).encode("ascii")
+
+
+def _field_value(headers: Headers, name: str) -> str:
+    if name.startswith("@"):
+        raise InvalidSignatureError(f"the signature covers {name[:40]}, which is not supported")
+    if not _FIELD_NAME.fullmatch(name):
+        raise InvalidSignatureError("a covered component is not a field name in lower case")
+    value = headers.combined(name)
+    if value is None:
+        raise InvalidSignatureError(
+            f"the signature covers {name[:40]}, which is not in the request"
+        )
+    return value
+
+
 # --- Content-Digest (RFC 9530): a body's hash, in a header that the signature covers -------------
 
 
@@ -348,7 +420,7 @@ def read_dictionary(headers: Headers, name: str) -> dict[str, tuple[object, Para
     return cast("dict[str, tuple[object, Parameters]]", parsed)
 
 
-def write_inner_list(inner_list: InnerList) -> str:
+def write_inner_list(inner_list: tuple[list[tuple[object, Parameters]], Parameters]) -> str:
     """Serialize an inner list with its parameters (RFC 9651 §4.1.1.1)."""
     import http_sf
 

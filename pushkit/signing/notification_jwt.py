@@ -213,6 +213,32 @@ def verify_signature(
     return _read_claims(VerifiedJwt, unverified.claims, key.kid)
 
 
+def _names_algorithm(unverified: UnverifiedJwt, key: VerificationKey) -> bool:
+    named, own = unverified.algorithm, key.algorithm
+    return named == own or Algorithm.parse(named) is own
+
+
+def ask_pyjwt(token: str, key: VerificationKey) -> None:
+    """Verify a JWT with PyJWT, as a second opinion for `pushkit verify` and `pushkit doctor`.
+
+    It shares no code with `jose.py`, which alone decides whether a request is accepted.
+
+    Raises:
+        InvalidSignatureError: PyJWT refuses it.
+    """
+    import jwt  # only these commands need it
+
+    jws = jwt.PyJWS(algorithms=[key.algorithm.value])
+    names = [key.algorithm.value]
+    if key.algorithm is Algorithm.EDDSA:
+        names.append("Ed25519")  # RFC 9864's name of the algorithm
+        jws.register_algorithm("Ed25519", jwt.algorithms.OKPAlgorithm())
+    try:
+        jws.decode(token, key.public_key, algorithms=names)
+    except (jwt.PyJWTError, ValueError) as exc:
+        raise InvalidSignatureError(f"pushkit accepts it, but PyJWT refuses it: {exc}") from exc
+
+
 def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
     """Return the claims of an unproven token, to explain a refusal; never accept by them.
 
@@ -220,11 +246,6 @@ def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
         InvalidSignatureError: Claims are missing or of a wrong type.
     """
     return _read_claims(JwtClaims, unverified.claims, unverified.kid or "")
-
-
-def _names_algorithm(unverified: UnverifiedJwt, key: VerificationKey) -> bool:
-    named, own = unverified.algorithm, key.algorithm
-    return named == own or Algorithm.parse(named) is own
 
 
 def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:

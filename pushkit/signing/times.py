@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from pushkit.clock import TOLERANCE
 from pushkit.errors import InvalidSignatureError, TimestampError
 
 _EXPIRY_LEEWAY: Final = timedelta(seconds=60)
 LARGEST_EPOCH: Final = 253402300799  # 9999-12-31, the last day of `datetime`
-
-
-class StatesTimes(Protocol):
-    """What a signature states: the claims of a JWT, or the parameters of an HTTP signature."""
-
-    @property
-    def issued_at(self) -> datetime:
-        """When it was made."""
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """Until when it may be used; None if it does not say."""
 
 
 def read_moment(value: object, of: str, name: str) -> datetime | None:
@@ -43,7 +31,8 @@ def read_moment(value: object, of: str, name: str) -> datetime | None:
 
 
 def check_times(
-    stated: StatesTimes,
+    issued_at: datetime,
+    expires_at: datetime | None,  # None if the signature does not say
     now: datetime,
     tolerance: timedelta = TOLERANCE,
 ) -> None:
@@ -52,9 +41,9 @@ def check_times(
     Raises:
         TimestampError: Issued more than `tolerance` ago or ahead, or expired over a minute ago.
     """
-    check_timestamp(stated.issued_at, now, tolerance)
-    if stated.expires_at is not None:
-        check_expiry(stated.expires_at, now)
+    check_timestamp(issued_at, now, tolerance)
+    if expires_at is not None:
+        check_expiry(expires_at, now)
 
 
 def check_not_before(moment: datetime, now: datetime, tolerance: timedelta) -> None:

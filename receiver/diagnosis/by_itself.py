@@ -17,9 +17,8 @@ from pushkit.clock import TOLERANCE
 from pushkit.errors import ConfigError, InboundError
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key
 from pushkit.keys.jwks import key_for
-from pushkit.signing.notification_jwt import body_sha256
+from pushkit.signing.notification_jwt import ask_pyjwt, body_sha256
 from pushkit.signing.scheme import Scheme
-from pushkit.signing.second_opinion import ask_pyjwt
 from pushkit.signing.token import hash_token, read_token
 from pushkit.url import audience_of
 from pushkit.webhook import A2A_VERSION, WebhookRequest

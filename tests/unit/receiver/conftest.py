@@ -35,6 +35,7 @@ from pushkit.webhook import Headers, WebhookRequest
 from receiver import InboxFilter, InboxStatus, Receiver, TaskPolicy, TrustedSender, request
 from tests.clock import Clock
 from tests.eventually import eventually
+from tests.jose import b64url
 from tests.notification_claims import NotificationClaims, sign_notification
 
 BASE_URL = "https://client.example.com"
@@ -73,10 +74,6 @@ def artifact_body(task_id: str = "task-1") -> bytes:
     artifact = {"artifactId": "artifact-1", "parts": [{"text": BODY_MARK}]}
     event = {"taskId": task_id, "contextId": "context-1", "artifact": artifact}
     return json.dumps({"artifactUpdate": event}).encode()
-
-
-def b64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 @dataclass

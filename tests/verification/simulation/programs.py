@@ -18,6 +18,7 @@ from tenacity import stop_after_attempt
 
 from pushkit import Algorithm, PushSender, RetryPolicy, SenderOptions, Signing, wait_schedule
 from pushkit.errors import PushkitError
+from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import (
     SigningKey,
     VerificationKey,
@@ -25,7 +26,6 @@ from pushkit.keys.jwk import (
     public_jwk,
     verification_key,
 )
-from pushkit.keys.source import KeySource
 from pushkit.secrets.sealing import SecretKeys
 from receiver import (
     Limits,

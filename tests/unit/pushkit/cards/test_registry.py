@@ -53,6 +53,17 @@ class Agents:
         self.at_once = self.most_at_once = 0
         self.server: TestServer
         self.jwks_fetched = 0
+        good = sign_card(CARD, SIGNING_KEY, now=NOW).content
+        self.bodies = {
+            "/good": good,
+            "/by-ring": sign_card(CARD, RING, now=NOW).content,
+            "/tampered": good.replace(b"GeoSpatial", b"Evil"),
+            "/unsigned": good.split(b',"signatures"')[0] + b"}",
+            "/stranger": sign_card(CARD, generate_key(Algorithm.ES256), now=NOW).content,
+            "/malformed": b"[1]",
+            "/long": b'{"name":"' + b"a" * MAX_CARD_BYTES + b'"}',
+            "/big": sign_card({**CARD, "description": "d" * 100_000}, SIGNING_KEY, now=NOW).content,
+        }
 
     def connections(self) -> int:
         assert self.server.handler is not None
@@ -65,31 +76,15 @@ class Agents:
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
         await asyncio.sleep(0)
-        try:
-            return self._answer(request.path)
-        finally:
-            self.at_once -= 1
-
-    def _answer(self, path: str) -> web.Response:
-        good = sign_card(CARD, SIGNING_KEY, now=NOW).content
-        bodies: dict[str, bytes] = {
-            "/good": good,
-            "/by-ring": sign_card(CARD, RING, now=NOW).content,
-            "/tampered": good.replace(b"GeoSpatial", b"Evil"),
-            "/unsigned": sign_card(CARD, SIGNING_KEY, now=NOW).content.split(b',"signatures"')[0]
-            + b"}",
-            "/stranger": sign_card(CARD, generate_key(Algorithm.ES256), now=NOW).content,
-            "/malformed": b"[1]",
-            "/long": b'{"name":"' + b"a" * MAX_CARD_BYTES + b'"}',
-            "/big": sign_card({**CARD, "description": "d" * 100_000}, SIGNING_KEY, now=NOW).content,
-        }
-        if path == "/moved":
-            return web.Response(status=302, headers={"Location": "/good"})
-        if path == "/packed":
-            return web.Response(body=good, headers={"Content-Encoding": "gzip"})
-        if path not in bodies:
-            return web.Response(status=404)
-        return web.Response(body=bodies[path], content_type="application/json")
+        self.at_once -= 1
+        match request.path:
+            case "/moved":
+                return web.Response(status=302, headers={"Location": "/good"})
+            case "/packed":
+                return web.Response(body=self.bodies["/good"], headers={"Content-Encoding": "gzip"})
+            case path if path in self.bodies:
+                return web.Response(body=self.bodies[path], content_type="application/json")
+        return web.Response(status=404)
 
     async def jwks(self, _request: web.Request) -> web.Response:
         self.jwks_fetched += 1

@@ -108,15 +108,6 @@ def test_strict_mode_admits_no_signature_of_0_3(name: str, card: str, wire: dict
     assert not verdict.verified, (name, card)
 
 
-@pytest.mark.parametrize(("name", "card", "wire"), each("signed_js_1.0.1"))
-def test_what_the_javascript_sdk_does_not_sign_is_reported(
-    name: str, card: str, wire: dict[str, Any]
-) -> None:
-    policy = CardPolicy(admit=frozenset({FORMS[name]}))
-    verdict = verify_card(as_bytes(wire), TRUST, now=NOW, policy=policy)
-    assert ("/securitySchemes" in content_left_out(verdict)) is ("securitySchemes" in wire), card
-
-
 def test_what_no_version_knows_is_tolerated_by_the_specification_and_told() -> None:
     wire = served("signed_ref_spec")["c14_unknown_field"]
     verdict = verify_card(as_bytes(wire), TRUST, now=NOW)

@@ -27,9 +27,9 @@ from pushkit import (
     TaskStatus,
 )
 from pushkit.events.model import Listener
+from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
-from pushkit.keys.source import KeySource
 from pushkit.net.transport import ConnectionOptions
 from pushkit.outbox.schema import open_outbox
 from pushkit.queue.rules import Leased, Room

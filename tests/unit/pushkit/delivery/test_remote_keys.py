@@ -11,7 +11,7 @@ from pushkit import AlertOptions, DeliveryState
 from pushkit.errors import ConfigError
 from pushkit.events.model import Event
 from pushkit.events.sender import SigningKeyNearEnd
-from pushkit.keys.source import key_source
+from pushkit.keys.files import key_source
 from tests.clock import Clock
 from tests.eventually import DEADLINE
 from tests.kms import Kms

@@ -1,3 +1,5 @@
+"""The key file, the sources of a ring, and the reports about one."""
+
 from __future__ import annotations
 
 import json
@@ -6,6 +8,7 @@ import os
 import signal
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,12 +16,21 @@ from typing import Any
 import pytest
 
 from pushkit.errors import KeyFileError, KeyRingError
-from pushkit.keys.files import create_key_ring, load_key_ring, save_key_ring, update_key_ring
+from pushkit.keys.files import (
+    FileKeySource,
+    create_key_ring,
+    key_source,
+    load_key_ring,
+    near_ends,
+    save_key_ring,
+    update_key_ring,
+)
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, signing_key_to_pem
 from pushkit.keys.ring import KeyRing
 from tests.eventually import DEADLINE
 
 START = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
+DAY = timedelta(days=1)
 
 
 @pytest.fixture(scope="module")  # made once: RSA keys are slow to generate
@@ -151,12 +163,6 @@ def test_the_error_of_an_unreadable_file_names_the_user_and_groups(
         load_key_ring(path)
 
 
-def test_a_read_only_file_can_be_read(path: Path, ring: KeyRing) -> None:
-    save_key_ring(path, ring)
-    path.chmod(0o400)
-    assert facts(load_key_ring(path)) == facts(ring)
-
-
 def test_a_named_pipe_is_refused_without_waiting(path: Path) -> None:
     os.mkfifo(path, 0o600)
     with pytest.raises(KeyFileError, match="not a regular file"):
@@ -268,7 +274,6 @@ def test_one_wrong_member_refuses_the_file(
         pytest.param(b"\xff", "not UTF-8", id="no text"),
         pytest.param(b"[]", "found an array", id="array"),
         pytest.param(b"{" * 5000, "nested deeper", id="deep"),
-        pytest.param(b" " * (1024 * 1024 + 1), "larger than", id="large"),
     ],
 )
 def test_other_files_are_refused(path: Path, contents: bytes, message: str) -> None:
@@ -346,3 +351,101 @@ def test_changes_of_two_processes_are_both_kept(path: Path) -> None:
         process.join(DEADLINE)
     assert [process.exitcode for process in processes] == [0, 0]
     assert len(load_key_ring(path).keys) == 1 + 2 * 15
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+def kids(ring: KeyRing) -> list[str]:
+    return [entry.kid for entry in ring.keys]
+
+
+@pytest.fixture
+def saved(path: Path) -> Path:
+    save_key_ring(path, KeyRing.create(START))
+    return path
+
+
+def test_a_ring_and_a_source_are_taken_as_they_are_and_a_path_is_a_file(saved: Path) -> None:
+    for source in (KeyRing.create(START), FileKeySource(saved)):
+        assert key_source(source) is source
+    for path in (saved, str(saved)):
+        assert isinstance(key_source(path), FileKeySource)
+
+
+def test_an_encrypted_file_needs_its_passphrase(saved: Path) -> None:
+    ring = KeyRing.create(START)
+    save_key_ring(saved, ring, b"horse")
+    assert kids(key_source(saved, b"horse").ring()) == kids(ring)
+
+
+def test_an_unchanged_file_is_not_read_again(saved: Path) -> None:
+    source = FileKeySource(saved)
+    assert source.ring() is source.ring()
+
+
+def test_a_changed_file_is_read_again(saved: Path) -> None:
+    source = FileKeySource(saved)
+    changed = update_key_ring(saved, lambda ring: ring.add(START))
+    assert kids(source.ring()) == kids(changed)
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda path: path.write_text("broken"), Path.unlink], ids=["broken", "removed"]
+)
+def test_a_spoilt_file_keeps_the_last_good_ring_and_logs_once(
+    saved: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object]
+) -> None:
+    source = FileKeySource(saved)
+    good = source.ring()
+    spoil(saved)
+    assert [source.ring(), source.ring(), source.ring()] == [good] * 3
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_a_corrected_mode_is_noticed(saved: Path) -> None:
+    source = FileKeySource(saved)
+    changed = update_key_ring(saved, lambda ring: ring.add(START))
+    saved.chmod(0o644)
+    assert kids(source.ring()) != kids(changed)
+    saved.chmod(0o600)
+    assert kids(source.ring()) == kids(changed)
+
+
+def test_a_file_is_found_after_the_process_changes_its_directory(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(saved.parent)
+    source = FileKeySource(saved.name)
+    monkeypatch.chdir("/")
+
+    ring = update_key_ring(saved, lambda ring: ring.rotate(START))
+
+    assert kids(source.ring()) == kids(ring)
+
+
+# --- reports -------------------------------------------------------------------------------------
+
+
+def reasons(ring: KeyRing, now: datetime) -> list[str]:
+    return [why for _, why in near_ends(ring, now)]
+
+
+def test_a_key_of_three_months_is_reported_until_a_next_one_is_planned() -> None:
+    ring = KeyRing.create(START)
+    assert reasons(ring, START + 90 * DAY) == []
+    [why] = reasons(ring, START + 91 * DAY)
+    assert why == "is 91 days old, and no next one is planned: pushkit keys rotate"
+    rotated = ring.rotate(START + 91 * DAY)
+    assert reasons(rotated, START + 91 * DAY) == []
+    assert reasons(rotated, START + 92 * DAY) == []
+
+
+def test_a_key_that_is_soon_revoked_is_reported_unless_another_signs_by_then() -> None:
+    ring = KeyRing.create(START)
+    [key] = ring.keys
+    ending = replace(ring, keys=(replace(key, revoked_at=START + 10 * DAY),))
+    assert reasons(ending, START + 2 * DAY) == []
+    [why] = reasons(ending, START + 3 * DAY)
+    assert why == "is revoked at 2026-01-11T12:30+00:00, and none signs then: pushkit keys rotate"
+    assert reasons(ending.rotate(START + 3 * DAY), START + 3 * DAY) == []

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from pushkit.errors import ConfigError, JwksError, KeyFileError
 from pushkit.keys.jwk import (
     Algorithm,
     SigningKey,
-    generate_key,
     public_jwk,
     public_pem,
     signing_key_from_pem,
@@ -31,21 +28,17 @@ from pushkit.keys.jwk import (
     verification_key,
     verification_key_from_pem,
 )
+from tests.jose import key, vectors
 from tests.refusals import refused_unless
-
-VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "rfc7638.json").read_text())[
-    "vectors"
-]
 
 # Generating 2048 bits takes each test worker half a second.
 WEAK_DSA = dsa.generate_private_key(key_size=1024)  # noqa: S505 - refused
 WEAK_RSA = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - refused
-EC_KEY = generate_key(Algorithm.ES256)
-RSA_KEY = generate_key(Algorithm.RS256)
+EC_KEY, RSA_KEY = key(Algorithm.ES256), key(Algorithm.RS256)
 KEYS = {
     Algorithm.ES256: EC_KEY,
-    Algorithm.ES384: generate_key(Algorithm.ES384),
-    Algorithm.EDDSA: generate_key(Algorithm.EDDSA),
+    Algorithm.ES384: key(Algorithm.ES384),
+    Algorithm.EDDSA: key(Algorithm.EDDSA),
     Algorithm.RS256: RSA_KEY,
     Algorithm.PS256: SigningKey(
         kid=RSA_KEY.kid, algorithm=Algorithm.PS256, private_key=RSA_KEY.private_key
@@ -53,18 +46,12 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
+@pytest.mark.parametrize("vector", vectors("rfc7638"), ids=lambda vector: vector["id"])
 def test_thumbprints_are_those_of_the_specifications(vector: dict[str, Any]) -> None:
     jwk = {name: value for name, value in vector["jwk"].items() if name != "kid"}
     key = verification_key(jwk)
     assert key.kid == vector["thumbprint"]
     assert thumbprint(key.public_key) == vector["thumbprint"]
-
-
-@pytest.mark.parametrize("algorithm", Algorithm)
-def test_a_public_jwk_is_read_back_as_the_same_key(algorithm: Algorithm) -> None:
-    key = KEYS[algorithm]
-    assert verification_key(public_jwk(key)) == key.to_verification_key()
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
@@ -117,25 +104,20 @@ def test_an_algorithm_is_read_by_its_names(name: str, expected: Algorithm | None
     assert Algorithm.parse(name) is expected
 
 
-def test_the_newer_name_of_ed25519_is_accepted_in_a_jwk() -> None:
-    jwk = public_jwk(KEYS[Algorithm.EDDSA]) | {"alg": "Ed25519"}
-    assert verification_key(jwk).algorithm is Algorithm.EDDSA
-
-
-def test_an_rsa_key_without_alg_is_for_rs256() -> None:
-    jwk = public_jwk(KEYS[Algorithm.PS256])
-    del jwk["alg"]
-    assert verification_key(jwk).algorithm is Algorithm.RS256
-
-
-@pytest.mark.parametrize("member", ["alg", "crv", "d", "key_ops", "kid", "use", "x5c"])
-def test_a_member_that_is_null_is_absent(member: str) -> None:
-    jwk = public_jwk(RSA_KEY)
-    assert verification_key({**jwk, member: None}) == RSA_KEY.to_verification_key()
-
-
-def test_key_ops_with_verify_are_accepted() -> None:
-    assert verification_key(public_jwk(EC_KEY) | {"key_ops": ["verify"]}).kid == EC_KEY.kid
+@pytest.mark.parametrize(
+    ("of", "change"),
+    [
+        pytest.param(Algorithm.EDDSA, {"alg": "Ed25519"}, id="the newer name of Ed25519"),
+        pytest.param(Algorithm.ES256, {"key_ops": ["verify"]}, id="key_ops"),
+        *(
+            pytest.param(Algorithm.RS256, {member: None}, id=f"{member} null")
+            for member in ("alg", "crv", "d", "key_ops", "kid", "use", "x5c")
+        ),
+    ],
+)
+def test_a_jwk_may_say_more_or_less(of: Algorithm, change: dict[str, Any]) -> None:
+    key = KEYS[of]
+    assert verification_key(public_jwk(key) | change) == key.to_verification_key()
 
 
 @pytest.mark.parametrize(
@@ -157,19 +139,13 @@ def test_key_ops_with_verify_are_accepted() -> None:
         pytest.param({"crv": ["P-256"]}, "strings", id="curve no string"),
         pytest.param({"kty": "AKP"}, "not supported", id="type"),
         pytest.param({"kty": None}, "strings", id="no type"),
-        pytest.param({"x": "AAAA"}, "not a valid", id="not on the curve"),
         pytest.param({"x": 5}, "not a valid", id="coordinate no string"),
         pytest.param({"kid": 5}, "kid is", id="kid no string"),
         pytest.param({"kid": ""}, "kid", id="kid empty"),
-        pytest.param({"kid": "k" * 257}, "kid", id="kid long"),
         pytest.param({"use": "x" * 9999}, "…", id="long values are cut"),
         pytest.param(
             {"kty": "RSA", "n": "AQAB", "e": "AQAB", "alg": None}, "valid|bits", id="tiny rsa"
         ),
-        pytest.param(
-            {"kty": "RSA", "n": "_" * 2000, "e": "AQAB", "alg": None}, "bits", id="huge rsa"
-        ),
-        pytest.param({**public_jwk(RSA_KEY), "e": "AQAAAAAB"}, "exponent", id="huge rsa exponent"),
     ],
 )
 def test_one_wrong_member_refuses_a_jwk(change: dict[str, Any], message: str) -> None:
@@ -220,22 +196,12 @@ def _pkcs8(key: Any) -> bytes:
             _pkcs8(ec.generate_private_key(ec.SECP256K1())), None, "not supported", id="curve"
         ),
         pytest.param(_pkcs8(WEAK_DSA), None, "supported type", id="dsa"),
-        pytest.param(
-            _pkcs8(WEAK_RSA),
-            None,
-            "1024 bits",
-            id="weak",
-        ),
+        pytest.param(_pkcs8(WEAK_RSA), None, "1024 bits", id="weak"),
     ],
 )
 def test_a_wrong_pem_is_refused(pem: bytes, passphrase: bytes | None, message: str) -> None:
     with pytest.raises(KeyFileError, match=message):
         signing_key_from_pem(pem, passphrase)
-
-
-def test_a_pem_of_another_algorithm_is_refused() -> None:
-    with pytest.raises(KeyFileError, match="not for EdDSA"):
-        signing_key_from_pem(signing_key_to_pem(EC_KEY), algorithm=Algorithm.EDDSA)
 
 
 # --- public keys in PEM -------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
 from pushkit.errors import ConfigError
@@ -13,6 +11,7 @@ from pushkit.keys.primitives import (
     sign_bytes,
     signature_holds,
 )
+from tests.jose import key
 
 DATA = b"what is signed"
 # RFC 8032 §7.1, test 2.
@@ -22,11 +21,6 @@ SIGNATURE = bytes.fromhex(
     "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
     "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
 )
-
-
-@cache
-def key(algorithm: Algorithm) -> SigningKey:
-    return generate_key(algorithm)
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pushkit.errors import KeyFileError
+from pushkit.keys.files import FileKeySource
 from pushkit.keys.private_file import locked, read_private, replace_private
-from pushkit.keys.source import FileKeySource
 from tests.refusals import refused_unless
 
 MADE_BY = "pushkit keys init"
@@ -87,17 +87,6 @@ def test_the_error_of_a_lock_or_a_folder_that_may_not_be_written_names_it(
         locked(path),
     ):
         pass
-
-
-def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        replace_private(tmp_path / "new", b"secret")
-    finally:
-        os.umask(before)
-
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in tmp_path.iterdir()] == ["new"]
 
 
 @pytest.mark.parametrize("path", ["postgresql:/agent:geheim@db/agent", "agent:geheim@db/agent"])

@@ -1,4 +1,4 @@
-"""A public key under which anybody could sign is refused wherever keys come in."""
+"""A public key under which anybody could sign is refused, and one for RSASSA-PSS is for PS256."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from pushkit.bounded_json import JsonObject
 from pushkit.cards import load_public_keys
@@ -21,11 +26,15 @@ from pushkit.keys.jwk import (
     generate_key,
     public_jwk,
     public_pem,
+    signing_key_from_pem,
+    signing_key_to_pem,
     verification_key,
     verification_key_from_pem,
 )
 from pushkit.keys.jwks import parse_jwks
 from pushkit.signing.standard_webhooks import read_verifier
+from tests.jose import b64url, key, vectors
+from tests.refusals import refused_unless
 
 P = 2**255 - 19
 SIGN = 1 << 255
@@ -34,11 +43,8 @@ Y8 = int.from_bytes(
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
 )
 SMALL_ORDER = (0, 1, P - 1, P, P + 1, Y8, P - Y8)
-N = generate_key(Algorithm.RS256).private_key.public_key().public_numbers().n  # type: ignore[union-attr]
-
-
-def b64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+RSA = key(Algorithm.RS256)
+N = RSA.private_key.public_key().public_numbers().n  # type: ignore[union-attr]
 
 
 def point(number: int) -> ed25519.Ed25519PublicKey:
@@ -151,3 +157,44 @@ def test_real_keys_are_accepted(algorithm: Algorithm) -> None:
     for _ in range(2 if "S256" in algorithm else 40):
         key = generate_key(algorithm).to_verification_key()
         assert verification_key(public_jwk(key)) == key
+
+
+# --- keys for RSASSA-PSS alone (RFC 4055 §3.1) ---------------------------------------------------
+
+ENCRYPTED = signing_key_to_pem(RSA, b"horse")
+
+
+def private_pss() -> bytes:
+    """Return a PKCS#8 PEM of the RSA key that is for RSASSA-PSS."""
+    pkcs1 = RSA.private_key.private_bytes(
+        Encoding.DER, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+    )
+    key = b"\x04\x82" + len(pkcs1).to_bytes(2, "big") + pkcs1
+    content = bytes.fromhex("020100 300b 0609 2a864886f70d01010a") + key
+    der = b"\x30\x82" + len(content).to_bytes(2, "big") + content
+    return b"-----BEGIN PRIVATE KEY-----\n%b-----END PRIVATE KEY-----\n" % base64.encodebytes(der)
+
+
+@pytest.mark.parametrize("given", [None, Algorithm.PS256, Algorithm.RS256])
+@pytest.mark.parametrize("vector", vectors("rsassa_pss"), ids=lambda vector: vector["id"])
+def test_a_public_key_for_pss_is_for_ps256(
+    vector: dict[str, str | None], given: Algorithm | None
+) -> None:
+    accepted = vector["algorithm"] == "PS256" and given is not Algorithm.RS256
+    with refused_unless(accepted, KeyFileError, "RSASSA-PSS"):
+        key = verification_key_from_pem((vector["pem"] or "").encode(), algorithm=given)
+        assert key.algorithm is Algorithm.PS256
+
+
+@pytest.mark.parametrize("given", [None, Algorithm.PS256, Algorithm.RS256])
+def test_a_private_key_for_pss_is_for_ps256(given: Algorithm | None) -> None:
+    with refused_unless(given is not Algorithm.RS256, KeyFileError, "PS256 .RSASSA-PSS., not"):
+        assert signing_key_from_pem(private_pss(), algorithm=given).algorithm is Algorithm.PS256
+
+
+def test_an_encrypted_rsa_key_needs_its_algorithm_stated() -> None:
+    with pytest.raises(KeyFileError, match="RS256 or PS256"):
+        signing_key_from_pem(ENCRYPTED, b"horse")
+    for algorithm in (Algorithm.RS256, Algorithm.PS256):
+        read = signing_key_from_pem(ENCRYPTED, b"horse", algorithm=algorithm)
+        assert read.algorithm is algorithm

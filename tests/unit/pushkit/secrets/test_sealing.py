@@ -20,6 +20,16 @@ from pushkit.secrets.sealing import (
 OLD, NEW = SecretKey.generate(), SecretKey.generate()
 KEYS = SecretKeys([NEW, OLD])
 
+# The format of sealed values: later versions open those of earlier ones.
+FORMER = SecretKeys.parse("psk1_000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f")
+SEALED = bytes.fromhex(
+    "00736c31ad7971576ee5166d"
+    "32ee49f4b1a122b5d0fad93c3e4280c9"
+    "fd9bb6e3dcc55f8cfe765b5f"
+    "2a9c1a1013e7b8a09f0e2f3aa0f861c72b1795421423f3fe2c"
+)
+HEAD, SALT, NONCE = slice(0, 12), slice(12, 28), slice(28, 40)
+
 
 @given(st.binary(max_size=200), st.binary(max_size=50))
 def test_a_sealed_value_opens_again(secret: bytes, context: bytes) -> None:
@@ -27,12 +37,6 @@ def test_a_sealed_value_opens_again(secret: bytes, context: bytes) -> None:
     assert is_sealed(sealed)
     assert len(sealed) == len(secret) + SEALING_OVERHEAD
     assert KEYS.open(sealed, context) == secret
-
-
-def test_sealing_a_secret_twice_gives_different_values() -> None:
-    first, second = KEYS.seal(b"token", b"row"), KEYS.seal(b"token", b"row")
-    assert first[:SEALED_HEAD_BYTES] == second[:SEALED_HEAD_BYTES] == KEYS.head
-    assert first[SEALED_HEAD_BYTES:] != second[SEALED_HEAD_BYTES:]
 
 
 def test_the_first_key_seals_and_every_key_opens() -> None:
@@ -173,3 +177,40 @@ def test_two_sources_of_keys_are_refused() -> None:
 def test_a_mistake_in_the_environment_names_the_variable() -> None:
     with pytest.raises(ConfigError, match="PUSHKIT_SECRET_KEYS: secret key 1"):
         SecretKeys.from_environment({"PUSHKIT_SECRET_KEYS": "canary"})
+
+
+# --- the format ----------------------------------------------------------------------------------
+
+
+def test_a_value_sealed_by_an_earlier_version_is_opened() -> None:
+    assert is_sealed(SEALED)
+    assert FORMER.open(SEALED, b"row 1") == b"the token"
+
+
+def test_the_format_is_that_of_the_page() -> None:
+    sealed = FORMER.seal(b"the token", b"row 1")
+
+    assert HEAD.stop == SEALED_HEAD_BYTES
+    assert sealed[HEAD] == SEALED[HEAD] == b"\x00sl1" + bytes.fromhex(FORMER.ids[0])
+    assert len(sealed) == NONCE.stop + len(b"the token") + 16
+
+
+def test_salt_and_nonce_are_new_for_every_value() -> None:
+    sealed = [FORMER.seal(b"the token", b"row 1") for _ in range(20)]
+
+    assert len({one[SALT] for one in sealed}) == len({one[NONCE] for one in sealed}) == 20
+
+
+def test_a_key_is_32_random_bytes() -> None:
+    made = [SecretKey.generate() for _ in range(20)]
+
+    assert {len(key.material) for key in made} == {32}
+    assert len({key.material for key in made}) == 20
+
+
+def test_an_empty_value_can_be_sealed_and_nothing_shorter_opens() -> None:
+    sealed = FORMER.seal(b"", b"row 1")
+
+    assert FORMER.open(sealed, b"row 1") == b""
+    with pytest.raises(SealedSecretError, match="cut short"):
+        FORMER.open(sealed[:-1], b"row 1")

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,21 +32,16 @@ from pushkit.signing.http_message_signatures import (
     read_dictionary,
     read_unverified_signatures,
     sign_http_message,
+    signature_base,
     verify_http_signature,
     write_inner_list,
 )
 from pushkit.signing.jose import at_once
-from pushkit.signing.signature_base import signature_base
 from pushkit.signing.times import check_times
 from pushkit.webhook import Headers, WebhookRequest
-from tests.refusals import refused_unless
+from tests.jose import key, vectors
 
-VECTORS = {
-    vector["name"]: vector
-    for vector in json.loads(
-        (Path(__file__).parents[3] / "vectors" / "http_message_signatures.json").read_text("utf-8")
-    )["vectors"]
-}
+VECTORS = {vector["name"]: vector for vector in vectors("http_message_signatures")}
 NOW = datetime(2026, 1, 1, 12, 0, 0, 999_999, tzinfo=UTC)
 BODY = '{"text":"Grüße"}'.encode()
 URL = "https://client.example.com/a2a/push?x=1"
@@ -76,11 +69,6 @@ COVERED = (
     "x-a2a-token",
     "x-a2a-notification-token",
 )
-
-
-@cache
-def key(algorithm: Algorithm = Algorithm.ES256) -> SigningKey:
-    return generate_key(algorithm)
 
 
 def signed(
@@ -112,7 +100,7 @@ def verify(
         algorithms=algorithms,
     )
     check_content_digest(verified.digests, body)
-    check_times(verified, now)
+    check_times(verified.issued_at, verified.expires_at, now)
     return verified
 
 
@@ -437,7 +425,6 @@ def test_a_signature_that_covers_nothing_is_refused() -> None:
         pytest.param(["Content-Type"], "in lower case", id="one in capitals"),
         pytest.param([""], "not a field name", id="an empty one"),
         pytest.param(['a" b'], "not a field name", id="a quote"),
-        pytest.param([f"x-{n}" for n in range(64)], "at most 64", id="too many"),
     ],
 )
 def test_components_that_cannot_be_covered_are_refused(added: list[str], says: str) -> None:
@@ -459,8 +446,6 @@ def test_components_that_cannot_be_covered_are_refused(added: list[str], says: s
         pytest.param({"created": True}, id="created a boolean"),
         pytest.param({"created": 1767268800.5}, id="created a decimal"),
         pytest.param({"created": NOW}, id="created a date"),
-        pytest.param({"created": -1}, id="created before 1970"),
-        pytest.param({"created": 253402300800}, id="created beyond the calendar"),
         pytest.param({"expires": 999999999999999}, id="expires beyond the calendar"),
         pytest.param({"keyid": http_sf.Token("abc")}, id="keyid a token"),
         pytest.param({"keyid": b"abc"}, id="keyid bytes"),
@@ -632,16 +617,6 @@ def test_a_digest_twice_is_refused() -> None:
 
 
 # --- times --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("seconds", "holds"), [(-301, False), (-300, True), (0, True), (300, True), (301, False)]
-)
-def test_the_window_has_two_ends(seconds: int, *, holds: bool) -> None:
-    verified = verify(signed())
-    moment = verified.issued_at + timedelta(seconds=seconds)
-    with refused_unless(holds, TimestampError, "expected within 300 s"):
-        check_times(verified, moment)
 
 
 def test_a_signature_ends_when_it_says_so() -> None:

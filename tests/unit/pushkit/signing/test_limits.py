@@ -39,6 +39,7 @@ from pushkit.signing.standard_webhooks import (
     webhook_public_key,
 )
 from pushkit.webhook import Headers
+from tests.jose import b64url
 from tests.notification_claims import NotificationClaims, sign_notification
 from tests.refusals import refused_unless
 
@@ -48,16 +49,12 @@ KEY = generate_key(Algorithm.ES256)
 SECRET = SharedSecret(key=bytes(24))
 
 
-def encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
 # --- the JWT ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("characters", "read"), [(8000, True), (8001, False)])
 def test_a_jwt_has_8000_characters_at_most(characters: int, *, read: bool) -> None:
-    header, payload = encoded(b'{"alg":"ES256"}'), encoded(b"{}")
+    header, payload = b64url(b'{"alg":"ES256"}'), b64url(b"{}")
     rest = characters - len(header) - len(payload) - 2
     jwt = f"{header}.{payload}.{'A' * rest}"
     assert rest % 4 != 1
@@ -82,7 +79,7 @@ def test_a_seq_fits_into_64_bits(seq: int, *, accepted: bool) -> None:
 @pytest.mark.parametrize(("characters", "read"), [(8192, True), (8194, False)])
 def test_a_protected_header_has_8192_characters_at_most(characters: int, *, read: bool) -> None:
     octets = characters * 3 // 4
-    protected = encoded(b'{"alg":"%s"}' % (b"x" * (octets - 10)))
+    protected = b64url(b'{"alg":"%s"}' % (b"x" * (octets - 10)))
     assert len(protected) == characters
 
     with refused_unless(read, InvalidSignatureError, "longer than 8192"):
@@ -204,8 +201,8 @@ def rsa_jwk(bits: int, exponent: int = 65537) -> JsonObject:
     length = (exponent.bit_length() + 7) // 8
     return {
         "kty": "RSA",
-        "n": encoded(modulus.to_bytes((bits + 7) // 8, "big")),
-        "e": encoded(exponent.to_bytes(length, "big")),
+        "n": b64url(modulus.to_bytes((bits + 7) // 8, "big")),
+        "e": b64url(exponent.to_bytes(length, "big")),
     }
 
 

@@ -6,7 +6,6 @@ import hmac
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
 
 import jwt
@@ -23,7 +22,7 @@ from pushkit.errors import (
     PushkitError,
     TimestampError,
 )
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
+from pushkit.keys.jwk import Algorithm, public_pem
 from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import (
     SIGNATURE_HEADER,
@@ -39,7 +38,9 @@ from pushkit.signing.notification_jwt import (
 )
 from pushkit.signing.times import check_times
 from pushkit.webhook import Headers, WebhookRequest
+from tests.jose import b64url, key
 from tests.notification_claims import NotificationClaims, sign_notification
+from tests.refusals import refused_unless
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 999_999, tzinfo=UTC)
 BODY = b'{"statusUpdate":{}}'
@@ -50,16 +51,10 @@ CLAIMS = NotificationClaims(
 )
 
 
-@cache
-def key(algorithm: Algorithm = Algorithm.ES256) -> SigningKey:
-    return generate_key(algorithm)
-
-
 def encoded(data: bytes | str | dict[str, Any]) -> str:
     if isinstance(data, dict):
         data = json.dumps(data)
-    raw = data.encode() if isinstance(data, str) else data
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return b64url(data.encode() if isinstance(data, str) else data)
 
 
 def decoded(segment: str) -> dict[str, Any]:
@@ -92,14 +87,14 @@ def request(
     return WebhookRequest(target="/hook", headers=Headers(headers), body=body)
 
 
-def verify(received: WebhookRequest, now: datetime = NOW) -> VerifiedJwt:
+def verify(received: WebhookRequest) -> VerifiedJwt:
     """Verify as a receiver with one sender does: signature, body, times, issuer, audience, id."""
     unverified = read_unverified(find_jwt(received.headers) or "")
     if unverified.kid != key().kid:
         raise InvalidSignatureError("an unknown key")
     verified = verify_signature(unverified, key().to_verification_key())
     check_body(verified, body_sha256(received.body), len(received.body))
-    check_times(verified, now)
+    check_times(verified.issued_at, verified.expires_at, NOW)
     check_issuer(verified, ISSUER)
     check_audience(verified, [URL], received.target)
     check_webhook_id(verified, received.headers)
@@ -158,51 +153,47 @@ def test_an_honest_request_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("received", "changes", "error"),
+    ("received", "error"),
     [
-        pytest.param(request(body=BODY + b" "), {}, DigestMismatchError, id="another body"),
-        pytest.param(request(body=b""), {}, DigestMismatchError, id="no body"),
+        pytest.param(request(body=BODY + b" "), DigestMismatchError, id="another body"),
+        pytest.param(request(body=b""), DigestMismatchError, id="no body"),
         pytest.param(
             request(signed(request_body_sha256=body_sha256(BODY).upper())),
-            {},
             DigestMismatchError,
             id="a digest in capitals",
         ),
-        pytest.param(request(signed(iss="x")), {}, IssuerError, id="another issuer"),
-        pytest.param(request(signed(iss=None)), {}, IssuerError, id="no issuer"),
-        pytest.param(request(signed(aud=URL + "/")), {}, AudienceError, id="another audience"),
-        pytest.param(request(signed(aud=None)), {}, AudienceError, id="no audience"),
-        pytest.param(request(signed(aud=[])), {}, AudienceError, id="an empty audience"),
-        pytest.param(request(signed(jti="dlv_2")), {}, MalformedRequestError, id="another id"),
+        pytest.param(request(signed(iss="x")), IssuerError, id="another issuer"),
+        pytest.param(request(signed(iss=None)), IssuerError, id="no issuer"),
+        pytest.param(request(signed(aud=URL + "/")), AudienceError, id="another audience"),
+        pytest.param(request(signed(aud=None)), AudienceError, id="no audience"),
+        pytest.param(request(signed(aud=[])), AudienceError, id="an empty audience"),
+        pytest.param(request(signed(jti="dlv_2")), MalformedRequestError, id="another id"),
         pytest.param(
-            request(None, ("webhook-id", "dlv_1")), {}, MalformedRequestError, id="the id twice"
+            request(None, ("webhook-id", "dlv_1")), MalformedRequestError, id="the id twice"
         ),
         pytest.param(
-            request(signed({"kid": "unknown"})), {}, InvalidSignatureError, id="an unknown key"
+            request(signed({"kid": "unknown"})), InvalidSignatureError, id="an unknown key"
         ),
-        pytest.param(request(signed({"kid": ""})), {}, InvalidSignatureError, id="no key"),
+        pytest.param(request(signed({"kid": ""})), InvalidSignatureError, id="no key"),
         pytest.param(
-            request(None, (SIGNATURE_HEADER, "")), {}, InvalidSignatureError, id="an empty JWT"
+            request(None, (SIGNATURE_HEADER, "")), InvalidSignatureError, id="an empty JWT"
         ),
         pytest.param(
             WebhookRequest(target="/", headers=Headers(), body=BODY),
-            {},
             InvalidSignatureError,
             id="no JWT",
         ),
         pytest.param(
-            request(), {"now": NOW + timedelta(seconds=301)}, TimestampError, id="too late"
+            request(signed(iat=int(NOW.timestamp()) - 301)), TimestampError, id="too late"
         ),
         pytest.param(
-            request(), {"now": NOW - timedelta(seconds=302)}, TimestampError, id="too early"
+            request(signed(iat=int(NOW.timestamp()) + 302)), TimestampError, id="too early"
         ),
     ],
 )
-def test_refuses(
-    received: WebhookRequest, changes: dict[str, Any], error: type[PushkitError]
-) -> None:
+def test_refuses(received: WebhookRequest, error: type[PushkitError]) -> None:
     with pytest.raises(error) as caught:
-        verify(received, **changes)
+        verify(received)
     assert type(caught.value) is error
 
 
@@ -220,33 +211,29 @@ MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 MICRO = timedelta(microseconds=1)
 
 
-def issued(expires_in: timedelta | None = None) -> VerifiedJwt:
-    expires_at = None if expires_in is None else MOMENT + expires_in
-    return replace(proven(signed()), issued_at=MOMENT, expires_at=expires_at)
-
-
-@pytest.mark.parametrize("seconds", [-300, -299, 0, 299, 300])
-def test_within_the_tolerance_is_in_time(seconds: int) -> None:
-    check_times(issued(), MOMENT + timedelta(seconds=seconds))
-
-
 @pytest.mark.parametrize(
-    "off", [timedelta(seconds=300) + MICRO, -timedelta(seconds=300) - MICRO, timedelta(days=9999)]
+    ("off", "in_time"),
+    [
+        *((timedelta(seconds=seconds), True) for seconds in (-300, -299, 0, 299, 300)),
+        *((timedelta(seconds=300) + MICRO, False), (-timedelta(seconds=300) - MICRO, False)),
+        (timedelta(days=9999), False),
+    ],
 )
-def test_beyond_the_tolerance_is_not(off: timedelta) -> None:
-    with pytest.raises(TimestampError):
-        check_times(issued(), MOMENT + off)
+def test_a_signature_is_in_time_within_the_tolerance(off: timedelta, *, in_time: bool) -> None:
+    with refused_unless(in_time, TimestampError, "expected within 300 s"):
+        check_times(MOMENT, None, MOMENT + off)
 
 
 def test_expiry_has_a_leeway_of_60_seconds() -> None:
     expired = MOMENT + timedelta(seconds=10)
-    check_times(issued(timedelta(seconds=10)), expired + timedelta(seconds=60))
+    check_times(MOMENT, expired, expired + timedelta(seconds=60))
     with pytest.raises(TimestampError, match="expired"):
-        check_times(issued(timedelta(seconds=10)), expired + timedelta(seconds=60) + MICRO)
+        check_times(MOMENT, expired, expired + timedelta(seconds=60) + MICRO)
 
 
 def test_the_end_of_the_calendar_is_a_time_like_any_other() -> None:
-    check_times(proven(signed(exp=253402300799)), NOW)
+    claims = proven(signed(exp=253402300799))
+    check_times(claims.issued_at, claims.expires_at, NOW)
 
 
 @pytest.mark.parametrize("typ", ["JWT", "jwt", "application/jwt", "Application/JWT"])
@@ -283,7 +270,6 @@ def with_payload(payload: str | bytes) -> str:
         pytest.param(signed().replace(".", "+.", 1), id="another alphabet"),
         pytest.param(f"\u0661{signed()}", id="an Arabic digit"),
         pytest.param(f"{GOOD_HEADER}.{GOOD_PAYLOAD}.A", id="a single character"),
-        pytest.param("A" * 9000, id="too long"),
         pytest.param(with_header(crit=["exp"]), id="crit"),
         pytest.param(with_header(crit=[]), id="an empty crit"),
         pytest.param(with_header(b64=True), id="b64"),
@@ -343,7 +329,7 @@ def test_any_claims_under_a_good_signature_are_read_or_the_one_error(
     payload = {"iat": int(NOW.timestamp()), "request_body_sha256": body_sha256(BODY)} | claims
     try:
         found = proven(signed_as_it_is(payload))
-        check_times(found, NOW)
+        check_times(found.issued_at, found.expires_at, NOW)
         check_audience(found, [URL], "/hook")
     except PushkitError:
         return

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import jwt
@@ -17,26 +15,16 @@ from jwcrypto.jws import JWS, InvalidJWSSignature  # type: ignore[import-untyped
 
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import InvalidSignatureError
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
+from pushkit.keys.jwk import Algorithm, public_pem
 from pushkit.signing.jose import DetachedJws, at_once, find_verifying_key, sign_detached, sign_jwt
-from pushkit.signing.notification_jwt import read_unverified, verify_signature
-from pushkit.signing.second_opinion import ask_pyjwt
+from pushkit.signing.notification_jwt import ask_pyjwt, read_unverified, verify_signature
+from tests.jose import b64url, key
 
-ONES = "_" * 85 + "w"  # 64 bytes
 CLAIMS: JsonObject = {
     "iss": "https://a.example",
     "iat": 1767268800,
     "request_body_sha256": "0" * 64,
 }
-
-
-@cache
-def key(algorithm: Algorithm) -> SigningKey:
-    return generate_key(algorithm)
-
-
-def encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def refused_here(token: str, algorithm: Algorithm = Algorithm.ES256) -> bool:
@@ -90,7 +78,7 @@ def test_signatures_by_pyjwt_and_jwcrypto_are_accepted(algorithm: Algorithm) -> 
 def test_a_detached_signature_is_the_compact_one_without_its_payload(algorithm: Algorithm) -> None:
     payload, signing = b"anything \xff", key(algorithm)
     made = at_once(sign_detached(payload, {"typ": "JOSE"}, signing))
-    assert not refused_by_pyjwt(f"{made.protected}.{encoded(payload)}.{made.signature}", algorithm)
+    assert not refused_by_pyjwt(f"{made.protected}.{b64url(payload)}.{made.signature}", algorithm)
     token = jwt.api_jws.encode(payload, signing.private_key, algorithm.value, {"kid": signing.kid})
     protected, _, signature = token.split(".")
     theirs = DetachedJws(protected=protected, signature=signature)
@@ -104,7 +92,7 @@ def test_jwcrypto_refuses_what_does_not_hold_here(algorithm: Algorithm) -> None:
     segments, _, signature = at_once(sign_jwt(CLAIMS, key(algorithm))).rpartition(".")
     raw = bytearray(base64.urlsafe_b64decode(signature + "=="))
     raw[-1] ^= 1
-    token = f"{segments}.{encoded(bytes(raw))}"
+    token = f"{segments}.{b64url(bytes(raw))}"
     assert refused_here(token, algorithm)
     assert refused_by_pyjwt(token, algorithm)
     jws = JWS()
@@ -143,25 +131,13 @@ HEADERS: list[dict[str, Any]] = [
     {"x5c": ["AA"]},
     {"zip": "DEF"},
 ]
-# PyJWT ignores these; pushkit refuses the token.
-STRICTER_HERE = [
-    {"b64": True},
-    {"b64": False},
-    {"typ": "JOSE"},
-    {"typ": 1},
-    {"crit": ["b64"], "b64": True},
-]
 
 
-def signed(header: bytes, payload: bytes | None = None) -> str:
-    claims = json.dumps(CLAIMS).encode() if payload is None else payload
-    made = sign_raw(f"{encoded(header)}.{encoded(claims)}")
-    return f"{encoded(header)}.{encoded(claims)}.{made}"
-
-
-def sign_raw(segments: str) -> str:
+def signed(header: bytes) -> str:
+    segments = f"{b64url(header)}.{b64url(json.dumps(CLAIMS).encode())}"
     algorithm = jwt.algorithms.get_default_algorithms()["ES256"]
-    return encoded(algorithm.sign(segments.encode(), key(Algorithm.ES256).private_key))
+    made = algorithm.sign(segments.encode(), key(Algorithm.ES256).private_key)
+    return f"{segments}.{b64url(made)}"
 
 
 def header_with(changes: dict[str, Any]) -> bytes:
@@ -169,44 +145,9 @@ def header_with(changes: dict[str, Any]) -> bytes:
     return json.dumps({k: v for k, v in members.items() if v is not None}).encode()
 
 
-def hostile_tokens() -> Iterator[tuple[str, str]]:
-    """Tokens of kinds that have fooled verifiers, signed if they can be."""
-    for changes in HEADERS:
-        yield f"header {changes}", signed(header_with(changes))
-    for name, header in {
-        "kid null": b'{"alg":"ES256","kid":null}',
-        "alg twice": b'{"alg":"none","alg":"ES256"}',
-        "a list": b"[]",
-        "no JSON": b"{",
-        "no UTF-8": b'{"alg":"ES256","x":"\xff"}',
-        "NaN": b'{"alg":"ES256","x":NaN}',
-    }.items():
-        yield name, signed(header)
-    good = signed(header_with({}))
-    head, payload, signature = good.split(".")
-    for name, token in {
-        "genuine": good,
-        "no signature": f"{head}.{payload}.",
-        "two segments": f"{head}.{payload}",
-        "four segments": f"{good}.{signature}",
-        "padded": f"{good}==",
-        "another alphabet": good.replace("-", "+").replace("_", "/") + "+",
-        "a space": f"{good} ",
-        "a line break": f"{good}\n",
-        "a short signature": f"{head}.{payload}.{signature[:-4]}",
-        "a long signature": f"{good}AAAA",
-        "zeros": f"{head}.{payload}.{encoded(bytes(64))}",
-        "ones": f"{head}.{payload}.{ONES}",
-        "another payload": f"{head}.{encoded(b'{}')}.{signature}",
-        "another header": f"{encoded(header_with({'kid': 'x'}))}.{payload}.{signature}",
-    }.items():
-        yield name, token
-
-
-@pytest.mark.parametrize(
-    "token", [pytest.param(token, id=name) for name, token in hostile_tokens()]
-)
-def test_a_token_that_pyjwt_refuses_is_refused(token: str) -> None:
+@pytest.mark.parametrize("changes", HEADERS, ids=str)
+def test_a_header_that_pyjwt_refuses_is_refused(changes: dict[str, Any]) -> None:
+    token = signed(header_with(changes))
     assert refused_here(token) or not refused_by_pyjwt(token)
 
 
@@ -217,12 +158,6 @@ def test_a_genuine_token_is_refused_by_neither() -> None:
         assert not refused_by_pyjwt(token)
 
 
-@pytest.mark.parametrize("changes", STRICTER_HERE, ids=str)
-def test_some_of_what_pyjwt_takes_is_refused_here(changes: dict[str, Any]) -> None:
-    token = signed(header_with(changes))
-    assert refused_here(token)
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
@@ -231,6 +166,14 @@ JSON = st.recursive(
 MEMBERS = st.sampled_from(
     ["alg", "kid", "typ", "cty", "crit", "b64", "jku", "jwk", "x5c", "x5t", "zip", "epk"]
 )
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b'{"alg":"none","alg":"ES256"}', b'{"alg":"ES256","x":NaN}', b'{"alg":"ES256","x":"\xff"}'],
+)
+def test_a_header_that_json_libraries_read_in_two_ways_is_refused(header: bytes) -> None:
+    assert refused_here(signed(header))
 
 
 @given(st.dictionaries(MEMBERS, JSON | st.sampled_from(["ES256", "EdDSA", "JWT"]), max_size=4))

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import base64
 import hmac
-import json
 import string
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -33,13 +31,9 @@ from pushkit.signing.standard_webhooks import (
     webhook_public_key,
 )
 from pushkit.webhook import Headers
+from tests.jose import vectors
 
-VECTORS = {
-    vector["name"]: vector
-    for vector in json.loads(
-        (Path(__file__).parents[3] / "vectors" / "standard_webhooks.json").read_text("utf-8")
-    )["vectors"]
-}
+VECTORS = {vector["name"]: vector for vector in vectors("standard_webhooks")}
 V1, V1A = VECTORS["v1"], VECTORS["v1a"]
 NOW = datetime(2026, 1, 1, 12, 0, 0, 999_999, tzinfo=UTC)
 BODY = b'{"a":1}'
@@ -212,7 +206,6 @@ ENCODED = SIGNATURE.removeprefix("v1,")
             "unknown version alone": SIGNATURE.replace("v1,", "v2,"),
             "truncated": "v1," + base64.b64encode(base64.b64decode(ENCODED)[:16]).decode(),
             "lengthened": "v1," + base64.b64encode(base64.b64decode(ENCODED) + b"x").decode(),
-            "too many": " ".join(["v2,x"] * 32 + [SIGNATURE]),
         }.items()
     ],
 )
@@ -230,7 +223,6 @@ def test_a_signature_in_any_other_spelling_is_refused(headers: dict[str, str]) -
         pytest.param(f"v1,AAAA {SIGNATURE}", id="another signature first"),
         pytest.param(f"v1,** {SIGNATURE}", id="a broken signature first"),
         pytest.param(f"{SIGNATURE} v9,x", id="unknown version last"),
-        pytest.param(" ".join(["v2,x"] * 31 + [SIGNATURE]), id="as many as may be: 32"),
         pytest.param(f"v1,AAAA  {SIGNATURE}", id="several spaces"),
         pytest.param(f"  {SIGNATURE} ", id="spaces around"),
     ],
@@ -255,7 +247,6 @@ def test_one_signature_that_holds_is_enough(listed: str) -> None:
             "superscript": "176726880²",
             "hexadecimal": "0x695665C0",
             "huge": "9" * 300,
-            "beyond the calendar": "253402300800",
             "nan": "nan",
             "infinity": "inf",
             "inner space": "17672 68800",
@@ -281,7 +272,6 @@ def test_a_timestamp_in_any_other_spelling_is_refused(timestamp: str) -> None:
             "line break": "msg\n1",
             "nul": "msg\x00",
             "not ASCII": "msgé",
-            "too long": "m" * 257,
         }.items()
     ],
 )

@@ -142,7 +142,7 @@ class Miniature(ReceiverUnderTest):
         return body
 
     def check_time(self, claims: VerifiedJwt) -> None:
-        check_times(claims, datetime.now(UTC))
+        check_times(claims.issued_at, claims.expires_at, datetime.now(UTC))
 
     def check_audience(self, claims: VerifiedJwt) -> None:
         check_audience(claims, [self.agent.webhook_url], "/push")
