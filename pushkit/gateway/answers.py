@@ -15,7 +15,7 @@ from pushkit.integrations.push_config_api.errors import (
     ApiError,
     ErrorKind,
     http_error,
-    json_rpc_error,
+    json_rpc_refusal,
 )
 from pushkit.webhook import Headers
 
@@ -97,7 +97,6 @@ def refusal(call: ClientCall, error: ApiError) -> web.Response:
     """Return the answer to a message whose config is refused."""
     if call.place.binding is Binding.HTTP_JSON:
         return json_response(error.status, json.dumps(http_error(error)).encode())
-    told = json_rpc_error(error, call.place.version)
-    document = {"jsonrpc": "2.0", "id": call.id, "error": told}
     status = error.status if error.kind is ErrorKind.CALLER else 200
-    return json_response(status, json.dumps(document).encode())
+    told = json_rpc_refusal(error, call.place.version, call.id)
+    return json_response(status, json.dumps(told).encode())

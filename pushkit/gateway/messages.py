@@ -44,6 +44,7 @@ from pushkit.gateway.upstream import (
     is_event_stream,
 )
 from pushkit.gateway.watcher import Watcher
+from pushkit.integrations.push_config_api.configs import InlineConfig
 from pushkit.integrations.push_config_api.errors import ApiError
 
 _log: Final = logging.getLogger("pushkit.gateway")
@@ -62,9 +63,7 @@ class Sending:
         call: What it says.
         streams: Whether the agent streams.
         credentials: What the agent is asked with about the task.
-
-    Attributes:
-        register: Registers the config of the message for a task; None if there is none.
+        config: The config of the message, if it has one.
     """
 
     def __init__(
@@ -76,8 +75,9 @@ class Sending:
         call: ClientCall,
         streams: bool,
         credentials: list[tuple[str, str]],
+        config: InlineConfig | None,
     ) -> None:
-        self.register: Callable[[str], Awaitable[None]] | None = None
+        self._config = config
         self._upstream = upstream
         self._watcher = watcher
         self._asked = asked
@@ -205,10 +205,10 @@ class Sending:
             StorageError: The task cannot be watched.
         """
         place = self._call.place
-        if self.register is None:
+        if self._config is None:
             there = self._watcher.get(place.tenant, task_id)
             return there is not None and there.attach(stream)
-        await self.register(task_id)
+        await self._config.register(task_id)
         return await self._watcher.add(place, task_id, self._credentials, stream=stream, seen=seen)
 
     async def _passed_on(

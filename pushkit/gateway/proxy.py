@@ -21,7 +21,8 @@ from urllib.parse import quote, unquote
 import aiohttp
 from aiohttp import web
 
-from pushkit.a2a import PushConfig, Task, WireVersion, parse_inline_config
+from pushkit.a2a import Task
+from pushkit.a2a.push_config import has_inline_config
 from pushkit.bounded_json import read_json_object
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH
 from pushkit.delivery.sender import PushSender
@@ -64,19 +65,17 @@ from pushkit.gateway.upstream import (
     end_to_end,
 )
 from pushkit.gateway.watcher import Watcher
-from pushkit.integrations.config_errors import config_errors
 from pushkit.integrations.push_config_api import Caller, PushConfigApi
 from pushkit.integrations.push_config_api.errors import (
     ApiError,
     ErrorKind,
-    api_error,
-    json_rpc_error,
+    json_rpc_refusal,
 )
 from pushkit.integrations.push_config_api.http import ApiRequest, query_members
 from pushkit.keys.jwks import JWKS_PATH
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.filters import GATHERED_EVERY, filter_chooser
-from pushkit.subscriptions.model import EVERYTHING
+from pushkit.subscriptions.filters import GATHERED_EVERY
+from pushkit.subscriptions.model import Filter
 from pushkit.webhook import Headers
 
 _log: Final = logging.getLogger("pushkit.gateway")
@@ -126,9 +125,11 @@ class Gateway:
         self._watcher = watcher
         self._cards = cards
         self._options = options
-        self._filter_of = filter_chooser(EVERYTHING, GATHERED_EVERY)
         self._configs = PushConfigApi(
-            sender, task_exists=self._may_see, filter=self._filter_of, snapshot=self._task
+            sender,
+            task_exists=self._may_see,
+            filter=Filter(min_interval=GATHERED_EVERY),
+            snapshot=self._task,
         )
         self._facts = CardFacts(streams=False, versions=(), rest_bases=(), rpc_paths=())
         self._faults = RepeatedLog(_log)
@@ -161,12 +162,7 @@ class Gateway:
                     asked = Asked(request, headers, body, self._fields(request, headers))
                     return await self._answer(asked)
         except MalformedCallError as exc:
-            error = ApiError(ErrorKind.PARSE, str(exc))
-            answer = {
-                "jsonrpc": "2.0",
-                "id": None,
-                "error": json_rpc_error(error, WireVersion.V1_0),
-            }
+            answer = json_rpc_refusal(ApiError(ErrorKind.PARSE, str(exc)))
             return json_response(400, json.dumps(answer).encode())
         except UpstreamError as exc:
             self._faults.log(str(exc), logging.WARNING, "%s", exc)
@@ -194,7 +190,7 @@ class Gateway:
         try:
             call.place = self._with_tenant(call)
         except ApiError:
-            if call.act is Act.CONFIGS or call.has_config:
+            if call.act is Act.CONFIGS or has_inline_config(call.params):
                 raise
             return await self._pass_on(asked)
         if call.act is Act.CONFIGS:
@@ -446,7 +442,10 @@ class Gateway:
         Raises:
             ApiError: The config is refused.
         """
-        config, owner = await self._inline(asked, call)
+        # Its tenant is that of the path, too.
+        params = call.params | ({"tenant": call.place.tenant} if call.place.tenant else {})
+        version, owner = call.place.version, functools.partial(self._owner, asked)
+        config = await self._configs.configs.inline(params, version, owner)
         is_stream = call.act is Act.STREAM
         if config is None and (is_stream or not call.answers_early):
             return await self._pass_on(asked)
@@ -457,47 +456,13 @@ class Gateway:
             call=call,
             streams=is_stream or self._facts.streams,
             credentials=self._credentials(asked),
+            config=config,
         )
-        if config is not None:
-            register = functools.partial(self._subscribe, call, config, owner or "")
-            sending.register = register
         # Not of the client's connection: the config is registered even if that breaks.
         task = asyncio.create_task(sending.run(), name="pushkit-gateway-message")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
         return await sending.answered()
-
-    async def _inline(self, asked: Asked, call: ClientCall) -> tuple[PushConfig | None, str | None]:
-        """Return the config of a message, and its owner. Raises ApiError: it is refused."""
-        owner = None
-        with self._config_errors(""):
-            config = parse_inline_config(call.params, call.place.version)
-        if config is not None:
-            owner = await self._owner(asked)
-            if owner is None:
-                raise ApiError(ErrorKind.CALLER, "the caller is not known")
-            with self._config_errors(owner):
-                self._sender.check_url(config.url)
-        return config, owner
-
-    @contextmanager
-    def _config_errors(self, owner: str) -> Iterator[None]:
-        with config_errors(self._sender, owner, self._faults, api_error):
-            yield
-
-    async def _subscribe(
-        self, call: ClientCall, config: PushConfig, owner: str, task_id: str
-    ) -> None:
-        """Register the config of a message. Raises ApiError: it is refused."""
-        with self._config_errors(owner):
-            await self._sender.subscribe(
-                task_id,
-                config,
-                version=call.place.version,
-                owner=owner,
-                tenant=call.place.tenant,
-                filter=self._filter_of(owner),
-            )
 
     async def finish(self) -> None:
         """Wait for messages whose configs are being registered, for some seconds."""

@@ -23,7 +23,7 @@ from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.proxy import Gateway
 from pushkit.gateway.upstream import Upstream, UpstreamError
 from pushkit.gateway.watcher import Watcher
-from pushkit.integrations.push_config_api.extensions import declarations
+from pushkit.integrations.push_config_api.http import EXTENSIONS
 from pushkit.keys.ring import KeyRing
 from pushkit.logs import RepeatedLog
 from pushkit.net.destination import DestinationPolicy
@@ -73,7 +73,7 @@ class Service:
             ring,
             trust,
             clock=utc_now,
-            extensions=declarations(has_snapshots=True),
+            extensions=EXTENSIONS,
         )
         self.gateway = Gateway(
             sender=sender,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pushkit.delivery.sender import PushSender
 from pushkit.integrations.a2a_sdk.installed import adapter
 from pushkit.integrations.asgi import HealthApp, JwksApp, MetricsApp
+from pushkit.integrations.client_configs import wiring_of
 from pushkit.integrations.enqueue_buffer import EnqueueBuffer
-from pushkit.integrations.wiring import wiring_of
 from pushkit.keys.jwks import JWKS_PATH
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice
 from pushkit.subscriptions.model import EVERYTHING
