@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pushkit.a2a.columns import COLUMNS, columns, one_of, row
 from pushkit.a2a.kinds import CONTENT, DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS, one
+from pushkit.a2a.members import COLUMNS, columns, one_of, row
 from pushkit.a2a.table import (
     Build,
     Kind,

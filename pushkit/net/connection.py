@@ -15,8 +15,7 @@ from typing import Final, NamedTuple, cast
 
 import httptools
 
-from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
-from pushkit.net.probe import Probe
+from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError, Probe
 from pushkit.record import field, record
 from pushkit.scheduling.deadlines import Deadlines
 from pushkit.scheduling.iteration_batches import IterationBatches
