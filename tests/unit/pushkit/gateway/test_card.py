@@ -16,7 +16,7 @@ from pushkit.cards.signing import sign_card
 from pushkit.cards.trust import TrustedKeys
 from pushkit.cards.verify import verify_card
 from pushkit.errors import CardUnavailableError
-from pushkit.gateway.card import CardRewriter, _spans, facts_of
+from pushkit.gateway.card import CardRewriter, facts_of
 from pushkit.gateway.options import GatewayOptions
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
@@ -61,6 +61,7 @@ async def test_the_name_that_the_agent_has_for_itself_is_replaced_too() -> None:
     [
         ('{"capabilities":{}}', '{"capabilities":{"pushNotifications":true}}'),
         ('{"name":"a"}', '{"capabilities":{"pushNotifications":true},"name":"a"}'),
+        ('{"capabilities":null}', '{"capabilities":{"pushNotifications":true}}'),
     ],
 )
 async def test_a_card_that_says_nothing_of_push_says_it(card: str, expected: str) -> None:
@@ -111,23 +112,19 @@ _VALUES = st.recursive(
 )
 
 
-def _paths(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
-    found = {path: value}
-    members: Any = ()
-    if isinstance(value, dict):
-        members = value.items()
-    elif isinstance(value, list):
-        members = enumerate(value)
-    for step, inner in members:
-        found |= _paths(inner, (*path, step))
-    return found
-
-
-@given(_VALUES, st.sampled_from([None, 0, 1, 4]), st.booleans())
-def test_every_value_is_found_where_it_is(value: Any, indent: int | None, ascii_only: bool) -> None:
-    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
-    found = {path: json.loads(text[start:end]) for path, (start, end) in _spans(text)}
-    assert found == _paths(value)
+@given(
+    st.dictionaries(_TEXTS, _VALUES, max_size=4),
+    st.sampled_from([None, 0, 1, 4]),
+    st.booleans(),
+)
+def test_every_value_stays_where_it_is(
+    card: dict[str, Any], indent: int | None, ascii_only: bool
+) -> None:
+    text = json.dumps(card | {"capabilities": card}, indent=indent, ensure_ascii=ascii_only)
+    whole = json.loads(text)
+    found = json.loads(rewriter().changed(text, whole))
+    capabilities = card | {"pushNotifications": True}
+    assert found == card | {"capabilities": capabilities}
 
 
 # --- signed cards -------------------------------------------------------------------------------
