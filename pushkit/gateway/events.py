@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import aiohttp
 
@@ -15,6 +15,8 @@ from pushkit.a2a import TaskUpdate
 from pushkit.errors import MalformedJsonError, UnrecognisedBodyError
 from pushkit.gateway.calls import Place, read_answer, read_update
 from pushkit.logs import RepeatedLog
+
+T = TypeVar("T")
 
 _MOST_WAITING: Final = 16 * 2**20  # bytes of events that wait for the outbox
 _MOST_UNSENT: Final = 4 * 2**20  # bytes that wait for a client that reads slowly
@@ -72,6 +74,61 @@ class StreamEvent(NamedTuple):
     update: TaskUpdate | None  # None for an error, and for what could not be read
 
 
+class Waiting(Generic[T]):
+    """What was read of a stream, and waits for one reader.
+
+    Attributes:
+        lost: Whether the reader does not get all of it.
+    """
+
+    def __init__(self, most: int) -> None:  # bytes
+        self.lost = False
+        self._most = most
+        self._size = 0
+        self._items: deque[tuple[T, int]] = deque()
+        self._news = asyncio.Event()
+        self._ended = False
+
+    def put(self, item: T, size: int) -> None:
+        """Add an item, unless nobody reads any more, or too much waits."""
+        if self._ended:
+            return
+        if self._size + size > self._most:
+            self.lost = True
+            return
+        self._items.append((item, size))
+        self._size += size
+        self._news.set()
+
+    def end(self) -> None:
+        """Add no more."""
+        self._ended = True
+        self._news.set()
+
+    def skip(self) -> None:
+        """Keep nothing of what waits."""
+        self._items.clear()
+        self._size = 0
+
+    def drop(self) -> None:
+        """Keep nothing, and add no more: the reader is gone, or too slow."""
+        self.lost = True
+        self.skip()
+        self.end()
+
+    async def items(self) -> AsyncIterator[T]:
+        """Yield the items, until the end."""
+        while True:
+            while self._items:
+                item, size = self._items.popleft()
+                self._size -= size
+                yield item
+            if self._ended:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+
 class EventStream:
     """An agent's stream, read once, as fast as it comes, for all who need it.
 
@@ -90,7 +147,7 @@ class EventStream:
     Attributes:
         first: The first event; None if the stream ended without one.
         settled: Done once the task ended or waits for its client, or the stream ended.
-        lost: Whether events were dropped since the watcher read the last one.
+        events: Those that wait for the watcher.
     """
 
     def __init__(
@@ -107,24 +164,19 @@ class EventStream:
         self.answer: Final = answer
         self.first: Final[asyncio.Future[StreamEvent | None]] = loop.create_future()
         self.settled: Final[asyncio.Future[None]] = loop.create_future()
-        self.lost = False
+        self.events: Final = Waiting[StreamEvent](_MOST_WAITING)
         self._place = place
         self._on_end = on_end
         self._lines = EventLines(max_event_bytes)
-        self._events: deque[StreamEvent] = deque()
-        self._waiting = 0
-        self._is_watched = True
         self._is_own = is_own
         self._is_at_rest = self._is_over = False
-        self._news = asyncio.Event()
-        self._ended = False
-        self._client: Unsent | None = None
+        self._client: Waiting[bytes] | None = None
         self._faults = faults
         self._reading = asyncio.create_task(self._read(), name="pushkit-gateway-stream")
 
-    def for_client(self) -> Unsent:
+    def for_client(self) -> Waiting[bytes]:
         """Return the bytes for a client: call it before anything else is awaited."""
-        self._client = Unsent(_MOST_UNSENT)
+        self._client = Waiting[bytes](_MOST_UNSENT)
         return self._client
 
     async def close(self) -> None:
@@ -138,41 +190,20 @@ class EventStream:
         """Whether the last event said that the task ended, or waits for its client."""
         return self._is_at_rest
 
-    def leave(self) -> None:
-        """Keep no further events: nobody watches. It is read on, or the agent might stop."""
-        self._is_watched = False
-        self._news.set()
-
     def unwatch(self) -> None:
-        """Keep no events, not those that wait either; read it on only if somebody needs that."""
-        self.leave()
-        self.skip()
+        """Keep no events; read the stream on only if somebody needs that."""
+        self.events.drop()
         if self._client is None and (self._is_own or self._is_over):
             self._reading.cancel()
-
-    def skip(self) -> None:
-        """Drop the events that wait."""
-        self._events.clear()
-        self._waiting = 0
-
-    async def events(self) -> AsyncIterator[StreamEvent]:
-        """Yield the events, until the stream ends."""
-        while True:
-            while self._events:
-                event = self._events.popleft()
-                self._waiting -= len(event.data)
-                yield event
-            if self._ended or not self._is_watched:
-                return
-            self._news.clear()
-            await self._news.wait()
 
     async def _read(self) -> None:
         is_whole = False
         try:
             async for chunk in self.answer.content.iter_any():
                 if self._client is not None:
-                    self._client.put(chunk)
+                    self._client.put(chunk, len(chunk))
+                    if self._client.lost:
+                        self._client.drop()
                 for data in self._lines.feed(chunk):
                     self._take(data)
             is_whole = True
@@ -182,11 +213,11 @@ class EventStream:
             )
         finally:
             self.answer.close()
-            self._ended = True
             self._on_end(self)
-            self._news.set()
+            self.events.end()
             if self._client is not None:
-                self._client.end(is_whole=is_whole)
+                self._client.lost = self._client.lost or not is_whole
+                self._client.end()
             if not self.first.done():
                 self.first.set_result(None)
             if not self.settled.done():
@@ -207,57 +238,4 @@ class EventStream:
         self._is_at_rest = self._is_over or (state is not None and state.interrupted)
         if self._is_at_rest and not self.settled.done():
             self.settled.set_result(None)
-        if not self._is_watched:
-            return
-        if self._waiting + len(data) > _MOST_WAITING:
-            self.lost = True
-            return
-        self._events.append(event)
-        self._waiting += len(data)
-        self._news.set()
-
-
-class Unsent:
-    """The bytes of a stream that wait for a client."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._news = asyncio.Event()
-        self._ended = False
-        self.is_whole = True
-        """Whether the client got, or will get, all of it."""
-
-    def put(self, chunk: bytes) -> None:
-        """Add bytes; drop all of them, and what comes, for a client that is too slow."""
-        if self._ended:
-            return
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        self._news.set()
-        if self._size > self._most:
-            self.drop()
-
-    def end(self, *, is_whole: bool) -> None:
-        """Add no more."""
-        if not self._ended:
-            self._ended, self.is_whole = True, is_whole
-        self._news.set()
-
-    def drop(self) -> None:
-        """Keep nothing: the client is gone, or too slow."""
-        self._chunks.clear()
-        self.end(is_whole=False)
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the bytes, until the end."""
-        while True:
-            while self._chunks:
-                chunk = self._chunks.popleft()
-                self._size -= len(chunk)
-                yield chunk
-            if self._ended:
-                return
-            self._news.clear()
-            await self._news.wait()
+        self.events.put(event, len(data))

@@ -35,7 +35,7 @@ from pushkit.gateway.calls import (
     read_answer,
     read_update,
 )
-from pushkit.gateway.events import EventStream, Unsent
+from pushkit.gateway.events import EventStream, Waiting
 from pushkit.gateway.upstream import (
     EVENT_STREAM,
     TaskRefusedError,
@@ -85,7 +85,7 @@ class Sending:
         self._streams = streams
         self._credentials = credentials
         self._answer: asyncio.Future[Respond] = asyncio.get_running_loop().create_future()
-        self._unsent: Unsent | None = None  # the stream's bytes, for its client
+        self._unsent: Waiting[bytes] | None = None  # the stream's bytes, for its client
         self._is_left = False  # whether nobody waits for the answer any more
 
     async def answered(self) -> web.StreamResponse:
@@ -212,14 +212,14 @@ class Sending:
         return await self._watcher.add(place, task_id, self._credentials, stream=stream, seen=seen)
 
     async def _passed_on(
-        self, answer: aiohttp.ClientResponse, unsent: Unsent
+        self, answer: aiohttp.ClientResponse, unsent: Waiting[bytes]
     ) -> web.StreamResponse:
         response, request = head_of(answer), self._asked.request
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):  # the client is gone; the stream is read on
-            async for chunk in unsent.chunks():
+            async for chunk in unsent.items():
                 await response.write(chunk)
-        return response if unsent.is_whole else cut(request, response)
+        return cut(request, response) if unsent.lost else response
 
     def _fail(self, error: UpstreamError) -> None:
         self._answer.set_exception(error)

@@ -302,7 +302,7 @@ class WatchedTask:
         if self._stream is not None:
             if not self._stream.is_at_rest:
                 return False
-            self._stream.leave()
+            self._stream.events.end()  # it is read on, or the agent might stop
         self._next = stream
         return True
 
@@ -393,12 +393,12 @@ class WatchedTask:
         if self.is_over:
             await stream.close()
             return
-        async for event in stream.events():
+        async for event in stream.events.items():
             update = event.update
             if update is not None and update.task_id not in (None, self._row.task_id):
                 continue
-            if stream.lost:
-                stream.lost, is_live = False, False
+            if stream.events.lost:
+                stream.events.lost, is_live = False, False
             if isinstance(update, TaskSnapshot) and self._is_ahead:
                 is_live, is_first = False, False  # clients of 0.3 may know more than it says
             if isinstance(update, TaskSnapshot) and (is_first or (is_live and not in_wholes)):
@@ -411,7 +411,7 @@ class WatchedTask:
                 if not is_live or isinstance(update, ArtifactUpdate):
                     pause = self._looked_at + _PER_EVENT - loop.time()
                     await asyncio.wait([stream.settled], timeout=max(pause, 0))
-                stream.skip()  # the task holds what came until now
+                stream.events.skip()  # the task holds what came until now
                 await self._look()
             is_first = False
             if self.is_over:
