@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import aiohttp
@@ -53,40 +54,20 @@ Respond: TypeAlias = Callable[[], Awaitable[web.StreamResponse]]
 """Answers the client, on its connection."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Sending:
-    """A message on its way to the agent, and its answer.
+    """A message on its way to the agent, and its answer."""
 
-    Args:
-        upstream: The agent.
-        watcher: Watches the message's task.
-        asked: The client's request.
-        call: What it says.
-        streams: Whether the agent streams.
-        credentials: What the agent is asked with about the task.
-        config: The config of the message, if it has one.
-    """
-
-    def __init__(
-        self,
-        *,
-        upstream: Upstream,
-        watcher: Watcher,
-        asked: Asked,
-        call: ClientCall,
-        streams: bool,
-        credentials: list[tuple[str, str]],
-        config: InlineConfig | None,
-    ) -> None:
-        self._config = config
-        self._upstream = upstream
-        self._watcher = watcher
-        self._asked = asked
-        self._call = call
-        self._streams = streams
-        self._credentials = credentials
-        self._answer: asyncio.Future[Respond] = asyncio.get_running_loop().create_future()
-        self._unsent: Waiting[bytes] | None = None  # the stream's bytes, for its client
-        self._is_left = False  # whether nobody waits for the answer any more
+    upstream: Upstream
+    watcher: Watcher
+    asked: Asked  # the client's request
+    call: ClientCall  # what it says
+    streams: bool  # whether the agent streams
+    credentials: list[tuple[str, str]]  # what the agent is asked with about the task
+    config: InlineConfig | None  # the push config of the message
+    _answer: asyncio.Future[Respond] = field(init=False, default_factory=asyncio.Future)
+    _unsent: Waiting[bytes] | None = field(init=False, default=None)  # the stream's, for its client
+    _is_left: bool = field(init=False, default=False)  # whether nobody waits for the answer
 
     async def answered(self) -> web.StreamResponse:
         """Answer the client, once it is known how. Raises UpstreamError: the agent did not."""
@@ -101,12 +82,12 @@ class Sending:
     async def run(self) -> None:
         """Send the message, register its config, watch its task."""
         try:
-            task_id = self._call.task_id if self._streams else ""
-            with self._watcher.expecting(self._call.place.tenant, task_id):
+            task_id = self.call.task_id if self.streams else ""
+            with self.watcher.expecting(self.call.place.tenant, task_id):
                 respond = await self._sent()
             self._answer.set_result(respond)
         except ApiError as exc:
-            self._answer.set_result(_at_once(refusal(self._call, exc)))
+            self._answer.set_result(_at_once(refusal(self.call, exc)))
         except PushkitError as exc:
             self._fail(exc if isinstance(exc, UpstreamError) else UpstreamError(str(exc), 503))
         except Exception:  # noqa: BLE001  # the client waits for an answer
@@ -115,31 +96,31 @@ class Sending:
 
     async def _sent(self) -> Respond:
         """Send the message; return how the client is answered."""
-        own = message_request(self._call, streams=self._streams)
-        query = self._asked.request.raw_path.partition("?")[2]
+        own = message_request(self.call, streams=self.streams)
+        query = self.asked.request.raw_path.partition("?")[2]
         fields = [
             (name, value)
-            for name, value in not_compressed(self._asked.fields)
+            for name, value in not_compressed(self.asked.fields)
             if name.lower() != "accept"
         ]
-        accept = EVENT_STREAM if self._streams else "application/json"
-        answer = await self._upstream.ask(
+        accept = EVENT_STREAM if self.streams else "application/json"
+        answer = await self.upstream.ask(
             own.method,
             own.path + (f"?{query}" if query else ""),
             [*fields, ("Accept", accept)],
             own.body,
-            streams=self._streams,
+            streams=self.streams,
         )
         if is_event_stream(answer):
             return await self._streamed(answer)
         try:
-            return await self._answered_once(answer, await self._upstream.read(answer))
+            return await self._answered_once(answer, await self.upstream.read(answer))
         finally:
             answer.close()
 
     async def _answered_once(self, answer: aiohttp.ClientResponse, body: bytes) -> Respond:
         """Take the one answer of an agent that does not stream, or that refuses."""
-        place, update = self._call.place, None
+        place, update = self.call.place, None
         try:
             result = read_answer(body, place.binding).result
             update = read_update(result, place.version) if result is not None else None
@@ -151,8 +132,8 @@ class Sending:
         return _at_once(whole(answer, body))
 
     async def _streamed(self, answer: aiohttp.ClientResponse) -> Respond:
-        stream = self._upstream.stream_of(answer, self._call.place)
-        if self._call.act is Act.STREAM and not self._is_left:
+        stream = self.upstream.stream_of(answer, self.call.place)
+        if self.call.act is Act.STREAM and not self._is_left:
             self._unsent = stream.for_client()
         first = await stream.first
         update = first.update if first is not None else None
@@ -170,8 +151,8 @@ class Sending:
             return functools.partial(self._passed_on, answer, self._unsent)
         if first is None:
             raise UpstreamError("the agent's stream ended before its first event")
-        early = self._call.answers_early
-        as_is = isinstance(update, TaskSnapshot) and update.origin is self._call.place.version
+        early = self.call.answers_early
+        as_is = isinstance(update, TaskSnapshot) and update.origin is self.call.place.version
         if not task_id or (early and as_is):
             return _at_once(json_response(200, first.data))  # also of a message, or an error
         return functools.partial(self._task_answered, stream, task_id, early=early)
@@ -183,15 +164,15 @@ class Sending:
         if not early:
             await asyncio.shield(stream.settled)
         try:
-            _, written = await self._upstream.task(
-                self._call.place,
+            _, written = await self.upstream.task(
+                self.call.place,
                 task_id,
-                self._asked.fields_to_ask_with,
-                self._call.history_length,
+                self.asked.fields_to_ask_with,
+                self.call.history_length,
             )
         except TaskRefusedError as exc:
             raise UpstreamError("the agent does not show the task that it began") from exc
-        return json_response(200, message_answer(self._call, written))
+        return json_response(200, message_answer(self.call, written))
 
     async def _watch(
         self, task_id: str, *, stream: EventStream | None = None, seen: Task | None = None
@@ -204,17 +185,17 @@ class Sending:
             ApiError: The config is refused.
             StorageError: The task cannot be watched.
         """
-        place = self._call.place
-        if self._config is None:
-            there = self._watcher.get(place.tenant, task_id)
+        place = self.call.place
+        if self.config is None:
+            there = self.watcher.get(place.tenant, task_id)
             return there is not None and there.attach(stream)
-        await self._config.register(task_id)
-        return await self._watcher.add(place, task_id, self._credentials, stream=stream, seen=seen)
+        await self.config.register(task_id)
+        return await self.watcher.add(place, task_id, self.credentials, stream=stream, seen=seen)
 
     async def _passed_on(
         self, answer: aiohttp.ClientResponse, unsent: Waiting[bytes]
     ) -> web.StreamResponse:
-        response, request = head_of(answer), self._asked.request
+        response, request = head_of(answer), self.asked.request
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):  # the client is gone; the stream is read on
             async for chunk in unsent.items():

@@ -11,8 +11,8 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
@@ -64,7 +64,7 @@ from pushkit.gateway.upstream import (
     credentials_of,
     end_to_end,
 )
-from pushkit.gateway.watcher import Watcher
+from pushkit.gateway.watcher import Watcher, counted
 from pushkit.integrations.push_config_api import Caller, PushConfigApi
 from pushkit.integrations.push_config_api.errors import (
     ApiError,
@@ -251,8 +251,7 @@ class Gateway:
             ]
         return fields
 
-    @contextmanager
-    def _counted(self, request: web.BaseRequest, headers: Headers) -> Iterator[None]:
+    def _counted(self, request: web.BaseRequest, headers: Headers) -> AbstractContextManager[None]:
         """Count a request for its caller. Raises HTTPException: there are too many."""
         caller = self._identity.peers.of(request.remote or "", headers)
         # A stream is read on after its client has left.
@@ -260,13 +259,7 @@ class Gateway:
             raise web.HTTPServiceUnavailable(text="too many requests at once\n")
         if self._requests[caller] >= self._options.max_requests_per_caller:
             raise web.HTTPTooManyRequests(text="too many requests of this caller at once\n")
-        self._requests[caller] += 1
-        try:
-            yield
-        finally:
-            self._requests[caller] -= 1
-            if not self._requests[caller]:
-                del self._requests[caller]
+        return counted(self._requests, caller)
 
     def _with_tenant(self, call: ClientCall) -> Place:
         """Return the place of a call, with the tenant that its path has after the agent's own.

@@ -49,6 +49,7 @@ from pushkit.storage.script import from_micros, to_micros
 
 _log: Final = logging.getLogger("pushkit.gateway")
 T = TypeVar("T")
+Key = TypeVar("Key")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two looks at a task
 _PAUSE_OF_CLIENT: Final = 15.0  # while a task waits for its client
@@ -153,7 +154,7 @@ class Watcher:
         if len(self._tasks) >= self.options.max_watches:
             await self.store.add(row, hold=False)
             return False
-        with _counted(self._adding, key):
+        with counted(self._adding, key):
             until = asyncio.get_running_loop().time() + LEASE.total_seconds()
             if await self.store.add(row, hold=True):
                 if not self.store.seals and written and credentials:
@@ -173,13 +174,9 @@ class Watcher:
             " or --upstream-authorization-env",
         )
 
-    def _own_or(self, credentials: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        own = self.options.upstream_authorization
-        return credentials if own is None else [("Authorization", own)]
-
     def expecting(self, tenant: str, task_id: str) -> contextlib.AbstractContextManager[None]:
         """While a message of a task is under way, leave what it brings to its stream."""
-        return _counted(self._expected, (tenant, task_id))
+        return counted(self._expected, (tenant, task_id))
 
     def expects(self, tenant: str, task_id: str) -> bool:
         """Return whether a message of a task is under way."""
@@ -195,8 +192,9 @@ class Watcher:
     ) -> None:
         key = (row.tenant, row.task_id)
         credentials = json.loads(row.credentials or self._unstored.get(key) or "[]")
-        own = self._own_or(credentials)
-        watched = WatchedTask(self, row, own, leased_until=until, stream=stream, seen=seen)
+        if own := self.options.upstream_authorization:
+            credentials = [("Authorization", own)]
+        watched = WatchedTask(self, row, credentials, leased_until=until, stream=stream, seen=seen)
         self._tasks[key] = watched
         watched.running.add_done_callback(lambda _: self._forget(key, watched))
 
@@ -238,7 +236,7 @@ class Watcher:
 
 
 @contextlib.contextmanager
-def _counted(keys: Counter[tuple[str, str]], key: tuple[str, str]) -> Iterator[None]:
+def counted(keys: Counter[Key], key: Key) -> Iterator[None]:
     """Keep a key among others, for as long as anybody needs it."""
     keys[key] += 1
     try:

@@ -15,8 +15,8 @@ unsigned card at the same path:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from pushkit.caching import DocumentResponse
 from pushkit.cards.publishing import CardPublisher
@@ -42,10 +42,6 @@ async def answer(send: Send, status: int, headers: Mapping[str, str], body: byte
     await send({"type": "http.response.body", "body": body})
 
 
-Document: TypeAlias = Callable[[str | None], Awaitable[DocumentResponse]]
-"""Returns a cacheable document, given the `If-None-Match` of a request."""
-
-
 class HasMetrics(Protocol):
     """A `PushSender`, or a `Receiver`."""
 
@@ -61,57 +57,12 @@ class HasHealth(Protocol):
         """Return what prevents delivery, by part."""
 
 
-def jwks_of(sender: PushSender) -> Document:
-    """Return the public JWK Set of a sender."""
-
-    async def document(if_none_match: str | None) -> DocumentResponse:
-        return sender.jwks(if_none_match)
-
-    return document
-
-
-def card_of(publisher: CardPublisher) -> Document:
-    """Return the signed card; an empty 503 while it cannot be signed, which is logged."""
-    faults = RepeatedLog(_log)
-
-    async def document(if_none_match: str | None) -> DocumentResponse:
-        try:
-            return await publisher.response(utc_now(), if_none_match)
-        except PushkitError as exc:
-            faults.log(exc.code, logging.ERROR, "the agent card cannot be served: %s", exc)
-            return DocumentResponse(status=503, headers={"Retry-After": "10"}, body=b"")
-
-    return document
-
-
-def metrics_of(of: HasMetrics) -> Document:
-    """Return metrics for Prometheus, read at each request; they are counted from now on."""
-    metrics = of.metrics
-
-    async def document(_: str | None) -> DocumentResponse:
-        page = await metrics.page()
-        headers = {"Content-Type": page.content_type}
-        return DocumentResponse(status=200, headers=headers, body=page.body)
-
-    return document
-
-
-def health_of(sender: HasHealth) -> Document:
-    """Return whether a sender can store and deliver: 200, or 503 with a line per fault."""
-
-    async def document(_: str | None) -> DocumentResponse:
-        status, body = readiness(await sender.unready())
-        headers = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
-        return DocumentResponse(status=status, headers=headers, body=body)
-
-    return document
-
-
-class _DocumentApp:
+class DocumentApp:
     """Answers every GET and HEAD with a document, whatever the path."""
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:
+        """Return the document, given the `If-None-Match` of a request."""
+        raise NotImplementedError
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -128,28 +79,47 @@ class _DocumentApp:
         await answer(send, found.status, found.headers, body)
 
 
-class JwksApp(_DocumentApp):
+class JwksApp(DocumentApp):
     """Answers every GET and HEAD with the public JWK Set of a sender."""
 
     def __init__(self, sender: PushSender) -> None:
-        super().__init__(jwks_of(sender))
+        self._sender = sender
+
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:
+        return self._sender.jwks(if_none_match)
 
 
-class CardApp(_DocumentApp):
-    """Answers every GET and HEAD with the signed card, whatever the path."""
+class CardApp(DocumentApp):
+    """Answers every GET and HEAD with the signed card, whatever the path.
+
+    While it cannot be signed, that is an empty 503, which is logged.
+    """
 
     def __init__(self, publisher: CardPublisher) -> None:
-        super().__init__(card_of(publisher))
+        self._publisher = publisher
+        self._faults = RepeatedLog(_log)
+
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:
+        try:
+            return await self._publisher.response(utc_now(), if_none_match)
+        except PushkitError as exc:
+            self._faults.log(exc.code, logging.ERROR, "the agent card cannot be served: %s", exc)
+            return DocumentResponse(status=503, headers={"Retry-After": "10"}, body=b"")
 
 
-class MetricsApp(_DocumentApp):
+class MetricsApp(DocumentApp):
     """Answers every GET and HEAD with metrics of a `PushSender` or `Receiver`, for Prometheus."""
 
     def __init__(self, of: HasMetrics) -> None:
-        super().__init__(metrics_of(of))
+        self._metrics = of.metrics  # they are counted from now on
+
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:  # noqa: ARG002
+        page = await self._metrics.page()  # read at each request
+        headers = {"Content-Type": page.content_type}
+        return DocumentResponse(status=200, headers=headers, body=page.body)
 
 
-class HealthApp(_DocumentApp):
+class HealthApp(DocumentApp):
     """Answers every GET and HEAD with the health of a sender, as `/readyz` of `pushkit worker`.
 
     It is 200, or 503 with a line per fault: of the outbox, the worker in this process (unless the
@@ -157,4 +127,9 @@ class HealthApp(_DocumentApp):
     """
 
     def __init__(self, sender: HasHealth) -> None:
-        super().__init__(health_of(sender))
+        self._sender = sender
+
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:  # noqa: ARG002
+        status, body = readiness(await self._sender.unready())
+        headers = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
+        return DocumentResponse(status=status, headers=headers, body=body)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pushkit.a2a import (
     Task,
@@ -21,7 +21,7 @@ from pushkit.a2a import (
     format_push_config,
     parse_update,
 )
-from pushkit.bounded_json import JsonValue
+from pushkit.bounded_json import JsonObject
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, UnrecognisedBodyError
 from pushkit.integrations.client_configs import ClientConfigs, wiring_of
@@ -30,19 +30,12 @@ from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice
 from pushkit.subscriptions.model import EVERYTHING, Subscription
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel  # the SDK's `Task` and `PushNotificationConfig` are such
+
 _log: Final = logging.getLogger("pushkit.integrations")
 
 _CARD_PATH: Final = "/.well-known/agent-card.json"
-
-
-class SdkObject(Protocol):
-    """A pydantic object of the SDK: `Task` or `PushNotificationConfig`."""
-
-    def model_dump(
-        self, *, mode: str, by_alias: bool, exclude_none: bool
-    ) -> Mapping[str, JsonValue]:
-        """Return its members, as on the wire."""
-        ...
 
 
 class PushkitConfigStore:
@@ -72,7 +65,7 @@ class PushkitConfigStore:
         self._task_store = snapshots_from
         self._sdk: Any = importlib.import_module("a2a.types")  # 1.x has other names there
 
-    async def set_info(self, task_id: str, notification_config: SdkObject) -> None:
+    async def set_info(self, task_id: str, notification_config: BaseModel) -> None:
         """Register a config.
 
         Raises:
@@ -138,7 +131,7 @@ class PushkitNotificationSender(Buffered):
         wiring_of(sender).has_sender = True
         self._repeated = RepeatedLog(_log)
 
-    async def send_notification(self, task: SdkObject) -> None:
+    async def send_notification(self, task: BaseModel) -> None:
         """Enqueue a task as it is now for every subscriber; return when it is on disk.
 
         Members that cannot be sent are left out, and the log says which and why. A task that cannot
@@ -182,5 +175,5 @@ def with_push(card: Any) -> Any:
     return card.model_copy(update={"capabilities": capabilities})
 
 
-def _as_json(sdk_object: SdkObject) -> Mapping[str, JsonValue]:
+def _as_json(sdk_object: BaseModel) -> JsonObject:
     return sdk_object.model_dump(mode="json", by_alias=True, exclude_none=True)
