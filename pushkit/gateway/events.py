@@ -1,25 +1,40 @@
-"""Streams of server-sent events, as agents answer with them; read within bounds."""
+"""What agents say of a task: in streams of server-sent events, and as a whole, in digests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Final, Generic, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import aiohttp
 
-from pushkit.a2a import TaskUpdate
+from pushkit.a2a import (
+    AnyUpdate,
+    Artifact,
+    ArtifactUpdate,
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+)
 from pushkit.errors import MalformedJsonError, UnrecognisedBodyError
 from pushkit.gateway.calls import Place, read_answer, read_update
 from pushkit.logs import RepeatedLog
+from pushkit.outbox.idempotency import update_digest
 
 T = TypeVar("T")
 
 _MOST_WAITING: Final = 16 * 2**20  # bytes of events that wait for the outbox
 _MOST_UNSENT: Final = 4 * 2**20  # bytes that wait for a client that reads slowly
+_MOST_KEPT: Final = 4 * 2**20  # characters of artifacts that are kept for clients of 0.3
 
 
 class EventLines:
@@ -239,3 +254,87 @@ class EventStream:
         if self._is_at_rest and not self.settled.done():
             self.settled.set_result(None)
         self.events.put(event, len(data))
+
+
+# --- a task --------------------------------------------------------------------------------------
+
+
+class TaskView:
+    """What updates have said of a task, in digests: do its webhooks know what the agent says now?
+
+    Texts of an artifact count as one, however they were cut into chunks, and neither ids of
+    messages nor times count: agents write them anew.
+    """
+
+    def __init__(self) -> None:
+        self.state: TaskState | None = None
+        self._status = ""
+        self._artifacts: dict[str, Any] = {}  # by id, the running hash
+
+    @classmethod
+    def of(cls, task: Task) -> TaskView:
+        """Return the view of a whole task."""
+        view = cls()
+        view.apply(TaskSnapshot(task=task))
+        return view
+
+    def apply(self, update: AnyUpdate) -> None:
+        """Take in an update, in its order."""
+        match update:
+            case TaskSnapshot(task=task):
+                self._set_status(task.status)
+                self._artifacts = {}
+                for artifact in task.artifacts:
+                    self._add(artifact, append=False)
+            case StatusUpdate(status=status):
+                self._set_status(status)
+            case ArtifactUpdate(artifact=artifact, append=append):
+                self._add(artifact, append=append)
+            case _:  # a message changes no task
+                pass
+
+    def digest(self) -> str:
+        """Return a digest of it all."""
+        whole = hashlib.sha256(self._status.encode())
+        for artifact_id in sorted(self._artifacts):
+            digest = self._artifacts[artifact_id].digest()
+            whole.update(artifact_id.encode("utf-8", "surrogatepass") + b"\0" + digest)
+        return whole.hexdigest()
+
+    def _set_status(self, status: TaskStatus) -> None:
+        self.state = status.state
+        parts = status.message.parts if status.message else ()
+        self._status = f"{status.state.value} {_digest_of(parts)}"
+
+    def _add(self, artifact: Artifact, *, append: bool) -> None:
+        running = self._artifacts.get(artifact.artifact_id) if append else None
+        if running is None:
+            running = self._artifacts[artifact.artifact_id] = hashlib.sha256()
+        for part in artifact.parts:
+            if isinstance(part, TextPart):
+                running.update(part.text.encode("utf-8", "surrogatepass"))
+            else:
+                running.update(f"\0{_digest_of((part,))}\0".encode())
+
+
+def _digest_of(parts: tuple[Any, ...]) -> str:
+    return update_digest(parts) if parts else ""  # type: ignore[arg-type]
+
+
+def chain(told: str, view: str, message_id: str = "") -> str:
+    """Return the digest of all that was told, from the one before and what is new."""
+    return hashlib.sha256(f"{told} {view} {message_id}".encode()).hexdigest()
+
+
+def with_chunk(task: Task | None, update: TaskUpdate) -> Task | None:
+    """Return a task after an update; None if the agent has to be asked for it."""
+    if task is None or not isinstance(update, ArtifactUpdate):
+        return None  # a status moves messages into the history: the agent knows how
+    artifacts = {each.artifact_id: each for each in task.artifacts}
+    before = artifacts.get(update.artifact.artifact_id) if update.append else None
+    after: Artifact = update.artifact
+    if before is not None:
+        after = replace(before, parts=(*before.parts, *update.artifact.parts))
+    artifacts[after.artifact_id] = after
+    size = sum(len(getattr(part, "text", "")) for each in artifacts.values() for part in each.parts)
+    return None if size > _MOST_KEPT else replace(task, artifacts=tuple(artifacts.values()))

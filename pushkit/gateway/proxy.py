@@ -32,15 +32,6 @@ from pushkit.errors import (
     MalformedJsonError,
     StorageError,
 )
-from pushkit.gateway.answers import (
-    Asked,
-    cut,
-    decoded,
-    head_of,
-    json_response,
-    not_compressed,
-    refusal,
-)
 from pushkit.gateway.calls import (
     V0_3,
     V1_0,
@@ -53,7 +44,16 @@ from pushkit.gateway.calls import (
 )
 from pushkit.gateway.card import CardFacts, CardRewriter, facts_of
 from pushkit.gateway.identity import Identity
-from pushkit.gateway.messages import Sending
+from pushkit.gateway.messages import (
+    Asked,
+    Sending,
+    cut,
+    decoded,
+    head_of,
+    json_response,
+    not_compressed,
+    refusal,
+)
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.upstream import (
     EVENT_STREAM,

@@ -25,7 +25,6 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from pushkit.a2a import (
-    Artifact,
     ArtifactUpdate,
     MessageUpdate,
     Task,
@@ -39,10 +38,9 @@ from pushkit.delivery.sender import PushSender
 from pushkit.delivery.watches import LEASE, WatchRow
 from pushkit.errors import PushkitError, StorageError
 from pushkit.gateway.calls import Binding, Place
-from pushkit.gateway.events import EventStream
+from pushkit.gateway.events import EventStream, TaskView, chain, with_chunk
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.upstream import TaskRefusedError, Upstream, UpstreamError
-from pushkit.gateway.view import TaskView, chain
 from pushkit.logs import RepeatedLog, printable
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.storage.script import from_micros, to_micros
@@ -60,7 +58,6 @@ _RENEWED_EVERY: Final = LEASE.total_seconds() / 3
 _MARGIN: Final = 3.0  # seconds before the end of a lease in which nothing is stored any more
 _CLAIMED_EVERY: Final = 1.0
 _PAUSES_OF_SNAPSHOT: Final = (0.2, 1.0, 0.0)  # seconds between attempts to ask for a whole task
-_MOST_KEPT: Final = 4 * 2**20  # characters of artifacts that are kept for clients of 0.3
 
 
 class LeaseLostError(PushkitError, code="watch_lost"):
@@ -465,7 +462,7 @@ class WatchedTask:
             update = replace(update, context_id=self._context_id)
         self._context_id = update.context_id or self._context_id
         self._view.apply(update)
-        self._whole = _with_chunk(self._whole, update)
+        self._whole = with_chunk(self._whole, update)
         view = self._view.digest()
         ends = self._view.state is not None and self._view.state.terminal
         message_id = update.message.message_id if isinstance(update, MessageUpdate) else ""
@@ -553,17 +550,3 @@ class WatchedTask:
             )
         except StorageError:
             return True
-
-
-def _with_chunk(task: Task | None, update: TaskUpdate) -> Task | None:
-    """Return a task after an update; None if the agent has to be asked for it."""
-    if task is None or not isinstance(update, ArtifactUpdate):
-        return None  # a status moves messages into the history: the agent knows how
-    artifacts = {each.artifact_id: each for each in task.artifacts}
-    before = artifacts.get(update.artifact.artifact_id) if update.append else None
-    after: Artifact = update.artifact
-    if before is not None:
-        after = replace(before, parts=(*before.parts, *update.artifact.parts))
-    artifacts[after.artifact_id] = after
-    size = sum(len(getattr(part, "text", "")) for each in artifacts.values() for part in each.parts)
-    return None if size > _MOST_KEPT else replace(task, artifacts=tuple(artifacts.values()))
