@@ -8,7 +8,7 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import aiohttp
@@ -144,49 +144,35 @@ class Waiting(Generic[T]):
             await self._news.wait()
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class EventStream:
     """An agent's stream, read once, as fast as it comes, for all who need it.
 
     A client gets its bytes; the watcher its events. Neither delays the other: a client that reads
     too slowly is cut off, and a watcher that is late compares the task instead.
-
-    Args:
-        answer: The agent's answer.
-        place: How the agent was asked.
-        max_event_bytes: The largest event.
-        on_end: Called at its end.
-        faults: Logs what is wrong with it.
-        is_own: Whether the gateway subscribed to it: an agent may stop a message's task when
-            nobody reads the message's stream, but not when nobody reads this one.
-
-    Attributes:
-        first: The first event; None if the stream ended without one.
-        settled: Done once the task ended or waits for its client, or the stream ended.
-        events: Those that wait for the watcher.
     """
 
-    def __init__(
-        self,
-        answer: aiohttp.ClientResponse,
-        place: Place,
-        max_event_bytes: int,
-        on_end: Callable[[EventStream], None],
-        faults: RepeatedLog,
-        *,
-        is_own: bool,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self.answer: Final = answer
-        self.first: Final[asyncio.Future[StreamEvent | None]] = loop.create_future()
-        self.settled: Final[asyncio.Future[None]] = loop.create_future()
-        self.events: Final = Waiting[StreamEvent](_MOST_WAITING)
-        self._place = place
-        self._on_end = on_end
-        self._lines = EventLines(max_event_bytes)
-        self._is_own = is_own
-        self._is_at_rest = self._is_over = False
-        self._client: Waiting[bytes] | None = None
-        self._faults = faults
+    answer: aiohttp.ClientResponse  # the agent's
+    place: Place  # how the agent was asked
+    lines: EventLines
+    on_end: Callable[[EventStream], None]  # called at its end
+    faults: RepeatedLog  # logs what is wrong with it
+    # Whether the gateway subscribed to it: an agent may stop a message's task when nobody reads the
+    # message's stream, but not when nobody reads this one.
+    is_own: bool
+    # The first event; None if the stream ended without one.
+    first: asyncio.Future[StreamEvent | None] = field(init=False, default_factory=asyncio.Future)
+    # Done once the task ended or waits for its client, or the stream ended.
+    settled: asyncio.Future[None] = field(init=False, default_factory=asyncio.Future)
+    # Those that wait for the watcher.
+    events: Waiting[StreamEvent] = field(init=False, default_factory=lambda: Waiting(_MOST_WAITING))
+    # Whether the last event said that the task ended, or waits for its client.
+    is_at_rest: bool = field(init=False, default=False)
+    _is_over: bool = field(init=False, default=False)
+    _client: Waiting[bytes] | None = field(init=False, default=None)
+    _reading: asyncio.Task[None] = field(init=False)
+
+    def __post_init__(self) -> None:
         self._reading = asyncio.create_task(self._read(), name="pushkit-gateway-stream")
 
     def for_client(self) -> Waiting[bytes]:
@@ -200,15 +186,10 @@ class EventStream:
         with contextlib.suppress(asyncio.CancelledError):
             await self._reading
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether the last event said that the task ended, or waits for its client."""
-        return self._is_at_rest
-
     def unwatch(self) -> None:
         """Keep no events; read the stream on only if somebody needs that."""
         self.events.drop()
-        if self._client is None and (self._is_own or self._is_over):
+        if self._client is None and (self.is_own or self._is_over):
             self._reading.cancel()
 
     async def _read(self) -> None:
@@ -219,16 +200,14 @@ class EventStream:
                     self._client.put(chunk, len(chunk))
                     if self._client.lost:
                         self._client.drop()
-                for data in self._lines.feed(chunk):
+                for data in self.lines.feed(chunk):
                     self._take(data)
             is_whole = True
         except (aiohttp.ClientError, TimeoutError, OSError, MalformedJsonError) as exc:
-            self._faults.log(
-                str(type(exc)), logging.WARNING, "a stream of the agent broke: %s", exc
-            )
+            self.faults.log(str(type(exc)), logging.WARNING, "a stream of the agent broke: %s", exc)
         finally:
             self.answer.close()
-            self._on_end(self)
+            self.on_end(self)
             self.events.end()
             if self._client is not None:
                 self._client.lost = self._client.lost or not is_whole
@@ -241,17 +220,17 @@ class EventStream:
     def _take(self, data: bytes) -> None:
         update = None
         try:
-            result = read_answer(data, self._place.binding).result
-            update = read_update(result, self._place.version) if result is not None else None
+            result = read_answer(data, self.place.binding).result
+            update = read_update(result, self.place.version) if result is not None else None
         except (MalformedJsonError, UnrecognisedBodyError) as exc:
-            self._faults.log(str(type(exc)), logging.WARNING, "an event of the agent: %s", exc)
+            self.faults.log(str(type(exc)), logging.WARNING, "an event of the agent: %s", exc)
         event = StreamEvent(data, update)
         if not self.first.done():
             self.first.set_result(event)
         state = update.state if update is not None else None
         self._is_over = self._is_over or (state is not None and state.terminal)
-        self._is_at_rest = self._is_over or (state is not None and state.interrupted)
-        if self._is_at_rest and not self.settled.done():
+        self.is_at_rest = self._is_over or (state is not None and state.interrupted)
+        if self.is_at_rest and not self.settled.done():
             self.settled.set_result(None)
         self.events.put(event, len(data))
 

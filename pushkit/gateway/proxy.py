@@ -60,8 +60,6 @@ from pushkit.gateway.upstream import (
     TaskRefusedError,
     Upstream,
     UpstreamError,
-    card_error,
-    credentials_of,
     end_to_end,
 )
 from pushkit.gateway.watcher import Watcher, counted
@@ -74,6 +72,7 @@ from pushkit.integrations.push_config_api.errors import (
 from pushkit.integrations.push_config_api.http import ApiRequest, query_members
 from pushkit.keys.jwks import JWKS_PATH
 from pushkit.logs import RepeatedLog
+from pushkit.net.connection import unexpected_status
 from pushkit.subscriptions.filters import GATHERED_EVERY
 from pushkit.subscriptions.model import Filter
 from pushkit.webhook import Headers
@@ -150,7 +149,7 @@ class Gateway:
                 self._facts = facts_of(body, self._upstream.base_path)
                 await self._cards.rewritten(body)
                 return self._facts
-        raise card_error(status)
+        raise CardUnavailableError(f"the agent's card: {unexpected_status(status)}")
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
@@ -425,7 +424,9 @@ class Gateway:
         return place._replace(version=V1_0 if V1_0 in spoken else V0_3)
 
     def _credentials(self, asked: Asked) -> list[tuple[str, str]]:
-        return credentials_of(asked.fields, self._options.credential_headers)
+        """Return the fields in which a caller proves who it is to the agent."""
+        wanted = {name.lower() for name in self._options.credential_headers}
+        return [field for field in asked.fields if field[0].lower() in wanted]
 
     # --- messages --------------------------------------------------------------------------------
 
