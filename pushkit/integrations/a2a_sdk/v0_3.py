@@ -128,7 +128,6 @@ class PushkitNotificationSender(Buffered):
         buffer: EnqueueBuffer | None = None,
     ) -> None:
         super().__init__(sender, buffer=buffer)
-        wiring_of(sender).has_sender = True
         self._repeated = RepeatedLog(_log)
 
     async def send_notification(self, task: BaseModel) -> None:

@@ -143,7 +143,6 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
         self, sender: PushSender, *, task_store: TaskReader, buffer: EnqueueBuffer | None = None
     ) -> None:
         super().__init__(sender, buffer=buffer)
-        wiring_of(sender).has_sender = True
         self._task_store = task_store
 
     async def send_notification(self, task_id: str, event: PushEvent) -> None:

@@ -160,16 +160,17 @@ class PushConfigApi:
         except ApiError as error:
             self.report(error, owner)
             return json_rpc_refusal(error)
+        method, request_id = str(request["method"]), request.get("id")
         try:
             result = await self.configs.call(
-                request.method, request.params, owner=owner, version=version
+                method, request.get("params"), owner=owner, version=version
             )
-            answer: JsonObject = {"jsonrpc": "2.0", "id": request.id, "result": result}
+            answer: JsonObject = {"jsonrpc": "2.0", "id": request_id, "result": result}
         except ApiError as error:
             self.report(error, owner)
-            spoken, _ = METHODS.get(request.method, (None, None))
-            answer = json_rpc_refusal(error, spoken or WireVersion.V1_0, request.id)
-        return answer if request.has_id else None
+            spoken, _ = METHODS.get(method, (None, None))
+            answer = json_rpc_refusal(error, spoken or WireVersion.V1_0, request_id)
+        return answer if "id" in request else None
 
     async def call(
         self, method: str, params: Mapping[str, JsonValue], *, owner: str, version: str | None
@@ -312,24 +313,17 @@ def _the_same(name: str, known: str, members: Mapping[str, JsonValue], expected:
     return known or value
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    method: str
-    params: JsonValue
-    id: JsonValue
-    has_id: bool
-
-
-def _read_request(body: bytes) -> _Request:
+def _read_request(body: bytes) -> JsonObject:
+    """Return a JSON-RPC request. Raises ApiError: it is none."""
     document = _read_object(body, "one JSON-RPC request", ErrorKind.REQUEST)
     if document.get("jsonrpc") != "2.0":
         raise ApiError(ErrorKind.REQUEST, 'jsonrpc: expected "2.0"')
-    request_id, method = document.get("id"), document.get("method")
+    request_id = document.get("id")
     if isinstance(request_id, bool) or not isinstance(request_id, str | int | None):
         raise ApiError(ErrorKind.REQUEST, "id: expected a string, an integer or null")
-    if not isinstance(method, str):
+    if not isinstance(document.get("method"), str):
         raise ApiError(ErrorKind.REQUEST, "method: expected a string")
-    return _Request(method, document.get("params"), request_id, "id" in document)
+    return document
 
 
 def _read_object(body: bytes, expected: str, otherwise: ErrorKind) -> JsonObject:
