@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pushkit.a2a import WireVersion
@@ -16,6 +16,7 @@ from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.cards.origins import CardTrust
 from pushkit.cards.signing import sign_card
 from pushkit.cards.verify import verify_card
+from pushkit.clock import utc_now
 from pushkit.errors import (
     CardUnavailableError,
     ConfigError,
@@ -42,35 +43,18 @@ class CardFacts(NamedTuple):
     rpc_paths: tuple[str, ...]  # of its JSON-RPC endpoints, without a slash at their end
 
 
+@dataclass(slots=True, kw_only=True)
 class CardRewriter:
-    """Makes the gateway's card of the agent's.
+    """Makes the gateway's card of the agent's."""
 
-    Args:
-        upstream: The agent's base URL.
-        public_url: The gateway's.
-        ring: Returns the keys that sign.
-        trust: The keys of signed cards; None to refuse them.
-        clock: Returns the current time.
-        extensions: What the gateway serves beside A2A, as members of `capabilities.extensions`.
-    """
-
-    def __init__(
-        self,
-        upstream: Url,
-        public_url: str,
-        ring: Callable[[], KeyRing],
-        trust: CardTrust | None,
-        *,
-        clock: Callable[[], datetime],
-        extensions: Sequence[JsonObject] = (),
-    ) -> None:
-        self._upstream = upstream
-        self._public_url = public_url.rstrip("/")
-        self._ring = ring
-        self._trust = trust
-        self._clock = clock
-        self._extensions = [json.dumps(each, separators=(",", ":")) for each in extensions]
-        self._last: tuple[bytes, bytes] | None = None  # the agent's card, and the gateway's
+    upstream: Url  # the agent's base URL
+    public_url: str  # the gateway's, without a slash at its end
+    ring: Callable[[], KeyRing]  # returns the keys that sign
+    trust: CardTrust | None  # the keys of signed cards; None to refuse them
+    # What the gateway serves beside A2A, as members of `capabilities.extensions`.
+    extensions: Sequence[JsonObject] = ()
+    # The agent's card, and the gateway's.
+    _last: tuple[bytes, bytes] | None = field(init=False, default=None)
 
     async def rewritten(self, body: bytes) -> bytes:
         """Return the gateway's card.
@@ -89,19 +73,19 @@ class CardRewriter:
             text = json.dumps(card, ensure_ascii=False)
         changed = self.changed(text, card).encode()
         if is_signed:
-            changed = sign_card(changed, self._ring(), now=self._clock()).content
+            changed = sign_card(changed, self.ring(), now=utc_now()).content
         self._last = (body, changed)
         return changed
 
     async def _verified(self, body: bytes) -> JsonObject:
-        origin = f"{self._upstream.scheme}://{self._upstream.authority}"
-        if self._trust is None:
+        origin = f"{self.upstream.scheme}://{self.upstream.authority}"
+        if self.trust is None:
             raise CardUnavailableError(
                 "the agent's card is signed, and would not verify once it names the gateway: give"
                 " --trust with its keys, so that the gateway can verify it and sign its own"
             )
-        keys = await self._trust.keys_for(origin)
-        verdict = verify_card(body, keys, now=self._clock())
+        keys = await self.trust.keys_for(origin)
+        verdict = verify_card(body, keys, now=utc_now())
         if not verdict.verified:
             raise CardUnavailableError(f"the agent's card: no signature counts: {verdict.reason}")
         return dict(verdict.card)
@@ -122,7 +106,7 @@ class CardRewriter:
                 if _binding(interface) not in _SPOKEN:
                     edits.append(_left_out(text, *_places(text, places[name][0])[number]))
         urls = [_parsed(each) for each in named if isinstance(each, str)]
-        origins = {self._upstream.origin, *(url.origin for url in urls if url is not None)}
+        origins = {self.upstream.origin, *(url.origin for url in urls if url is not None)}
         for string in _STRING.finditer(text):
             value = json.loads(string[1])
             if string[2] is None and (instead := self._instead(value, origins)) != value:
@@ -141,7 +125,7 @@ class CardRewriter:
             edits.append((*inner["pushNotifications"], "true"))
         else:
             added.append('"pushNotifications":true')
-        extensions = ",".join(self._extensions)
+        extensions = ",".join(json.dumps(each, separators=(",", ":")) for each in self.extensions)
         listed = capabilities.get("extensions") if isinstance(capabilities, dict) else None
         if isinstance(listed, list) and extensions:
             start = inner["extensions"][0] + 1
@@ -164,10 +148,10 @@ class CardRewriter:
         if url is None or url.origin not in origins:
             return value
         path = url.target
-        base = self._upstream.target.partition("?")[0].rstrip("/")
+        base = self.upstream.target.partition("?")[0].rstrip("/")
         if f"{path}/".startswith(f"{base}/"):
             path = path.removeprefix(base)
-        return self._public_url + ("" if path == "/" and not value.endswith("/") else path)
+        return self.public_url + ("" if path == "/" and not value.endswith("/") else path)
 
 
 def facts_of(body: bytes, base_path: str) -> CardFacts:

@@ -13,7 +13,6 @@ from aiohttp import web
 from pushkit.a2a import WireVersion
 from pushkit.cards.origins import CardTrust
 from pushkit.cards.trust_file import load_card_trust
-from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.gateway.calls import Binding, Place
@@ -68,11 +67,10 @@ class Service:
         self._identity = Identity(options, self._transport)
         self.watcher = Watcher(sender, self.upstream, options)
         cards = CardRewriter(
-            self.upstream.url,
-            public_url,
-            ring,
-            trust,
-            clock=utc_now,
+            upstream=self.upstream.url,
+            public_url=public_url.rstrip("/"),
+            ring=ring,
+            trust=trust,
             extensions=EXTENSIONS,
         )
         self.gateway = Gateway(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pushkit.bounded_json import JsonObject
 from pushkit.cards.signing import sign_card
 from pushkit.cards.trust import TrustedKeys
 from pushkit.cards.verify import verify_card
@@ -27,8 +28,14 @@ from tests.unit.pushkit.gateway.conftest import gateway
 PUBLIC = "https://agent.example.com"
 
 
-def rewriter(upstream: str = "http://agent:8000") -> CardRewriter:
-    return CardRewriter(Url.parse(upstream), PUBLIC, no_keys, None, clock=lambda: datetime.now(UTC))
+def rewriter(upstream: str = "http://agent:8000", *extensions: JsonObject) -> CardRewriter:
+    return CardRewriter(
+        upstream=Url.parse(upstream),
+        public_url=PUBLIC,
+        ring=no_keys,
+        trust=None,
+        extensions=extensions,
+    )
 
 
 async def changed(text: str, upstream: str = "http://agent:8000") -> str:
@@ -215,15 +222,7 @@ def no_keys() -> KeyRing:
     ],
 )
 async def test_the_gateways_extensions_stand_beside_the_agents(card: str, expected: str) -> None:
-    rewriter = CardRewriter(
-        Url.parse("http://agent:8000"),
-        PUBLIC,
-        no_keys,
-        None,
-        clock=lambda: datetime.now(UTC),
-        extensions=[{"u": 2}],
-    )
-    found = (await rewriter.rewritten(card.encode())).decode()
+    found = (await rewriter("http://agent:8000", {"u": 2}).rewritten(card.encode())).decode()
     assert found == expected.replace("NEW", '"extensions":[{"u":2}]')
 
 
