@@ -23,7 +23,7 @@ from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
 from pushkit.url import Url
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import gateway
+from tests.unit.pushkit.gateway.conftest import Start
 
 PUBLIC = "https://agent.example.com"
 
@@ -158,17 +158,21 @@ def signed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], KeyRing]:
 
 
 @pytest.mark.usefixtures("signed")
-async def test_a_signed_card_without_trust_stops_the_start(
-    agent: ScriptedAgent, tmp_path: Path, ring: KeyRing
-) -> None:
+async def test_a_signed_card_without_trust_stops_the_start(start: Start) -> None:
     with pytest.raises(CardUnavailableError, match="give --trust"):
-        async with gateway(agent, tmp_path / "outbox.db", ring):
+        async with start():
             pass
 
 
 @pytest.mark.parametrize("right", [True, False])
 async def test_a_signed_card_is_verified_and_signed_anew(
-    agent: ScriptedAgent, tmp_path: Path, ring: KeyRing, signed: Callable[[], KeyRing], right: bool
+    start: Start,
+    agent: ScriptedAgent,
+    tmp_path: Path,
+    ring: KeyRing,
+    signed: Callable[[], KeyRing],
+    *,
+    right: bool,
 ) -> None:
     theirs = signed() if right else KeyRing.create(datetime.now(UTC))
     jwks = tmp_path / "jwks.json"
@@ -178,10 +182,10 @@ async def test_a_signed_card_is_verified_and_signed_anew(
     options = GatewayOptions(shared_configs=True, trust=trust)
     if not right:
         with pytest.raises(CardUnavailableError, match="no signature counts"):
-            async with gateway(agent, tmp_path / "outbox.db", ring, options):
+            async with start(options):
                 pass
         return
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         async with front.client.get(f"{front.origin}/.well-known/agent-card.json") as answer:
             body = await answer.read()
         card = json.loads(body)
