@@ -31,7 +31,12 @@ from pushkit.errors import InvalidPushConfigError, UnsupportedVersionError
 from pushkit.integrations.client_configs import ClientConfigs
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, api_error
 from pushkit.outbox.clients import DeliveryProgress, WantedDeliveries
-from pushkit.subscriptions.filters import FILTER_EXTENSION, FilterChoice, write_filter
+from pushkit.subscriptions.filters import (
+    FILTER_EXTENSION,
+    FilterChoice,
+    filter_chooser,
+    write_filter,
+)
 from pushkit.subscriptions.model import DisabledBy, Subscription, SubscriptionKey, SubscriptionState
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
@@ -117,7 +122,8 @@ class Configs:
         filter: FilterChoice,  # noqa: A002  # as `PushSender.subscribe`
         task_of: TaskOf | None,
     ) -> None:
-        self._clients = None if sender is None else ClientConfigs(sender, api_error, filter)
+        chosen = filter_chooser(filter)  # checked without a sender, too
+        self._clients = None if sender is None else ClientConfigs(sender, api_error, chosen)
         self._task_exists = task_exists
         self._task_of = task_of
 
