@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from pushkit.keys.jwk import Algorithm as Algorithm
     from pushkit.keys.remote import RemoteKey as RemoteKey, RemoteSigner as RemoteSigner
     from pushkit.keys.ring import KeyRing as KeyRing
-    from pushkit.net.agentvault import agentvault_credentials as agentvault_credentials
-    from pushkit.net.authorization import DestinationCredentials as DestinationCredentials
+    from pushkit.net.authorization import (
+        DestinationCredentials as DestinationCredentials,
+        agentvault_credentials as agentvault_credentials,
+    )
     from pushkit.net.destination import DestinationRules as DestinationRules
     from pushkit.net.oauth import OAuthClient as OAuthClient
     from pushkit.net.tls import ClientCertificate as ClientCertificate
@@ -88,8 +90,7 @@ else:
             "pushkit.keys.jwk": "Algorithm",
             "pushkit.keys.remote": "RemoteKey RemoteSigner",
             "pushkit.keys.ring": "KeyRing",
-            "pushkit.net.agentvault": "agentvault_credentials",
-            "pushkit.net.authorization": "DestinationCredentials",
+            "pushkit.net.authorization": "DestinationCredentials agentvault_credentials",
             "pushkit.net.destination": "DestinationRules",
             "pushkit.net.oauth": "OAuthClient",
             "pushkit.net.tls": "ClientCertificate",

@@ -3,7 +3,7 @@
 Its notifications are the payloads of its server-sent events: a status (`taskId`, `state`, and a
 message in plain text), a message, or an artifact with one content, a URL, or both (profile
 §"Server-Sent Events"). It has no notification of a task. A webhook is registered by its URL alone;
-the card says how callers authenticate (§Authentication), see `pushkit.net.agentvault`.
+the card says how callers authenticate (§Authentication), see `pushkit.net.authorization`.
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pushkit.a2a.columns import Tables
 from pushkit.a2a.kinds import COUNT, TEXT, is_index, one
-from pushkit.a2a.members import ARTIFACT_UPDATE, MESSAGE, STATUS_UPDATE, TASK
+from pushkit.a2a.members import ARTIFACT_UPDATE, MESSAGE, STATUS_UPDATE, TASK, Tables
 from pushkit.a2a.table import (
     AmbiguousError,
     Dialect,

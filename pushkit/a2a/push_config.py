@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pushkit.a2a.columns import COLUMNS, columns, one_of, row
 from pushkit.a2a.kinds import CONTENT, DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS, one
+from pushkit.a2a.members import COLUMNS, columns, one_of, row
 from pushkit.a2a.table import (
     Build,
     Kind,
@@ -27,6 +27,7 @@ from pushkit.a2a.table import (
     json_copy,
     json_object,
     reading,
+    snake_case,
 )
 from pushkit.a2a.updates import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -272,12 +273,17 @@ def format_push_config(config: PushConfig, version: WireVersion) -> JsonObject:
 
 # --- configs in the params of a message ----------------------------------------------------------
 
+# The methods of a message, over JSON-RPC: for one answer, and for a stream of events.
+SENDS = {V0_3: "message/send", V1_0: "SendMessage"}
+STREAMS = {V0_3: "message/stream", V1_0: "SendStreamingMessage"}
+
 # Within `configuration` in 0.3 and 1.0, beside the message in 0.1 and AgentVault.
 _WITHIN = {
     WireVersion.V1_0: "taskPushNotificationConfig",
     WireVersion.V0_3: "pushNotificationConfig",
 }
 _BESIDE = {WireVersion.V0_1: "pushNotification", WireVersion.AGENTVAULT_0_2: "webhookUrl"}
+_MEMBERS = {*_WITHIN.values(), *map(snake_case, _WITHIN.values()), "pushNotification"}
 _CONFIGURATION = Table(dict, *(Member(v, name, CONTENT) for v, name in _WITHIN.items()), extra="")
 _TASK_ID = Table(dict, Member("task_id", "taskId", TEXT), extra="")
 _PARAMS = {
@@ -336,3 +342,27 @@ def parse_inline_config(
     # The config's own task id could name a task that the message does not belong to.
     task_id = found.get("id") or found.get("message", {}).get("task_id")
     return replace(config, task_id=task_id, tenant=tenant)
+
+
+def has_inline_config(params: Mapping[str, JsonValue]) -> bool:
+    """Return whether the configuration of a message has a config, in whatever version."""
+    return not _MEMBERS.isdisjoint(configuration_of(params))
+
+
+def configuration_of(params: Mapping[str, JsonValue]) -> JsonObject:
+    """Return the configuration of a message; empty if it has none."""
+    found = params.get("configuration")
+    return found if isinstance(found, dict) else {}
+
+
+def without_inline_config(params: Mapping[str, JsonValue], *also: str) -> JsonObject:
+    """Return the params of a message without its config, and without members of its configuration.
+
+    Nor do they keep a configuration that is empty then: some agents expect members in it.
+    """
+    gone = _MEMBERS.union(also)
+    left = {name: each for name, each in configuration_of(params).items() if name not in gone}
+    changed = {**params, "configuration": left}
+    if not left:
+        del changed["configuration"]
+    return changed

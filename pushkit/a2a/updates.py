@@ -7,10 +7,10 @@ the version that it was decoded from (`origin`), and dropped in any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import UnsupportedVersionError
@@ -188,19 +188,30 @@ class UnknownPart(_PartMembers):
 Part: TypeAlias = TextPart | RawPart | UrlPart | DataPart | UnknownPart
 
 
-def _text_of(parts: Iterable[Part]) -> str:
-    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
+class _WithParts:
+    """An object that has parts, or brings them."""
 
+    __slots__ = ()
 
-def _data_of(parts: Iterable[Part]) -> list[JsonValue]:
-    return [part.data for part in parts if isinstance(part, DataPart)]
+    if TYPE_CHECKING:  # a dataclass would take a property for the default of its field
+
+        @property
+        def parts(self) -> tuple[Part, ...]: ...
+
+    def text(self) -> str:
+        """Return the text of its text parts, joined by line feeds; empty if it has none."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    def data_values(self) -> list[JsonValue]:
+        """Return the values of its data parts, in order."""
+        return [part.data for part in self.parts if isinstance(part, DataPart)]
 
 
 # --- messages, artifacts, tasks ----------------------------------------------------------------
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(_WithParts):
     """A message between client and agent."""
 
     message_id: str
@@ -213,17 +224,9 @@ class Message:
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
-    def text(self) -> str:
-        """Return the text of its text parts, joined by line feeds; empty if it has none."""
-        return _text_of(self.parts)
-
-    def data_values(self) -> list[JsonValue]:
-        """Return the values of its data parts, in order."""
-        return _data_of(self.parts)
-
 
 @record(frozen=True, slots=True, kw_only=True)
-class Artifact:
+class Artifact(_WithParts):
     """An output of a task."""
 
     artifact_id: str
@@ -233,14 +236,6 @@ class Artifact:
     extensions: tuple[str, ...] = ()
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
-
-    def text(self) -> str:
-        """Return the text of its text parts, joined by line feeds; empty if it has none."""
-        return _text_of(self.parts)
-
-    def data_values(self) -> list[JsonValue]:
-        """Return the values of its data parts, in order."""
-        return _data_of(self.parts)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -271,7 +266,7 @@ class Task:
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class _UpdateMembers:
+class _UpdateMembers(_WithParts):
     # The version that the update was decoded from; None if it was made in this process.
     origin: WireVersion | None = None
     # Unknown members beside the update in 1.0's StreamResponse; 0.3 has no such envelope.
@@ -292,14 +287,6 @@ class _UpdateMembers:
         its artifacts. The task's history is not among them.
         """
         raise NotImplementedError
-
-    def text(self) -> str:
-        """Return the text of these parts, joined by line feeds; empty if there is none."""
-        return _text_of(self.parts)
-
-    def data_values(self) -> list[JsonValue]:
-        """Return the values of the data parts among them, in order."""
-        return _data_of(self.parts)
 
     @property
     def shown_misstated(self) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from pushkit.a2a import Task, TaskSnapshot, TaskUpdate, WireVersion, parse_update
+from pushkit.a2a.push_config import SENDS, STREAMS, configuration_of, without_inline_config
 from pushkit.bounded_json import JsonObject, JsonValue, read_json
 from pushkit.errors import MalformedJsonError, UnrecognisedBodyError
 from pushkit.integrations.push_config_api import PushConfigApi
@@ -59,8 +60,7 @@ class ClientCall:
     @property
     def configuration(self) -> JsonObject:
         """The configuration of a message; empty if there is none."""
-        found = self.params.get("configuration")
-        return found if isinstance(found, dict) else {}
+        return configuration_of(self.params)
 
     @property
     def task_id(self) -> str:
@@ -70,11 +70,6 @@ class ClientCall:
             return ""
         found = message.get("taskId", message.get("task_id"))
         return found if isinstance(found, str) else ""
-
-    @property
-    def has_config(self) -> bool:
-        """Whether a message has a push config."""
-        return not self.configuration.keys().isdisjoint(_CONFIG_MEMBERS)
 
     @property
     def answers_early(self) -> bool:
@@ -96,22 +91,12 @@ class MalformedCallError(MalformedJsonError):
 
 
 _EARLY: Final = ("returnImmediately", "return_immediately")
-# Where a message holds its push config (0.3, 1.0, and its spelling in ProtoJSON).
-_CONFIG_MEMBERS: Final = (
-    "pushNotificationConfig",
-    "taskPushNotificationConfig",
-    "task_push_notification_config",
-    "pushNotification",
-)
 _METHODS: Final = {
-    "message/send": (Act.SEND, V0_3),
-    "message/stream": (Act.STREAM, V0_3),
-    "SendMessage": (Act.SEND, V1_0),
-    "SendStreamingMessage": (Act.STREAM, V1_0),
+    **{name: (Act.SEND, version) for version, name in SENDS.items()},
+    **{name: (Act.STREAM, version) for version, name in STREAMS.items()},
     "agent/getAuthenticatedExtendedCard": (Act.CARD, V0_3),
     "GetExtendedAgentCard": (Act.CARD, V1_0),
 }
-_STREAMING: Final = {V0_3: "message/stream", V1_0: "SendStreamingMessage"}
 _GET_TASK: Final = {V0_3: "tasks/get", V1_0: "GetTask"}
 _SUBSCRIBE: Final = {V0_3: "tasks/resubscribe", V1_0: "SubscribeToTask"}
 _SENDING_PATH: Final = re.compile(r"(?P<base>.*)/message:(?P<act>send|stream)")
@@ -190,21 +175,12 @@ class OwnRequest(NamedTuple):
 
 def message_request(call: ClientCall, *, streams: bool) -> OwnRequest:
     """Return a client's message without its push config: as a stream, or for one answer."""
-    configuration = {
-        name: value for name, value in call.configuration.items() if name not in _CONFIG_MEMBERS
-    }
-    if streams:
-        for name in ("blocking", *_EARLY):
-            configuration.pop(name, None)
-    params = {**call.params, "configuration": configuration}
-    if not configuration:
-        del params["configuration"]
+    params = without_inline_config(call.params, *(("blocking", *_EARLY) if streams else ()))
     place = call.place
     if place.binding is Binding.HTTP_JSON:
         act = Act.STREAM if streams else call.act
         return OwnRequest("POST", f"{place.path}/message:{act}", _json(params))
-    sends = {V0_3: "message/send", V1_0: "SendMessage"}[place.version]
-    method = _STREAMING[place.version] if streams else sends
+    method = (STREAMS if streams else SENDS)[place.version]
     return OwnRequest("POST", place.path, _rpc(method, params, call.id))
 
 

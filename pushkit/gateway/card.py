@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
-from json.decoder import scanstring  # type: ignore[attr-defined]  # documented by its use
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.cards.origins import CardTrust
 from pushkit.cards.signing import sign_card
 from pushkit.cards.verify import verify_card
+from pushkit.clock import utc_now
 from pushkit.errors import (
     CardUnavailableError,
     ConfigError,
@@ -27,10 +27,9 @@ from pushkit.errors import (
 from pushkit.keys.ring import KeyRing
 from pushkit.url import Url
 
-_Path: TypeAlias = tuple[str | int, ...]
-
 _SPACE: Final = re.compile(r"[\s,:]*")
-_SCALAR: Final = re.compile(r"[^\s,\]}]+")
+_STRING: Final = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*:)?')  # a colon follows a member's name
+_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str)  # whatever their length
 _INTERFACES: Final = ("supportedInterfaces", "additionalInterfaces")
 _SPOKEN: Final = ("JSONRPC", "HTTP+JSON")
 
@@ -44,35 +43,18 @@ class CardFacts(NamedTuple):
     rpc_paths: tuple[str, ...]  # of its JSON-RPC endpoints, without a slash at their end
 
 
+@dataclass(slots=True, kw_only=True)
 class CardRewriter:
-    """Makes the gateway's card of the agent's.
+    """Makes the gateway's card of the agent's."""
 
-    Args:
-        upstream: The agent's base URL.
-        public_url: The gateway's.
-        ring: Returns the keys that sign.
-        trust: The keys of signed cards; None to refuse them.
-        clock: Returns the current time.
-        extensions: What the gateway serves beside A2A, as members of `capabilities.extensions`.
-    """
-
-    def __init__(
-        self,
-        upstream: Url,
-        public_url: str,
-        ring: Callable[[], KeyRing],
-        trust: CardTrust | None,
-        *,
-        clock: Callable[[], datetime],
-        extensions: Sequence[JsonObject] = (),
-    ) -> None:
-        self._upstream = upstream
-        self._public_url = public_url.rstrip("/")
-        self._ring = ring
-        self._trust = trust
-        self._clock = clock
-        self._extensions = [json.dumps(each, separators=(",", ":")) for each in extensions]
-        self._last: tuple[bytes, bytes] | None = None  # the agent's card, and the gateway's
+    upstream: Url  # the agent's base URL
+    public_url: str  # the gateway's, without a slash at its end
+    ring: Callable[[], KeyRing]  # returns the keys that sign
+    trust: CardTrust | None  # the keys of signed cards; None to refuse them
+    # What the gateway serves beside A2A, as members of `capabilities.extensions`.
+    extensions: Sequence[JsonObject] = ()
+    # The agent's card, and the gateway's.
+    _last: tuple[bytes, bytes] | None = field(init=False, default=None)
 
     async def rewritten(self, body: bytes) -> bytes:
         """Return the gateway's card.
@@ -91,68 +73,74 @@ class CardRewriter:
             text = json.dumps(card, ensure_ascii=False)
         changed = self.changed(text, card).encode()
         if is_signed:
-            changed = sign_card(changed, self._ring(), now=self._clock()).content
+            changed = sign_card(changed, self.ring(), now=utc_now()).content
         self._last = (body, changed)
         return changed
 
     async def _verified(self, body: bytes) -> JsonObject:
-        origin = f"{self._upstream.scheme}://{self._upstream.authority}"
-        if self._trust is None:
+        origin = f"{self.upstream.scheme}://{self.upstream.authority}"
+        if self.trust is None:
             raise CardUnavailableError(
                 "the agent's card is signed, and would not verify once it names the gateway: give"
                 " --trust with its keys, so that the gateway can verify it and sign its own"
             )
-        keys = await self._trust.keys_for(origin)
-        verdict = verify_card(body, keys, now=self._clock())
+        keys = await self.trust.keys_for(origin)
+        verdict = verify_card(body, keys, now=utc_now())
         if not verdict.verified:
             raise CardUnavailableError(f"the agent's card: no signature counts: {verdict.reason}")
         return dict(verdict.card)
 
     def changed(self, text: str, card: JsonObject) -> str:
         """Return the text of a card, or of an answer that holds one, with its values replaced."""
-        found = dict(_spans(text))
-        at = _place_of_card(card)
-        own = _at(card, at)
-        edits = self._capabilities(found, own, at)
-        interfaces = [(*at, name, n) for name in _INTERFACES for n in _numbers(own.get(name))]
-        endpoints = [path for path in (at, *interfaces) if (*path, "url") in found]
-        origins = {self._upstream.origin}
-        for path in endpoints:
-            url = _at(card, path).get("url")
-            if isinstance(url, str) and (parsed := _parsed(url)) is not None:
-                origins.add(parsed.origin)
-        for span in found.values():
-            value = json.loads(text[slice(*span)]) if text[span[0]] == '"' else None
-            if isinstance(value, str) and (instead := self._instead(value, origins)) != value:
-                edits.append((*span, json.dumps(instead, ensure_ascii=False)))
-        edits += _left_out(text, found, card, interfaces)
+        at, own = _after_space(text, 0), card
+        if isinstance(result := card.get("result"), dict):  # it is the result of a JSON-RPC answer
+            at, own = _places(text, at)["result"][0], result
+        places = _places(text, at)
+        edits = self._capabilities(text, at, own, places)
+        named = [own.get("url")]
+        for name in _INTERFACES:
+            for number, interface in enumerate(_list(own.get(name))):
+                if not isinstance(interface, dict):
+                    continue
+                named.append(interface.get("url"))
+                if _binding(interface) not in _SPOKEN:
+                    edits.append(_left_out(text, *_places(text, places[name][0])[number]))
+        urls = [_parsed(each) for each in named if isinstance(each, str)]
+        origins = {self.upstream.origin, *(url.origin for url in urls if url is not None)}
+        for string in _STRING.finditer(text):
+            value = json.loads(string[1])
+            if string[2] is None and (instead := self._instead(value, origins)) != value:
+                edits.append((*string.span(1), json.dumps(instead, ensure_ascii=False)))
         return _edited(text, edits)
 
     def _capabilities(
-        self, found: dict[_Path, tuple[int, int]], own: dict[str, Any], at: _Path
+        self, text: str, at: int, own: JsonObject, places: dict[str | int, tuple[int, int]]
     ) -> list[tuple[int, int, str]]:
         """Return the edits that say what the gateway can."""
         edits: list[tuple[int, int, str]] = []
-        place, members = (*at, "capabilities"), []
-        if (pushes := (*place, "pushNotifications")) in found:
-            edits.append((*found[pushes], "true"))
+        capabilities, added = own.get("capabilities"), []
+        has_some = isinstance(capabilities, dict)
+        inner = _places(text, places["capabilities"][0]) if has_some else {}
+        if "pushNotifications" in inner:
+            edits.append((*inner["pushNotifications"], "true"))
         else:
-            members.append('"pushNotifications":true')
-        extensions = ",".join(self._extensions)
-        capabilities = own.get("capabilities")
+            added.append('"pushNotifications":true')
+        extensions = ",".join(json.dumps(each, separators=(",", ":")) for each in self.extensions)
         listed = capabilities.get("extensions") if isinstance(capabilities, dict) else None
         if isinstance(listed, list) and extensions:
-            start = found[(*place, "extensions")][0] + 1
+            start = inner["extensions"][0] + 1
             edits.append((start, start, extensions + ("," if listed else "")))
         elif extensions:
-            members.append(f'"extensions":[{extensions}]')
-        if not isinstance(capabilities, dict):
-            start = found[at][0] + 1
+            added.append(f'"extensions":[{extensions}]')
+        members = ",".join(added)
+        if has_some and added:
+            start = places["capabilities"][0] + 1
+            edits.append((start, start, members + ("," if capabilities else "")))
+        elif "capabilities" in places and not has_some:
+            edits.append((*places["capabilities"], f"{{{members}}}"))
+        elif not has_some:
             comma = "," if own else ""
-            edits.append((start, start, f'"capabilities":{{{",".join(members)}}}{comma}'))
-        elif members:
-            start = found[place][0] + 1
-            edits.append((start, start, ",".join(members) + ("," if capabilities else "")))
+            edits.append((at + 1, at + 1, f'"capabilities":{{{members}}}{comma}'))
         return edits
 
     def _instead(self, value: str, origins: set[str]) -> str:
@@ -160,10 +148,10 @@ class CardRewriter:
         if url is None or url.origin not in origins:
             return value
         path = url.target
-        base = self._upstream.target.partition("?")[0].rstrip("/")
+        base = self.upstream.target.partition("?")[0].rstrip("/")
         if f"{path}/".startswith(f"{base}/"):
             path = path.removeprefix(base)
-        return self._public_url + ("" if path == "/" and not value.endswith("/") else path)
+        return self.public_url + ("" if path == "/" and not value.endswith("/") else path)
 
 
 def facts_of(body: bytes, base_path: str) -> CardFacts:
@@ -238,38 +226,14 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _numbers(value: object) -> range:
-    return range(len(_list(value)))
-
-
-def _place_of_card(document: JsonObject) -> _Path:
-    """Return where the card is: it may be the result of a JSON-RPC answer."""
-    return ("result",) if isinstance(document.get("result"), dict) else ()
-
-
-def _at(document: JsonObject, path: _Path) -> Any:
-    found: Any = document
-    for step in path:
-        found = found[step]
-    return found if isinstance(found, dict) else {}
-
-
-def _left_out(
-    text: str, found: dict[_Path, tuple[int, int]], card: JsonObject, interfaces: list[_Path]
-) -> list[tuple[int, int, str]]:
-    """Return the edits that take interfaces out that the gateway does not speak."""
-    edits = []
-    for path in interfaces:
-        if _binding(_at(card, path)) in _SPOKEN:
-            continue
-        start, end = found[path]
-        after = re.compile(r"\s*,").match(text, end)
-        if after is not None:
-            end = after.end()
-        elif (before := re.compile(r",\s*\Z").search(text[:start])) is not None:
-            start = before.start()
-        edits.append((start, end, ""))
-    return edits
+def _left_out(text: str, start: int, end: int) -> tuple[int, int, str]:
+    """Return the edit that takes an item out of a list, with the comma after or before it."""
+    after = re.compile(r"\s*,").match(text, end)
+    if after is not None:
+        end = after.end()
+    elif (before := re.compile(r",\s*\Z").search(text[:start])) is not None:
+        start = before.start()
+    return start, end, ""
 
 
 def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:
@@ -282,35 +246,22 @@ def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:
     return "".join([*written, text[last:]])
 
 
-def _spans(text: str, at: int = 0, path: _Path = ()) -> Iterator[tuple[_Path, tuple[int, int]]]:
-    """Yield where each value of a valid JSON text begins and ends, by its path."""
-    for found, start, end in _values(text, _after_space(text, at), path):
-        yield found, (start, end)
+def _places(text: str, at: int) -> dict[str | int, tuple[int, int]]:
+    """Return where each member of an object, or item of a list, begins and ends in valid JSON."""
+    places: dict[str | int, tuple[int, int]] = {}
+    is_object = text[at] == "{"
+    at = _after_space(text, at + 1)
+    while text[at] not in "}]":
+        step: str | int = len(places)
+        if is_object:
+            step, at = _DECODER.raw_decode(text, at)
+            at = _after_space(text, at)
+        _, end = _DECODER.raw_decode(text, at)
+        places[step] = (at, end)
+        at = _after_space(text, end)
+    return places
 
 
 def _after_space(text: str, at: int) -> int:
     match = _SPACE.match(text, at)
     return match.end() if match else at
-
-
-def _values(text: str, at: int, path: _Path) -> Iterator[tuple[_Path, int, int]]:
-    start, opening = at, text[at]
-    if opening == '"':
-        yield path, start, scanstring(text, at + 1)[1]
-        return
-    if opening not in "{[":
-        scalar = _SCALAR.match(text, at)
-        yield path, start, scalar.end() if scalar else at + 1
-        return
-    at, number = _after_space(text, at + 1), 0
-    while text[at] not in "}]":
-        step: str | int = number
-        if opening == "{":
-            step, at = scanstring(text, at + 1)
-            at = _after_space(text, at)
-        end = at
-        for found in _values(text, at, (*path, step)):
-            yield found
-            end = max(end, found[2])
-        at, number = _after_space(text, end), number + 1
-    yield path, start, at + 1

@@ -1,23 +1,40 @@
-"""Streams of server-sent events, as agents answer with them; read within bounds."""
+"""What agents say of a task: in streams of server-sent events, and as a whole, in digests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import aiohttp
 
-from pushkit.a2a import TaskUpdate
+from pushkit.a2a import (
+    AnyUpdate,
+    Artifact,
+    ArtifactUpdate,
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+)
 from pushkit.errors import MalformedJsonError, UnrecognisedBodyError
 from pushkit.gateway.calls import Place, read_answer, read_update
 from pushkit.logs import RepeatedLog
+from pushkit.outbox.model import update_digest
+
+T = TypeVar("T")
 
 _MOST_WAITING: Final = 16 * 2**20  # bytes of events that wait for the outbox
 _MOST_UNSENT: Final = 4 * 2**20  # bytes that wait for a client that reads slowly
+_MOST_KEPT: Final = 4 * 2**20  # characters of artifacts that are kept for clients of 0.3
 
 
 class EventLines:
@@ -72,59 +89,95 @@ class StreamEvent(NamedTuple):
     update: TaskUpdate | None  # None for an error, and for what could not be read
 
 
+class Waiting(Generic[T]):
+    """What was read of a stream, and waits for one reader.
+
+    Attributes:
+        lost: Whether the reader does not get all of it.
+    """
+
+    def __init__(self, most: int) -> None:  # bytes
+        self.lost = False
+        self._most = most
+        self._size = 0
+        self._items: deque[tuple[T, int]] = deque()
+        self._news = asyncio.Event()
+        self._ended = False
+
+    def put(self, item: T, size: int) -> None:
+        """Add an item, unless nobody reads any more, or too much waits."""
+        if self._ended:
+            return
+        if self._size + size > self._most:
+            self.lost = True
+            return
+        self._items.append((item, size))
+        self._size += size
+        self._news.set()
+
+    def end(self) -> None:
+        """Add no more."""
+        self._ended = True
+        self._news.set()
+
+    def skip(self) -> None:
+        """Keep nothing of what waits."""
+        self._items.clear()
+        self._size = 0
+
+    def drop(self) -> None:
+        """Keep nothing, and add no more: the reader is gone, or too slow."""
+        self.lost = True
+        self.skip()
+        self.end()
+
+    async def items(self) -> AsyncIterator[T]:
+        """Yield the items, until the end."""
+        while True:
+            while self._items:
+                item, size = self._items.popleft()
+                self._size -= size
+                yield item
+            if self._ended:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class EventStream:
     """An agent's stream, read once, as fast as it comes, for all who need it.
 
     A client gets its bytes; the watcher its events. Neither delays the other: a client that reads
     too slowly is cut off, and a watcher that is late compares the task instead.
-
-    Args:
-        answer: The agent's answer.
-        place: How the agent was asked.
-        max_event_bytes: The largest event.
-        on_end: Called at its end.
-        faults: Logs what is wrong with it.
-        is_own: Whether the gateway subscribed to it: an agent may stop a message's task when
-            nobody reads the message's stream, but not when nobody reads this one.
-
-    Attributes:
-        first: The first event; None if the stream ended without one.
-        settled: Done once the task ended or waits for its client, or the stream ended.
-        lost: Whether events were dropped since the watcher read the last one.
     """
 
-    def __init__(
-        self,
-        answer: aiohttp.ClientResponse,
-        place: Place,
-        max_event_bytes: int,
-        on_end: Callable[[EventStream], None],
-        faults: RepeatedLog,
-        *,
-        is_own: bool,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self.answer: Final = answer
-        self.first: Final[asyncio.Future[StreamEvent | None]] = loop.create_future()
-        self.settled: Final[asyncio.Future[None]] = loop.create_future()
-        self.lost = False
-        self._place = place
-        self._on_end = on_end
-        self._lines = EventLines(max_event_bytes)
-        self._events: deque[StreamEvent] = deque()
-        self._waiting = 0
-        self._is_watched = True
-        self._is_own = is_own
-        self._is_at_rest = self._is_over = False
-        self._news = asyncio.Event()
-        self._ended = False
-        self._client: Unsent | None = None
-        self._faults = faults
+    answer: aiohttp.ClientResponse  # the agent's
+    place: Place  # how the agent was asked
+    lines: EventLines
+    on_end: Callable[[EventStream], None]  # called at its end
+    faults: RepeatedLog  # logs what is wrong with it
+    # Whether the gateway subscribed to it: an agent may stop a message's task when nobody reads the
+    # message's stream, but not when nobody reads this one.
+    is_own: bool
+    # The first event; None if the stream ended without one.
+    first: asyncio.Future[StreamEvent | None] = field(init=False, default_factory=asyncio.Future)
+    # Done once the task ended or waits for its client, or the stream ended.
+    settled: asyncio.Future[None] = field(init=False, default_factory=asyncio.Future)
+    # Those that wait for the watcher.
+    events: Waiting[StreamEvent] = field(init=False, default_factory=lambda: Waiting(_MOST_WAITING))
+    # Whether the last event said that the task ended, or waits for its client.
+    is_at_rest: bool = field(init=False, default=False)
+    _is_over: bool = field(init=False, default=False)
+    _client: Waiting[bytes] | None = field(init=False, default=None)
+    _reading: asyncio.Task[None] = field(init=False)
+
+    def __post_init__(self) -> None:
         self._reading = asyncio.create_task(self._read(), name="pushkit-gateway-stream")
 
-    def for_client(self) -> Unsent:
+    def for_client(self) -> Waiting[bytes]:
         """Return the bytes for a client: call it before anything else is awaited."""
-        self._client = Unsent(_MOST_UNSENT)
+        self._client = Waiting[bytes](_MOST_UNSENT)
         return self._client
 
     async def close(self) -> None:
@@ -133,60 +186,32 @@ class EventStream:
         with contextlib.suppress(asyncio.CancelledError):
             await self._reading
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether the last event said that the task ended, or waits for its client."""
-        return self._is_at_rest
-
-    def leave(self) -> None:
-        """Keep no further events: nobody watches. It is read on, or the agent might stop."""
-        self._is_watched = False
-        self._news.set()
-
     def unwatch(self) -> None:
-        """Keep no events, not those that wait either; read it on only if somebody needs that."""
-        self.leave()
-        self.skip()
-        if self._client is None and (self._is_own or self._is_over):
+        """Keep no events; read the stream on only if somebody needs that."""
+        self.events.drop()
+        if self._client is None and (self.is_own or self._is_over):
             self._reading.cancel()
-
-    def skip(self) -> None:
-        """Drop the events that wait."""
-        self._events.clear()
-        self._waiting = 0
-
-    async def events(self) -> AsyncIterator[StreamEvent]:
-        """Yield the events, until the stream ends."""
-        while True:
-            while self._events:
-                event = self._events.popleft()
-                self._waiting -= len(event.data)
-                yield event
-            if self._ended or not self._is_watched:
-                return
-            self._news.clear()
-            await self._news.wait()
 
     async def _read(self) -> None:
         is_whole = False
         try:
             async for chunk in self.answer.content.iter_any():
                 if self._client is not None:
-                    self._client.put(chunk)
-                for data in self._lines.feed(chunk):
+                    self._client.put(chunk, len(chunk))
+                    if self._client.lost:
+                        self._client.drop()
+                for data in self.lines.feed(chunk):
                     self._take(data)
             is_whole = True
         except (aiohttp.ClientError, TimeoutError, OSError, MalformedJsonError) as exc:
-            self._faults.log(
-                str(type(exc)), logging.WARNING, "a stream of the agent broke: %s", exc
-            )
+            self.faults.log(str(type(exc)), logging.WARNING, "a stream of the agent broke: %s", exc)
         finally:
             self.answer.close()
-            self._ended = True
-            self._on_end(self)
-            self._news.set()
+            self.on_end(self)
+            self.events.end()
             if self._client is not None:
-                self._client.end(is_whole=is_whole)
+                self._client.lost = self._client.lost or not is_whole
+                self._client.end()
             if not self.first.done():
                 self.first.set_result(None)
             if not self.settled.done():
@@ -195,69 +220,100 @@ class EventStream:
     def _take(self, data: bytes) -> None:
         update = None
         try:
-            result = read_answer(data, self._place.binding).result
-            update = read_update(result, self._place.version) if result is not None else None
+            result = read_answer(data, self.place.binding).result
+            update = read_update(result, self.place.version) if result is not None else None
         except (MalformedJsonError, UnrecognisedBodyError) as exc:
-            self._faults.log(str(type(exc)), logging.WARNING, "an event of the agent: %s", exc)
+            self.faults.log(str(type(exc)), logging.WARNING, "an event of the agent: %s", exc)
         event = StreamEvent(data, update)
         if not self.first.done():
             self.first.set_result(event)
         state = update.state if update is not None else None
         self._is_over = self._is_over or (state is not None and state.terminal)
-        self._is_at_rest = self._is_over or (state is not None and state.interrupted)
-        if self._is_at_rest and not self.settled.done():
+        self.is_at_rest = self._is_over or (state is not None and state.interrupted)
+        if self.is_at_rest and not self.settled.done():
             self.settled.set_result(None)
-        if not self._is_watched:
-            return
-        if self._waiting + len(data) > _MOST_WAITING:
-            self.lost = True
-            return
-        self._events.append(event)
-        self._waiting += len(data)
-        self._news.set()
+        self.events.put(event, len(data))
 
 
-class Unsent:
-    """The bytes of a stream that wait for a client."""
+# --- a task --------------------------------------------------------------------------------------
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._news = asyncio.Event()
-        self._ended = False
-        self.is_whole = True
-        """Whether the client got, or will get, all of it."""
 
-    def put(self, chunk: bytes) -> None:
-        """Add bytes; drop all of them, and what comes, for a client that is too slow."""
-        if self._ended:
-            return
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        self._news.set()
-        if self._size > self._most:
-            self.drop()
+class TaskView:
+    """What updates have said of a task, in digests: do its webhooks know what the agent says now?
 
-    def end(self, *, is_whole: bool) -> None:
-        """Add no more."""
-        if not self._ended:
-            self._ended, self.is_whole = True, is_whole
-        self._news.set()
+    Texts of an artifact count as one, however they were cut into chunks, and neither ids of
+    messages nor times count: agents write them anew.
+    """
 
-    def drop(self) -> None:
-        """Keep nothing: the client is gone, or too slow."""
-        self._chunks.clear()
-        self.end(is_whole=False)
+    def __init__(self) -> None:
+        self.state: TaskState | None = None
+        self._status = ""
+        self._artifacts: dict[str, Any] = {}  # by id, the running hash
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the bytes, until the end."""
-        while True:
-            while self._chunks:
-                chunk = self._chunks.popleft()
-                self._size -= len(chunk)
-                yield chunk
-            if self._ended:
-                return
-            self._news.clear()
-            await self._news.wait()
+    @classmethod
+    def of(cls, task: Task) -> TaskView:
+        """Return the view of a whole task."""
+        view = cls()
+        view.apply(TaskSnapshot(task=task))
+        return view
+
+    def apply(self, update: AnyUpdate) -> None:
+        """Take in an update, in its order."""
+        match update:
+            case TaskSnapshot(task=task):
+                self._set_status(task.status)
+                self._artifacts = {}
+                for artifact in task.artifacts:
+                    self._add(artifact, append=False)
+            case StatusUpdate(status=status):
+                self._set_status(status)
+            case ArtifactUpdate(artifact=artifact, append=append):
+                self._add(artifact, append=append)
+            case _:  # a message changes no task
+                pass
+
+    def digest(self) -> str:
+        """Return a digest of it all."""
+        whole = hashlib.sha256(self._status.encode())
+        for artifact_id in sorted(self._artifacts):
+            digest = self._artifacts[artifact_id].digest()
+            whole.update(artifact_id.encode("utf-8", "surrogatepass") + b"\0" + digest)
+        return whole.hexdigest()
+
+    def _set_status(self, status: TaskStatus) -> None:
+        self.state = status.state
+        parts = status.message.parts if status.message else ()
+        self._status = f"{status.state.value} {_digest_of(parts)}"
+
+    def _add(self, artifact: Artifact, *, append: bool) -> None:
+        running = self._artifacts.get(artifact.artifact_id) if append else None
+        if running is None:
+            running = self._artifacts[artifact.artifact_id] = hashlib.sha256()
+        for part in artifact.parts:
+            if isinstance(part, TextPart):
+                running.update(part.text.encode("utf-8", "surrogatepass"))
+            else:
+                running.update(f"\0{_digest_of((part,))}\0".encode())
+
+
+def _digest_of(parts: tuple[Any, ...]) -> str:
+    return update_digest(parts) if parts else ""  # type: ignore[arg-type]
+
+
+def chain(told: str, view: str, message_id: str = "") -> str:
+    """Return the digest of all that was told, from the one before and what is new."""
+    return hashlib.sha256(f"{told} {view} {message_id}".encode()).hexdigest()
+
+
+def with_chunk(task: Task | None, update: TaskUpdate) -> Task | None:
+    """Return a task after an update; None if the agent has to be asked for it."""
+    if task is None or not isinstance(update, ArtifactUpdate):
+        return None  # a status moves messages into the history: the agent knows how
+    artifacts = {each.artifact_id: each for each in task.artifacts}
+    before = artifacts.get(update.artifact.artifact_id) if update.append else None
+    after: Artifact = update.artifact
+    if before is not None:
+        after = replace(before, parts=(*before.parts, *update.artifact.parts))
+    artifacts[after.artifact_id] = after
+    size = sum(len(getattr(part, "text", "")) for each in artifacts.values() for part in each.parts)
+    return None if size > _MOST_KEPT else replace(task, artifacts=tuple(artifacts.values()))

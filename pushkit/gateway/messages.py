@@ -1,7 +1,8 @@
-"""A message with a push config, or one that its client wants an early answer to.
+"""Requests of clients as they go to the agent, and its answers as they go to clients.
 
-It goes to the agent without its config, as a stream where the agent has streams, and its task is
-watched from the first event on.
+A message with a push config, or one that its client wants an early answer to, goes to the agent
+without its config, as a stream where the agent has streams, and its task is watched from the first
+event on.
 """
 
 from __future__ import annotations
@@ -9,84 +10,150 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
 
 import aiohttp
 from aiohttp import web
 
 from pushkit.a2a import MessageUpdate, Task, TaskSnapshot
 from pushkit.errors import MalformedJsonError, PushkitError, UnrecognisedBodyError
-from pushkit.gateway.answers import (
-    Asked,
-    cut,
-    head_of,
-    json_response,
-    not_compressed,
-    refusal,
-    whole,
-)
 from pushkit.gateway.calls import (
     Act,
+    Binding,
     ClientCall,
     message_answer,
     message_request,
     read_answer,
     read_update,
 )
-from pushkit.gateway.events import EventStream, Unsent
+from pushkit.gateway.events import EventStream, Waiting
 from pushkit.gateway.upstream import (
     EVENT_STREAM,
     TaskRefusedError,
     Upstream,
     UpstreamError,
+    end_to_end,
     is_event_stream,
 )
 from pushkit.gateway.watcher import Watcher
-from pushkit.integrations.push_config_api.errors import ApiError
+from pushkit.integrations.push_config_api.configs import InlineConfig
+from pushkit.integrations.push_config_api.errors import (
+    ApiError,
+    ErrorKind,
+    http_error,
+    json_rpc_refusal,
+)
+from pushkit.webhook import Headers
 
 _log: Final = logging.getLogger("pushkit.gateway")
+
+_OF_THIS_REQUEST: Final = frozenset(
+    {
+        "a2a-version",
+        "accept",
+        "accept-encoding",
+        "content-encoding",
+        "content-type",
+        "range",
+        "user-agent",
+    }
+)
+
+
+class Asked(NamedTuple):
+    """A request of a client, read."""
+
+    request: web.BaseRequest
+    headers: Headers  # as they were received
+    body: bytes
+    fields: list[tuple[str, str]]  # as they go to the agent
+
+    @property
+    def path(self) -> str:
+        """The path, undecoded."""
+        return self.request.raw_path.partition("?")[0]
+
+    @property
+    def fields_to_ask_with(self) -> list[tuple[str, str]]:
+        """The fields with which the gateway asks the agent for this caller."""
+        return [field for field in self.fields if field[0].lower() not in _OF_THIS_REQUEST]
+
+
+def decoded(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """Return header fields as text, as aiohttp writes it again, byte for byte."""
+    return [(name.decode("ascii"), value.decode("utf-8", "surrogateescape")) for name, value in raw]
+
+
+def not_compressed(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return fields that ask for an answer that the gateway can read."""
+    kept = [field for field in fields if field[0].lower() != "accept-encoding"]
+    return [*kept, ("Accept-Encoding", "identity")]
+
+
+def head_of(answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    """Return the head of the agent's answer, as it goes to the client."""
+    response = web.StreamResponse(status=answer.status, reason=answer.reason)
+    for name, value in end_to_end(decoded(answer.raw_headers)):
+        response.headers.add(name, value)
+    return response
+
+
+def whole(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
+    """Return the agent's answer, which was read."""
+    response = web.Response(status=answer.status, reason=answer.reason, body=body)
+    response.headers.clear()
+    for name, value in end_to_end(decoded(answer.raw_headers)):
+        if name.lower() != "content-length":
+            response.headers.add(name, value)
+    return response
+
+
+def json_response(status: int, body: bytes) -> web.Response:
+    """Return an answer of the gateway's own."""
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+def cut(request: web.BaseRequest, response: web.StreamResponse) -> web.StreamResponse:
+    """End a connection whose answer is not whole, so that the client sees that it is not."""
+    if request.transport is not None:
+        request.transport.abort()
+    response.force_close()
+    return response
+
+
+def refusal(call: ClientCall, error: ApiError) -> web.Response:
+    """Return the answer to a message whose config is refused."""
+    if call.place.binding is Binding.HTTP_JSON:
+        return json_response(error.status, json.dumps(http_error(error)).encode())
+    status = error.status if error.kind is ErrorKind.CALLER else 200
+    told = json_rpc_refusal(error, call.place.version, call.id)
+    return json_response(status, json.dumps(told).encode())
+
+
+# --- messages ------------------------------------------------------------------------------------
 
 Respond: TypeAlias = Callable[[], Awaitable[web.StreamResponse]]
 """Answers the client, on its connection."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Sending:
-    """A message on its way to the agent, and its answer.
+    """A message on its way to the agent, and its answer."""
 
-    Args:
-        upstream: The agent.
-        watcher: Watches the message's task.
-        asked: The client's request.
-        call: What it says.
-        streams: Whether the agent streams.
-        credentials: What the agent is asked with about the task.
-
-    Attributes:
-        register: Registers the config of the message for a task; None if there is none.
-    """
-
-    def __init__(
-        self,
-        *,
-        upstream: Upstream,
-        watcher: Watcher,
-        asked: Asked,
-        call: ClientCall,
-        streams: bool,
-        credentials: list[tuple[str, str]],
-    ) -> None:
-        self.register: Callable[[str], Awaitable[None]] | None = None
-        self._upstream = upstream
-        self._watcher = watcher
-        self._asked = asked
-        self._call = call
-        self._streams = streams
-        self._credentials = credentials
-        self._answer: asyncio.Future[Respond] = asyncio.get_running_loop().create_future()
-        self._unsent: Unsent | None = None  # the stream's bytes, for its client
-        self._is_left = False  # whether nobody waits for the answer any more
+    upstream: Upstream
+    watcher: Watcher
+    asked: Asked  # the client's request
+    call: ClientCall  # what it says
+    streams: bool  # whether the agent streams
+    credentials: list[tuple[str, str]]  # what the agent is asked with about the task
+    config: InlineConfig | None  # the push config of the message
+    _answer: asyncio.Future[Respond] = field(init=False, default_factory=asyncio.Future)
+    _unsent: Waiting[bytes] | None = field(init=False, default=None)  # the stream's, for its client
+    _is_left: bool = field(init=False, default=False)  # whether nobody waits for the answer
 
     async def answered(self) -> web.StreamResponse:
         """Answer the client, once it is known how. Raises UpstreamError: the agent did not."""
@@ -101,12 +168,12 @@ class Sending:
     async def run(self) -> None:
         """Send the message, register its config, watch its task."""
         try:
-            task_id = self._call.task_id if self._streams else ""
-            with self._watcher.expecting(self._call.place.tenant, task_id):
+            task_id = self.call.task_id if self.streams else ""
+            with self.watcher.expecting(self.call.place.tenant, task_id):
                 respond = await self._sent()
             self._answer.set_result(respond)
         except ApiError as exc:
-            self._answer.set_result(_at_once(refusal(self._call, exc)))
+            self._answer.set_result(_at_once(refusal(self.call, exc)))
         except PushkitError as exc:
             self._fail(exc if isinstance(exc, UpstreamError) else UpstreamError(str(exc), 503))
         except Exception:  # noqa: BLE001  # the client waits for an answer
@@ -115,31 +182,31 @@ class Sending:
 
     async def _sent(self) -> Respond:
         """Send the message; return how the client is answered."""
-        own = message_request(self._call, streams=self._streams)
-        query = self._asked.request.raw_path.partition("?")[2]
+        own = message_request(self.call, streams=self.streams)
+        query = self.asked.request.raw_path.partition("?")[2]
         fields = [
             (name, value)
-            for name, value in not_compressed(self._asked.fields)
+            for name, value in not_compressed(self.asked.fields)
             if name.lower() != "accept"
         ]
-        accept = EVENT_STREAM if self._streams else "application/json"
-        answer = await self._upstream.ask(
+        accept = EVENT_STREAM if self.streams else "application/json"
+        answer = await self.upstream.ask(
             own.method,
             own.path + (f"?{query}" if query else ""),
             [*fields, ("Accept", accept)],
             own.body,
-            streams=self._streams,
+            streams=self.streams,
         )
         if is_event_stream(answer):
             return await self._streamed(answer)
         try:
-            return await self._answered_once(answer, await self._upstream.read(answer))
+            return await self._answered_once(answer, await self.upstream.read(answer))
         finally:
             answer.close()
 
     async def _answered_once(self, answer: aiohttp.ClientResponse, body: bytes) -> Respond:
         """Take the one answer of an agent that does not stream, or that refuses."""
-        place, update = self._call.place, None
+        place, update = self.call.place, None
         try:
             result = read_answer(body, place.binding).result
             update = read_update(result, place.version) if result is not None else None
@@ -151,8 +218,8 @@ class Sending:
         return _at_once(whole(answer, body))
 
     async def _streamed(self, answer: aiohttp.ClientResponse) -> Respond:
-        stream = self._upstream.stream_of(answer, self._call.place)
-        if self._call.act is Act.STREAM and not self._is_left:
+        stream = self.upstream.stream_of(answer, self.call.place)
+        if self.call.act is Act.STREAM and not self._is_left:
             self._unsent = stream.for_client()
         first = await stream.first
         update = first.update if first is not None else None
@@ -170,8 +237,8 @@ class Sending:
             return functools.partial(self._passed_on, answer, self._unsent)
         if first is None:
             raise UpstreamError("the agent's stream ended before its first event")
-        early = self._call.answers_early
-        as_is = isinstance(update, TaskSnapshot) and update.origin is self._call.place.version
+        early = self.call.answers_early
+        as_is = isinstance(update, TaskSnapshot) and update.origin is self.call.place.version
         if not task_id or (early and as_is):
             return _at_once(json_response(200, first.data))  # also of a message, or an error
         return functools.partial(self._task_answered, stream, task_id, early=early)
@@ -183,15 +250,15 @@ class Sending:
         if not early:
             await asyncio.shield(stream.settled)
         try:
-            _, written = await self._upstream.task(
-                self._call.place,
+            _, written = await self.upstream.task(
+                self.call.place,
                 task_id,
-                self._asked.fields_to_ask_with,
-                self._call.history_length,
+                self.asked.fields_to_ask_with,
+                self.call.history_length,
             )
         except TaskRefusedError as exc:
             raise UpstreamError("the agent does not show the task that it began") from exc
-        return json_response(200, message_answer(self._call, written))
+        return json_response(200, message_answer(self.call, written))
 
     async def _watch(
         self, task_id: str, *, stream: EventStream | None = None, seen: Task | None = None
@@ -204,22 +271,22 @@ class Sending:
             ApiError: The config is refused.
             StorageError: The task cannot be watched.
         """
-        place = self._call.place
-        if self.register is None:
-            there = self._watcher.get(place.tenant, task_id)
+        place = self.call.place
+        if self.config is None:
+            there = self.watcher.get(place.tenant, task_id)
             return there is not None and there.attach(stream)
-        await self.register(task_id)
-        return await self._watcher.add(place, task_id, self._credentials, stream=stream, seen=seen)
+        await self.config.register(task_id)
+        return await self.watcher.add(place, task_id, self.credentials, stream=stream, seen=seen)
 
     async def _passed_on(
-        self, answer: aiohttp.ClientResponse, unsent: Unsent
+        self, answer: aiohttp.ClientResponse, unsent: Waiting[bytes]
     ) -> web.StreamResponse:
-        response, request = head_of(answer), self._asked.request
+        response, request = head_of(answer), self.asked.request
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):  # the client is gone; the stream is read on
-            async for chunk in unsent.chunks():
+            async for chunk in unsent.items():
                 await response.write(chunk)
-        return response if unsent.is_whole else cut(request, response)
+        return cut(request, response) if unsent.lost else response
 
     def _fail(self, error: UpstreamError) -> None:
         self._answer.set_exception(error)

@@ -11,17 +11,18 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote
 
 import aiohttp
 from aiohttp import web
 
-from pushkit.a2a import PushConfig, Task, WireVersion, parse_inline_config
+from pushkit.a2a import Task
+from pushkit.a2a.push_config import has_inline_config
 from pushkit.bounded_json import read_json_object
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH
 from pushkit.delivery.sender import PushSender
@@ -30,15 +31,6 @@ from pushkit.errors import (
     KeysUnavailableError,
     MalformedJsonError,
     StorageError,
-)
-from pushkit.gateway.answers import (
-    Asked,
-    cut,
-    decoded,
-    head_of,
-    json_response,
-    not_compressed,
-    refusal,
 )
 from pushkit.gateway.calls import (
     V0_3,
@@ -52,31 +44,37 @@ from pushkit.gateway.calls import (
 )
 from pushkit.gateway.card import CardFacts, CardRewriter, facts_of
 from pushkit.gateway.identity import Identity
-from pushkit.gateway.messages import Sending
+from pushkit.gateway.messages import (
+    Asked,
+    Sending,
+    cut,
+    decoded,
+    head_of,
+    json_response,
+    not_compressed,
+    refusal,
+)
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.upstream import (
     EVENT_STREAM,
     TaskRefusedError,
     Upstream,
     UpstreamError,
-    card_error,
-    credentials_of,
     end_to_end,
 )
-from pushkit.gateway.watcher import Watcher
-from pushkit.integrations.config_errors import config_errors
+from pushkit.gateway.watcher import Watcher, counted
 from pushkit.integrations.push_config_api import Caller, PushConfigApi
 from pushkit.integrations.push_config_api.errors import (
     ApiError,
     ErrorKind,
-    api_error,
-    json_rpc_error,
+    json_rpc_refusal,
 )
 from pushkit.integrations.push_config_api.http import ApiRequest, query_members
 from pushkit.keys.jwks import JWKS_PATH
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.filters import GATHERED_EVERY, filter_chooser
-from pushkit.subscriptions.model import EVERYTHING
+from pushkit.net.connection import unexpected_status
+from pushkit.subscriptions.filters import GATHERED_EVERY
+from pushkit.subscriptions.model import Filter
 from pushkit.webhook import Headers
 
 _log: Final = logging.getLogger("pushkit.gateway")
@@ -98,43 +96,33 @@ class _Checked:
 _CHECKED: Final[ContextVar[_Checked]] = ContextVar("pushkit_gateway_call")
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Gateway:
-    """Answers requests, in front of an agent.
+    """Answers requests, in front of an agent."""
 
-    Args:
-        sender: Stores configs and updates, and delivers; open.
-        upstream: The agent; open.
-        identity: Names the callers.
-        watcher: Watches tasks.
-        cards: Makes the gateway's card of the agent's.
-        options: Limits.
-    """
+    sender: PushSender  # stores configs and updates, and delivers; open
+    upstream: Upstream  # the agent; open
+    identity: Identity  # names the callers
+    watcher: Watcher  # watches tasks
+    cards: CardRewriter  # makes the gateway's card of the agent's
+    options: GatewayOptions
+    _configs: PushConfigApi = field(init=False)
+    _facts: CardFacts = field(
+        init=False,
+        default=CardFacts(streams=False, versions=(), rest_bases=(), rpc_paths=()),
+    )
+    _faults: RepeatedLog = field(init=False, default_factory=lambda: RepeatedLog(_log))
+    _requests: Counter[str] = field(init=False, default_factory=Counter)
+    _held: int = field(init=False, default=0)  # bytes of bodies
+    _sending: set[asyncio.Task[None]] = field(init=False, default_factory=set)
 
-    def __init__(
-        self,
-        *,
-        sender: PushSender,
-        upstream: Upstream,
-        identity: Identity,
-        watcher: Watcher,
-        cards: CardRewriter,
-        options: GatewayOptions,
-    ) -> None:
-        self._sender = sender
-        self._upstream = upstream
-        self._identity = identity
-        self._watcher = watcher
-        self._cards = cards
-        self._options = options
-        self._filter_of = filter_chooser(EVERYTHING, GATHERED_EVERY)
+    def __post_init__(self) -> None:
         self._configs = PushConfigApi(
-            sender, task_exists=self._may_see, filter=self._filter_of, snapshot=self._task
+            self.sender,
+            task_exists=self._may_see,
+            filter=Filter(min_interval=GATHERED_EVERY),
+            snapshot=self._task,
         )
-        self._facts = CardFacts(streams=False, versions=(), rest_bases=(), rpc_paths=())
-        self._faults = RepeatedLog(_log)
-        self._requests = Counter[str]()
-        self._held = 0  # bytes of bodies
-        self._sending = set[asyncio.Task[None]]()
 
     async def learn(self) -> CardFacts:
         """Read the agent's card.
@@ -144,12 +132,12 @@ class Gateway:
             UpstreamError: The agent does not answer.
         """
         for path in (CARD_PATH, LEGACY_CARD_PATH):
-            status, body = await self._upstream.card(path)
+            status, body = await self.upstream.card(path)
             if status == 200:
-                self._facts = facts_of(body, self._upstream.base_path)
-                await self._cards.rewritten(body)
+                self._facts = facts_of(body, self.upstream.base_path)
+                await self.cards.rewritten(body)
                 return self._facts
-        raise card_error(status)
+        raise CardUnavailableError(f"the agent's card: {unexpected_status(status)}")
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
@@ -161,12 +149,7 @@ class Gateway:
                     asked = Asked(request, headers, body, self._fields(request, headers))
                     return await self._answer(asked)
         except MalformedCallError as exc:
-            error = ApiError(ErrorKind.PARSE, str(exc))
-            answer = {
-                "jsonrpc": "2.0",
-                "id": None,
-                "error": json_rpc_error(error, WireVersion.V1_0),
-            }
+            answer = json_rpc_refusal(ApiError(ErrorKind.PARSE, str(exc)))
             return json_response(400, json.dumps(answer).encode())
         except UpstreamError as exc:
             self._faults.log(str(exc), logging.WARNING, "%s", exc)
@@ -194,7 +177,7 @@ class Gateway:
         try:
             call.place = self._with_tenant(call)
         except ApiError:
-            if call.act is Act.CONFIGS or call.has_config:
+            if call.act is Act.CONFIGS or has_inline_config(call.params):
                 raise
             return await self._pass_on(asked)
         if call.act is Act.CONFIGS:
@@ -209,7 +192,7 @@ class Gateway:
         if "#" in request.raw_path:  # no part of a request (RFC 9112 §3.2): some servers drop it
             raise web.HTTPBadRequest(text="expected a path without a fragment\n")
         path = unquote(request.raw_path.partition("?")[0]).replace("\\", "/")
-        if self._upstream.base_path and ".." in path.split("/"):
+        if self.upstream.base_path and ".." in path.split("/"):
             raise web.HTTPBadRequest(text="expected a path below the agent's\n")
         if request.headers.get("Upgrade") and "websocket" in request.headers["Upgrade"].lower():
             raise web.HTTPNotImplemented(text="the gateway does not speak WebSocket\n")
@@ -219,12 +202,12 @@ class Gateway:
     @asynccontextmanager
     async def _body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
         """Yield the body, which is held. Raises HTTPException: it is too long, or too slow."""
-        body, most = bytearray(), self._options.max_body_bytes
+        body, most = bytearray(), self.options.max_body_bytes
         if request.headers.get("Expect", "").lower() == "100-continue" and request.can_read_body:
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0  # of the answer, which has not begun
         try:
-            async with asyncio.timeout(self._options.timeout.total_seconds()):
+            async with asyncio.timeout(self.options.timeout.total_seconds()):
                 async for chunk in request.content.iter_any():
                     body += chunk
                     self._held += len(chunk)
@@ -240,12 +223,12 @@ class Gateway:
 
     def _fields(self, request: web.BaseRequest, headers: Headers) -> list[tuple[str, str]]:
         """Return the fields that go to the agent: end to end, and nobody's forged word."""
-        from_proxy = self._identity.peers.is_proxy(request.remote or "")
+        from_proxy = self.identity.peers.is_proxy(request.remote or "")
         fields = [
             (name, value)
             for name, value in end_to_end(headers)
             if name.lower() not in ("host", "content-length", "expect")
-            and self._identity.may_pass(name, from_proxy=from_proxy)
+            and self.identity.may_pass(name, from_proxy=from_proxy)
         ]
         if not from_proxy:
             fields += [
@@ -255,22 +238,15 @@ class Gateway:
             ]
         return fields
 
-    @contextmanager
-    def _counted(self, request: web.BaseRequest, headers: Headers) -> Iterator[None]:
+    def _counted(self, request: web.BaseRequest, headers: Headers) -> AbstractContextManager[None]:
         """Count a request for its caller. Raises HTTPException: there are too many."""
-        caller = self._identity.peers.of(request.remote or "", headers)
+        caller = self.identity.peers.of(request.remote or "", headers)
         # A stream is read on after its client has left.
-        if max(self._requests.total(), self._upstream.streams) >= self._options.max_requests:
+        if max(self._requests.total(), self.upstream.streams) >= self.options.max_requests:
             raise web.HTTPServiceUnavailable(text="too many requests at once\n")
-        if self._requests[caller] >= self._options.max_requests_per_caller:
+        if self._requests[caller] >= self.options.max_requests_per_caller:
             raise web.HTTPTooManyRequests(text="too many requests of this caller at once\n")
-        self._requests[caller] += 1
-        try:
-            yield
-        finally:
-            self._requests[caller] -= 1
-            if not self._requests[caller]:
-                del self._requests[caller]
+        return counted(self._requests, caller)
 
     def _with_tenant(self, call: ClientCall) -> Place:
         """Return the place of a call, with the tenant that its path has after the agent's own.
@@ -301,7 +277,7 @@ class Gateway:
 
     async def _pass_on(self, asked: Asked) -> web.StreamResponse:
         request = asked.request
-        async with self._upstream.asked(
+        async with self.upstream.asked(
             request.method,
             request.raw_path,
             asked.fields,
@@ -323,7 +299,7 @@ class Gateway:
     # --- keys and cards --------------------------------------------------------------------------
 
     def _jwks(self, request: web.BaseRequest) -> web.Response:
-        found = self._sender.jwks(request.headers.get("If-None-Match"))
+        found = self.sender.jwks(request.headers.get("If-None-Match"))
         return web.Response(status=found.status, headers=dict(found.headers), body=found.body)
 
     async def _card(self, asked: Asked) -> web.Response:
@@ -332,26 +308,26 @@ class Gateway:
             for name, value in asked.fields
             if not name.lower().startswith(("if-", "accept", "range"))
         ]
-        status, body = await self._upstream.card(asked.request.raw_path, fields)
+        status, body = await self.upstream.card(asked.request.raw_path, fields)
         if status != 200:
             return json_response(status, body)
         try:
-            body = await self._cards.rewritten(body)
+            body = await self.cards.rewritten(body)
         except CardUnavailableError as exc:
             self._faults.log("card", logging.ERROR, "%s", exc)
             return web.Response(status=502, text="the agent's card cannot be served\n")
         return json_response(200, body)
 
     async def _extended_card(self, asked: Asked) -> web.Response:
-        async with self._upstream.asked(
+        async with self.upstream.asked(
             asked.request.method, asked.request.raw_path, not_compressed(asked.fields), asked.body
         ) as answer:
-            body = await self._upstream.read(answer)
+            body = await self.upstream.read(answer)
         with suppress(MalformedJsonError):  # an error of the agent's, passed on
             document = read_json_object(body)
             card = document.get("result")
             if isinstance(card, dict) and not card.get("signatures"):
-                body = self._cards.changed(body.decode(), document).encode()
+                body = self.cards.changed(body.decode(), document).encode()
         return json_response(answer.status, body)
 
     # --- push configs ----------------------------------------------------------------------------
@@ -382,14 +358,14 @@ class Gateway:
         if task is not None and place is not None and not task.status.state.terminal:
             # Not before the config is stored: its task might end in between, and nobody be told.
             try:
-                await self._watcher.add(place, task.id, self._credentials(asked), known=task)
+                await self.watcher.add(place, task.id, self._credentials(asked), known=task)
             except StorageError as exc:
                 raise UpstreamError("the task cannot be watched at the moment", 503) from exc
         return web.Response(status=answer.status, headers=dict(answer.headers), body=answer.body)
 
     async def _owner(self, asked: Asked) -> str | None:
         try:
-            return await self._identity.owner_of(asked.headers, asked.request.remote or "")
+            return await self.identity.owner_of(asked.headers, asked.request.remote or "")
         except KeysUnavailableError as exc:
             self._faults.log("identity", logging.ERROR, "callers' tokens: %s", exc)
             raise UpstreamError("callers cannot be identified at the moment", 503) from exc
@@ -420,7 +396,7 @@ class Gateway:
         """
         checked = _CHECKED.get()
         place, fields = self._place(checked.call, caller), checked.asked.fields_to_ask_with
-        task, _ = await self._upstream.task(place, task_id, fields)
+        task, _ = await self.upstream.task(place, task_id, fields)
         return task
 
     def _place(self, call: ClientCall, caller: Caller) -> Place:
@@ -436,7 +412,9 @@ class Gateway:
         return place._replace(version=V1_0 if V1_0 in spoken else V0_3)
 
     def _credentials(self, asked: Asked) -> list[tuple[str, str]]:
-        return credentials_of(asked.fields, self._options.credential_headers)
+        """Return the fields in which a caller proves who it is to the agent."""
+        wanted = {name.lower() for name in self.options.credential_headers}
+        return [field for field in asked.fields if field[0].lower() in wanted]
 
     # --- messages --------------------------------------------------------------------------------
 
@@ -446,58 +424,27 @@ class Gateway:
         Raises:
             ApiError: The config is refused.
         """
-        config, owner = await self._inline(asked, call)
+        # Its tenant is that of the path, too.
+        params = call.params | ({"tenant": call.place.tenant} if call.place.tenant else {})
+        version, owner = call.place.version, functools.partial(self._owner, asked)
+        config = await self._configs.configs.inline(params, version, owner)
         is_stream = call.act is Act.STREAM
         if config is None and (is_stream or not call.answers_early):
             return await self._pass_on(asked)
         sending = Sending(
-            upstream=self._upstream,
-            watcher=self._watcher,
+            upstream=self.upstream,
+            watcher=self.watcher,
             asked=asked,
             call=call,
             streams=is_stream or self._facts.streams,
             credentials=self._credentials(asked),
+            config=config,
         )
-        if config is not None:
-            register = functools.partial(self._subscribe, call, config, owner or "")
-            sending.register = register
         # Not of the client's connection: the config is registered even if that breaks.
         task = asyncio.create_task(sending.run(), name="pushkit-gateway-message")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
         return await sending.answered()
-
-    async def _inline(self, asked: Asked, call: ClientCall) -> tuple[PushConfig | None, str | None]:
-        """Return the config of a message, and its owner. Raises ApiError: it is refused."""
-        owner = None
-        with self._config_errors(""):
-            config = parse_inline_config(call.params, call.place.version)
-        if config is not None:
-            owner = await self._owner(asked)
-            if owner is None:
-                raise ApiError(ErrorKind.CALLER, "the caller is not known")
-            with self._config_errors(owner):
-                self._sender.check_url(config.url)
-        return config, owner
-
-    @contextmanager
-    def _config_errors(self, owner: str) -> Iterator[None]:
-        with config_errors(self._sender, owner, self._faults, api_error):
-            yield
-
-    async def _subscribe(
-        self, call: ClientCall, config: PushConfig, owner: str, task_id: str
-    ) -> None:
-        """Register the config of a message. Raises ApiError: it is refused."""
-        with self._config_errors(owner):
-            await self._sender.subscribe(
-                task_id,
-                config,
-                version=call.place.version,
-                owner=owner,
-                tenant=call.place.tenant,
-                filter=self._filter_of(owner),
-            )
 
     async def finish(self) -> None:
         """Wait for messages whose configs are being registered, for some seconds."""

@@ -13,7 +13,6 @@ from aiohttp import web
 from pushkit.a2a import WireVersion
 from pushkit.cards.origins import CardTrust
 from pushkit.cards.trust import load_card_trust
-from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.gateway.calls import Binding, Place
@@ -23,7 +22,7 @@ from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.proxy import Gateway
 from pushkit.gateway.upstream import Upstream, UpstreamError
 from pushkit.gateway.watcher import Watcher
-from pushkit.integrations.push_config_api.extensions import declarations
+from pushkit.integrations.push_config_api.http import EXTENSIONS
 from pushkit.keys.ring import KeyRing
 from pushkit.logs import RepeatedLog
 from pushkit.net.destination import DestinationPolicy
@@ -68,12 +67,11 @@ class Service:
         self._identity = Identity(options, self._transport)
         self.watcher = Watcher(sender, self.upstream, options)
         cards = CardRewriter(
-            self.upstream.url,
-            public_url,
-            ring,
-            trust,
-            clock=utc_now,
-            extensions=declarations(has_snapshots=True),
+            upstream=self.upstream.url,
+            public_url=public_url.rstrip("/"),
+            ring=ring,
+            trust=trust,
+            extensions=EXTENSIONS,
         )
         self.gateway = Gateway(
             sender=sender,

@@ -18,7 +18,6 @@ from yarl import URL
 from pushkit.a2a import Task, WireVersion
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import (
-    CardUnavailableError,
     ConfigError,
     MalformedJsonError,
     PushkitError,
@@ -32,10 +31,9 @@ from pushkit.gateway.calls import (
     subscribe_request,
     task_request,
 )
-from pushkit.gateway.events import EventStream
+from pushkit.gateway.events import EventLines, EventStream
 from pushkit.gateway.options import GatewayOptions
 from pushkit.logs import RepeatedLog
-from pushkit.net.connection import unexpected_status
 from pushkit.net.tls import tls_context
 from pushkit.url import Url
 from pushkit.version import USER_AGENT
@@ -275,11 +273,11 @@ class Upstream:
     ) -> EventStream:
         """Return the stream of an answer, which is read from now on until its end."""
         stream = EventStream(
-            answer,
-            place,
-            self._options.max_event_bytes,
-            self._streams.discard,
-            self._faults,
+            answer=answer,
+            place=place,
+            lines=EventLines(self._options.max_event_bytes),
+            on_end=self._streams.discard,
+            faults=self._faults,
             is_own=is_own,
         )
         self._streams.add(stream)
@@ -323,14 +321,3 @@ def _own_fields(place: Place, request: OwnRequest, accept: str) -> list[tuple[st
 def is_event_stream(answer: aiohttp.ClientResponse) -> bool:
     """Return whether an answer is a stream of events."""
     return answer.status == 200 and answer.content_type == EVENT_STREAM
-
-
-def card_error(status: int) -> CardUnavailableError:
-    """Return the error of a card that cannot be had."""
-    return CardUnavailableError(f"the agent's card: {unexpected_status(status)}")
-
-
-def credentials_of(fields: Fields, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the fields in which a caller proves who it is."""
-    wanted = {name.lower() for name in names}
-    return [(name, value) for name, value in fields if name.lower() in wanted]

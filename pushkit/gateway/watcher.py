@@ -25,7 +25,6 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from pushkit.a2a import (
-    Artifact,
     ArtifactUpdate,
     MessageUpdate,
     Task,
@@ -39,16 +38,16 @@ from pushkit.delivery.sender import PushSender
 from pushkit.delivery.watches import LEASE, WatchRow
 from pushkit.errors import PushkitError, StorageError
 from pushkit.gateway.calls import Binding, Place
-from pushkit.gateway.events import EventStream
+from pushkit.gateway.events import EventStream, TaskView, chain, with_chunk
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.upstream import TaskRefusedError, Upstream, UpstreamError
-from pushkit.gateway.view import TaskView, chain
 from pushkit.logs import RepeatedLog, printable
 from pushkit.outbox.model import IdempotencyKey
 from pushkit.storage.script import from_micros, to_micros
 
 _log: Final = logging.getLogger("pushkit.gateway")
 T = TypeVar("T")
+Key = TypeVar("Key")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two looks at a task
 _PAUSE_OF_CLIENT: Final = 15.0  # while a task waits for its client
@@ -59,7 +58,6 @@ _RENEWED_EVERY: Final = LEASE.total_seconds() / 3
 _MARGIN: Final = 3.0  # seconds before the end of a lease in which nothing is stored any more
 _CLAIMED_EVERY: Final = 1.0
 _PAUSES_OF_SNAPSHOT: Final = (0.2, 1.0, 0.0)  # seconds between attempts to ask for a whole task
-_MOST_KEPT: Final = 4 * 2**20  # characters of artifacts that are kept for clients of 0.3
 
 
 class LeaseLostError(PushkitError, code="watch_lost"):
@@ -153,7 +151,7 @@ class Watcher:
         if len(self._tasks) >= self.options.max_watches:
             await self.store.add(row, hold=False)
             return False
-        with _counted(self._adding, key):
+        with counted(self._adding, key):
             until = asyncio.get_running_loop().time() + LEASE.total_seconds()
             if await self.store.add(row, hold=True):
                 if not self.store.seals and written and credentials:
@@ -173,13 +171,9 @@ class Watcher:
             " or --upstream-authorization-env",
         )
 
-    def _own_or(self, credentials: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        own = self.options.upstream_authorization
-        return credentials if own is None else [("Authorization", own)]
-
     def expecting(self, tenant: str, task_id: str) -> contextlib.AbstractContextManager[None]:
         """While a message of a task is under way, leave what it brings to its stream."""
-        return _counted(self._expected, (tenant, task_id))
+        return counted(self._expected, (tenant, task_id))
 
     def expects(self, tenant: str, task_id: str) -> bool:
         """Return whether a message of a task is under way."""
@@ -195,8 +189,9 @@ class Watcher:
     ) -> None:
         key = (row.tenant, row.task_id)
         credentials = json.loads(row.credentials or self._unstored.get(key) or "[]")
-        own = self._own_or(credentials)
-        watched = WatchedTask(self, row, own, leased_until=until, stream=stream, seen=seen)
+        if own := self.options.upstream_authorization:
+            credentials = [("Authorization", own)]
+        watched = WatchedTask(self, row, credentials, leased_until=until, stream=stream, seen=seen)
         self._tasks[key] = watched
         watched.running.add_done_callback(lambda _: self._forget(key, watched))
 
@@ -238,7 +233,7 @@ class Watcher:
 
 
 @contextlib.contextmanager
-def _counted(keys: Counter[tuple[str, str]], key: tuple[str, str]) -> Iterator[None]:
+def counted(keys: Counter[Key], key: Key) -> Iterator[None]:
     """Keep a key among others, for as long as anybody needs it."""
     keys[key] += 1
     try:
@@ -302,7 +297,7 @@ class WatchedTask:
         if self._stream is not None:
             if not self._stream.is_at_rest:
                 return False
-            self._stream.leave()
+            self._stream.events.end()  # it is read on, or the agent might stop
         self._next = stream
         return True
 
@@ -393,12 +388,12 @@ class WatchedTask:
         if self.is_over:
             await stream.close()
             return
-        async for event in stream.events():
+        async for event in stream.events.items():
             update = event.update
             if update is not None and update.task_id not in (None, self._row.task_id):
                 continue
-            if stream.lost:
-                stream.lost, is_live = False, False
+            if stream.events.lost:
+                stream.events.lost, is_live = False, False
             if isinstance(update, TaskSnapshot) and self._is_ahead:
                 is_live, is_first = False, False  # clients of 0.3 may know more than it says
             if isinstance(update, TaskSnapshot) and (is_first or (is_live and not in_wholes)):
@@ -411,7 +406,7 @@ class WatchedTask:
                 if not is_live or isinstance(update, ArtifactUpdate):
                     pause = self._looked_at + _PER_EVENT - loop.time()
                     await asyncio.wait([stream.settled], timeout=max(pause, 0))
-                stream.skip()  # the task holds what came until now
+                stream.events.skip()  # the task holds what came until now
                 await self._look()
             is_first = False
             if self.is_over:
@@ -467,7 +462,7 @@ class WatchedTask:
             update = replace(update, context_id=self._context_id)
         self._context_id = update.context_id or self._context_id
         self._view.apply(update)
-        self._whole = _with_chunk(self._whole, update)
+        self._whole = with_chunk(self._whole, update)
         view = self._view.digest()
         ends = self._view.state is not None and self._view.state.terminal
         message_id = update.message.message_id if isinstance(update, MessageUpdate) else ""
@@ -555,17 +550,3 @@ class WatchedTask:
             )
         except StorageError:
             return True
-
-
-def _with_chunk(task: Task | None, update: TaskUpdate) -> Task | None:
-    """Return a task after an update; None if the agent has to be asked for it."""
-    if task is None or not isinstance(update, ArtifactUpdate):
-        return None  # a status moves messages into the history: the agent knows how
-    artifacts = {each.artifact_id: each for each in task.artifacts}
-    before = artifacts.get(update.artifact.artifact_id) if update.append else None
-    after: Artifact = update.artifact
-    if before is not None:
-        after = replace(before, parts=(*before.parts, *update.artifact.parts))
-    artifacts[after.artifact_id] = after
-    size = sum(len(getattr(part, "text", "")) for each in artifacts.values() for part in each.parts)
-    return None if size > _MOST_KEPT else replace(task, artifacts=tuple(artifacts.values()))

@@ -7,11 +7,11 @@ from aiohttp import web
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH, CardPublisher
 from pushkit.delivery.sender import PushSender
 from pushkit.integrations.asgi import (
-    Document,
-    card_of,
-    health_of,
-    jwks_of,
-    metrics_of,
+    CardApp,
+    DocumentApp,
+    HealthApp,
+    JwksApp,
+    MetricsApp,
 )
 from pushkit.keys.jwks import JWKS_PATH
 from pushkit.telemetry.endpoints import HasMetrics
@@ -19,7 +19,7 @@ from pushkit.telemetry.endpoints import HasMetrics
 
 def jwks_route(sender: PushSender, path: str = JWKS_PATH) -> web.RouteDef:
     """Return a route for `app.add_routes([...])`."""
-    return _route(path, jwks_of(sender))
+    return _route(path, JwksApp(sender))
 
 
 def card_routes(
@@ -32,24 +32,24 @@ def card_routes(
         legacy: The card for clients of A2A 0.1 and 0.2, at `/.well-known/agent.json`; None for the
             same card.
     """
-    earlier = _route(LEGACY_CARD_PATH, card_of(legacy or publisher))
-    return [_route(CARD_PATH, card_of(publisher)), earlier]
+    earlier = _route(LEGACY_CARD_PATH, CardApp(legacy or publisher))
+    return [_route(CARD_PATH, CardApp(publisher)), earlier]
 
 
 def metrics_route(of: HasMetrics, path: str = "/metrics") -> web.RouteDef:
     """Return a route with metrics of a sender or a receiver, counted from now on; for operators."""
-    return _route(path, metrics_of(of))
+    return _route(path, MetricsApp(of))
 
 
 def health_route(sender: PushSender, path: str = "/readyz") -> web.RouteDef:
     """Return a route with the health of a sender, as `HealthApp`; for operators."""
-    return _route(path, health_of(sender))
+    return _route(path, HealthApp(sender))
 
 
-def _route(path: str, document: Document) -> web.RouteDef:
+def _route(path: str, app: DocumentApp) -> web.RouteDef:
     async def serve(request: web.Request) -> web.Response:
         wanted = ", ".join(request.headers.getall("If-None-Match", [])) or None
-        answer = await document(wanted)
+        answer = await app.document(wanted)
         return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
 
     return web.get(path, serve)

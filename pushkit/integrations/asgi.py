@@ -15,8 +15,7 @@ unsigned card at the same path:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
 
 from pushkit.cards.publishing import CardPublisher
 from pushkit.clock import utc_now
@@ -39,57 +38,12 @@ async def answer(send: Send, status: int, headers: Mapping[str, str], body: byte
     await send({"type": "http.response.body", "body": body})
 
 
-Document: TypeAlias = Callable[[str | None], Awaitable[DocumentResponse]]
-"""Returns a cacheable document, given the `If-None-Match` of a request."""
-
-
-def jwks_of(sender: PushSender) -> Document:
-    """Return the public JWK Set of a sender."""
-
-    async def document(if_none_match: str | None) -> DocumentResponse:
-        return sender.jwks(if_none_match)
-
-    return document
-
-
-def card_of(publisher: CardPublisher) -> Document:
-    """Return the signed card; an empty 503 while it cannot be signed, which is logged."""
-    faults = RepeatedLog(_log)
-
-    async def document(if_none_match: str | None) -> DocumentResponse:
-        try:
-            return await publisher.response(utc_now(), if_none_match)
-        except PushkitError as exc:
-            faults.log(exc.code, logging.ERROR, "the agent card cannot be served: %s", exc)
-            return DocumentResponse(status=503, headers={"Retry-After": "10"}, body=b"")
-
-    return document
-
-
-def metrics_of(of: HasMetrics) -> Document:
-    """Return metrics for Prometheus, read at each request; they are counted from now on."""
-    metrics = of.metrics
-
-    async def document(_: str | None) -> DocumentResponse:
-        return await metrics.page()
-
-    return document
-
-
-def health_of(sender: HasHealth) -> Document:
-    """Return whether a sender can store and deliver: 200, or 503 with a line per fault."""
-
-    async def document(_: str | None) -> DocumentResponse:
-        return readiness(await sender.unready())
-
-    return document
-
-
-class _DocumentApp:
+class DocumentApp:
     """Answers every GET and HEAD with a document, whatever the path."""
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
+    async def document(self, if_none_match: str | None) -> DocumentResponse:
+        """Return the document, given the `If-None-Match` of a request."""
+        raise NotImplementedError
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -101,33 +55,53 @@ class _DocumentApp:
             await answer(send, 405, {"Allow": "GET, HEAD"}, b"")
             return
         wanted = [v.decode("latin-1") for k, v in scope["headers"] if k.lower() == b"if-none-match"]
-        found = await self._document(", ".join(wanted) or None)
+        found = await self.document(", ".join(wanted) or None)
         body = b"" if scope["method"] == "HEAD" else found.body
         await answer(send, found.status, found.headers, body)
 
 
-class JwksApp(_DocumentApp):
+class JwksApp(DocumentApp):
     """Answers every GET and HEAD with the public JWK Set of a sender."""
 
     def __init__(self, sender: PushSender) -> None:
-        super().__init__(jwks_of(sender))
+        self._sender = sender
+
+    async def document(self, if_none_match: str | None) -> DocumentResponse:
+        """Return the set."""
+        return self._sender.jwks(if_none_match)
 
 
-class CardApp(_DocumentApp):
-    """Answers every GET and HEAD with the signed card, whatever the path."""
+class CardApp(DocumentApp):
+    """Answers every GET and HEAD with the signed card, whatever the path.
+
+    While it cannot be signed, that is an empty 503, which is logged.
+    """
 
     def __init__(self, publisher: CardPublisher) -> None:
-        super().__init__(card_of(publisher))
+        self._publisher = publisher
+        self._faults = RepeatedLog(_log)
+
+    async def document(self, if_none_match: str | None) -> DocumentResponse:
+        """Return the card, or an empty 503."""
+        try:
+            return await self._publisher.response(utc_now(), if_none_match)
+        except PushkitError as exc:
+            self._faults.log(exc.code, logging.ERROR, "the agent card cannot be served: %s", exc)
+            return DocumentResponse(status=503, headers={"Retry-After": "10"}, body=b"")
 
 
-class MetricsApp(_DocumentApp):
+class MetricsApp(DocumentApp):
     """Answers every GET and HEAD with metrics of a `PushSender` or `Receiver`, for Prometheus."""
 
     def __init__(self, of: HasMetrics) -> None:
-        super().__init__(metrics_of(of))
+        self._metrics = of.metrics  # they are counted from now on
+
+    async def document(self, if_none_match: str | None) -> DocumentResponse:  # noqa: ARG002
+        """Return the page, read now."""
+        return await self._metrics.page()  # read at each request
 
 
-class HealthApp(_DocumentApp):
+class HealthApp(DocumentApp):
     """Answers every GET and HEAD with the health of a sender, as `/readyz` of `pushkit worker`.
 
     It is 200, or 503 with a line per fault: of the outbox, the worker in this process (unless the
@@ -135,4 +109,8 @@ class HealthApp(_DocumentApp):
     """
 
     def __init__(self, sender: HasHealth) -> None:
-        super().__init__(health_of(sender))
+        self._sender = sender
+
+    async def document(self, if_none_match: str | None) -> DocumentResponse:  # noqa: ARG002
+        """Return 200, or 503 with the faults."""
+        return readiness(await self._sender.unready())

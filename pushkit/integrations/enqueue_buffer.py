@@ -20,6 +20,7 @@ from pushkit.a2a import AnyUpdate
 from pushkit.delivery.bodies import SnapshotProvider
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, StorageError
+from pushkit.integrations.client_configs import wiring_of
 from pushkit.logs import RepeatedLog
 from pushkit.options import checked
 from pushkit.outbox.model import IdempotencyKey
@@ -299,6 +300,7 @@ class Buffered:
 
     def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
         self._sender = sender
+        wiring_of(sender).has_sender = True
         self._keys = _keys_of_calls()
         # An empty buffer is false: it has a length.
         self.buffer: EnqueueBuffer = EnqueueBuffer() if buffer is None else buffer

@@ -13,18 +13,17 @@ import json
 import logging
 from collections.abc import Iterable, Sized
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import timedelta
-from inspect import isawaitable
 from typing import Any, Final
 
-from pushkit.a2a import PushConfig, WireVersion, parse_inline_config
+from pushkit.a2a import WireVersion
+from pushkit.a2a.push_config import SENDS, STREAMS, without_inline_config
 from pushkit.bounded_json import JsonObject, read_json
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import MalformedJsonError
 from pushkit.integrations.asgi import JwksApp, answer
-from pushkit.integrations.config_errors import config_errors
+from pushkit.integrations.client_configs import wiring_of
 from pushkit.integrations.push_config_api import (
     PushConfigApi,
     PushConfigAsgi,
@@ -32,46 +31,19 @@ from pushkit.integrations.push_config_api import (
     TaskOf,
 )
 from pushkit.integrations.push_config_api.asgi import OwnerOfScope
-from pushkit.integrations.push_config_api.errors import (
-    ApiError,
-    ErrorKind,
-    api_error,
-    json_rpc_error,
-)
-from pushkit.integrations.wiring import wiring_of
+from pushkit.integrations.push_config_api.configs import InlineConfig, named_by
+from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, json_rpc_refusal
 from pushkit.keys.jwks import JWKS_PATH
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_chooser
-from pushkit.subscriptions.model import EVERYTHING, Filter
+from pushkit.subscriptions.model import EVERYTHING
 from pushkit.webui.asgi import Message, Receive, Send, path_within, read_body
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
-_SENDING: Final = {
-    "message/send": WireVersion.V0_3,
-    "message/stream": WireVersion.V0_3,
-    "SendMessage": WireVersion.V1_0,
-    "SendStreamingMessage": WireVersion.V1_0,
-}
-_SETTING: Final = ("tasks/pushNotificationConfig/set", "CreateTaskPushNotificationConfig")
-_CONFIGS: Final = ("pushNotificationConfig", "taskPushNotificationConfig")
+_SENDING: Final = {name: version for each in (SENDS, STREAMS) for version, name in each.items()}
 
-
-@dataclass(slots=True, kw_only=True)
-class _Inline:
-    """The config that came with a message, until its task has an id."""
-
-    push: PushSender
-    config: PushConfig
-    version: WireVersion
-    owner: str
-    filter: Filter
-    faults: RepeatedLog
-    refusal: ApiError | None = None
-    is_registered: bool = False
-
-
-_INLINE: Final[ContextVar[_Inline | None]] = ContextVar("pushkit_inline_config", default=None)
+_INLINE: Final[ContextVar[InlineConfig | None]] = ContextVar("pushkit_inline_config", default=None)
 
 
 async def register_inline_config(task_id: str) -> None:
@@ -83,24 +55,8 @@ async def register_inline_config(task_id: str) -> None:
         PushkitError: It is refused; `PushMiddleware` tells the client, whatever the agent answers.
     """
     inline = _INLINE.get()
-    if inline is None or inline.is_registered:
-        return
-    config, owner = inline.config, inline.owner
-    try:
-        with config_errors(inline.push, owner, inline.faults, api_error):
-            await wiring_of(inline.push).check(inline.push, owner=owner, task_id=task_id)
-            await inline.push.subscribe(
-                task_id,
-                config,
-                version=inline.version,
-                owner=owner,
-                tenant=config.tenant or "",
-                filter=inline.filter,
-            )
-    except ApiError as exc:
-        inline.refusal = exc
-        raise
-    inline.is_registered = True
+    if inline is not None:
+        await inline.register(task_id)
 
 
 class PushMiddleware:
@@ -133,15 +89,15 @@ class PushMiddleware:
         snapshot: TaskOf | None = None,
     ) -> None:
         self._app = app
-        self._push = push
         self._owner = owner
         self._max_body_bytes = max_body_bytes
-        self._filter_of = filter_chooser(filter, min_interval)
-        api = PushConfigApi(
-            push, task_exists=task_exists, filter=self._filter_of, snapshot=snapshot
+        self._api = PushConfigApi(
+            push,
+            task_exists=task_exists,
+            filter=filter_chooser(filter, min_interval),
+            snapshot=snapshot,
         )
-        self._configs = PushConfigAsgi(api, owner=owner)
-        self._extensions = api.extensions
+        self._config_methods = PushConfigAsgi(self._api, owner=owner)
         self._keys = JwksApp(push)
         wiring_of(push).has_sender = True  # `push.notify`, for all that can be seen from here
         self._faults = RepeatedLog(_log)
@@ -152,7 +108,7 @@ class PushMiddleware:
         if path == JWKS_PATH:
             await self._keys(scope, receive, send)
         elif path in (CARD_PATH, LEGACY_CARD_PATH) and scope["method"] == "GET":
-            await self._app(scope, receive, _with_push(send, self._extensions))
+            await self._app(scope, receive, _with_push(send, self._api.extensions))
         elif path is not None and scope["method"] == "POST":
             await self._post(scope, receive, send)
         else:
@@ -165,15 +121,12 @@ class PushMiddleware:
             return
         request = _object_of(body)
         method, params, inline = str(request.get("method")), request.get("params"), None
+        params = params if isinstance(params, dict) else {}
         if PushConfigApi.serves(method):
-            if method in _SETTING and isinstance(params, dict):
-                caller, task_id = await self._caller(scope), str(params.get("taskId"))
-                if caller is not None:
-                    await wiring_of(self._push).check(self._push, owner=caller, task_id=task_id)
             at_root = {**scope, "path": "/", "raw_path": b"/", "root_path": ""}
-            await self._configs(at_root, _replayed(body, receive), send)
+            await self._config_methods(at_root, _replayed(body, receive), send)
             return
-        if method in _SENDING and isinstance(params, dict):
+        if method in _SENDING:
             try:
                 inline = await self._inline_of(scope, params, _SENDING[method])
             except ApiError as exc:
@@ -182,6 +135,7 @@ class PushMiddleware:
         if inline is None:
             await self._app(scope, _replayed(body, receive), send)
             return
+        request["params"] = without_inline_config(params)  # frameworks drop or refuse the config
         body = json.dumps(request).encode()
         shorter = {**scope, "headers": _with_length(scope["headers"], body)}
         before = _INLINE.set(inline)
@@ -200,41 +154,21 @@ class PushMiddleware:
                 "lost", logging.ERROR, "%s framework to call register_inline_config", lost
             )
 
-    async def _caller(self, scope: Message) -> str | None:
-        named = self._owner(scope)
-        return await named if isawaitable(named) else named
-
     async def _inline_of(
         self, scope: Message, params: JsonObject, version: WireVersion
-    ) -> _Inline | None:
-        """Take the config out of a message, if there is one. Raises ApiError: it is refused."""
-        owner = await self._caller(scope)
-        with config_errors(self._push, owner or "", self._faults, api_error):
-            config = parse_inline_config(params, version)
-        if config is None:
-            return None
-        if owner is None:
-            raise ApiError(ErrorKind.CALLER, "the caller is not known")
+    ) -> InlineConfig | None:
+        """Return the config of a message, if it has one. Raises ApiError: it is refused."""
+        inline = await self._api.configs.inline(
+            params, version, lambda: named_by(self._owner, scope)
+        )
         types = [each for name, each in scope["headers"] if name.lower() == b"content-type"]
-        if not any(b"json" in each.partition(b";")[0].lower() for each in types):
+        if inline and not any(b"json" in each.partition(b";")[0].lower() for each in types):
             # A browser posts other types for any web page, without asking before.
             raise ApiError(ErrorKind.REQUEST, "expected application/json", status=415)
-        settings: Any = params["configuration"]
-        for member in _CONFIGS:  # the framework would drop it, or refuse its shape
-            settings.pop(member, None)
-        if not settings:  # fasta2a expects a member in it that A2A does not ask for
-            del params["configuration"]
-        return _Inline(
-            push=self._push,
-            config=config,
-            version=version,
-            owner=owner,
-            filter=self._filter_of(owner),
-            faults=self._faults,
-        )
+        return inline
 
 
-def _unless_refused(inline: _Inline, send: Send) -> Send:
+def _unless_refused(inline: InlineConfig, send: Send) -> Send:
     """Return what sends an answer from its first body on, and nothing of it after a refusal."""
     held: list[Message] = []
 
@@ -297,7 +231,6 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(send: Send, request: JsonObject, error: ApiError) -> None:
-    told = json_rpc_error(error, _SENDING[str(request["method"])])
-    document = json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "error": told})
+    told = json_rpc_refusal(error, _SENDING[str(request["method"])], request.get("id"))
     status = error.status if error.kind in (ErrorKind.CALLER, ErrorKind.REQUEST) else 200
-    await answer(send, status, {"Content-Type": "application/json"}, document.encode())
+    await answer(send, status, {"Content-Type": "application/json"}, json.dumps(told).encode())

@@ -16,8 +16,7 @@ from typing import Final, NamedTuple, cast
 import httptools
 
 from pushkit.clock import Timing
-from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
-from pushkit.net.probe import Probe
+from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError, Probe
 from pushkit.record import field, record
 from pushkit.scheduling.event_loop import Deadlines, IterationBatches
 from pushkit.webhook import Headers

@@ -15,10 +15,11 @@ import asyncio
 import base64
 import re
 import socket
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 from urllib.parse import unquote
 
 import aiohappyeyeballs
@@ -29,7 +30,6 @@ from pushkit.net.addresses import parse_address
 from pushkit.net.connection import Connection
 from pushkit.net.failures import ClosedEarlyError, ProxyFailedError, ProxyRefusedError
 from pushkit.net.guard import Guard, NameLookup, dialling_socket
-from pushkit.net.pool import Endpoint
 from pushkit.url import Url, host_and_port, parse_host_and_port
 
 _NEXT_ADDRESS_AFTER: Final = 0.25
@@ -42,6 +42,16 @@ _MAX_PROXY_HEAD_BYTES: Final = 16 * 1024
 _PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 _INTERIM_HEAD: Final = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9]{2}[ \r]")  # 101 is a final answer
 _PROXY_EXPECTED: Final = "expected http://[user:password@]host:port"
+
+
+class Endpoint(NamedTuple):
+    """Where a connection leads: requests share one only if the policy judged them alike."""
+
+    scheme: str
+    host: str
+    port: int
+    allowed_by_name: bool
+    tls: ssl.SSLContext | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,7 @@ from aiohappyeyeballs import AddrInfoType
 from pushkit.errors import UrlDecision
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Decided, DestinationPolicy
-from pushkit.net.failures import LookupFailedError
-from pushkit.net.probe import Probe, current_probe
+from pushkit.net.failures import LookupFailedError, Probe, current_probe
 from pushkit.url import host_and_port
 
 _LOOKUP_TIMEOUT: Final = timedelta(seconds=5)

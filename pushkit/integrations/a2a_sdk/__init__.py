@@ -8,8 +8,7 @@
 The adapter is that of the installed a2a-sdk: `v1`, or `v0_3` for the releases before 1.0.
 """
 
-from pushkit.integrations.a2a_sdk.installed import adapter
-from pushkit.integrations.a2a_sdk.integration import A2AIntegration
+from pushkit.integrations.a2a_sdk.integration import A2AIntegration, adapter
 
 PushkitConfigStore = adapter.PushkitConfigStore
 PushkitNotificationSender = adapter.PushkitNotificationSender

@@ -1,23 +1,36 @@
-"""`A2AIntegration`: everything that an a2a-sdk agent needs of pushkit, in one object."""
+"""`A2AIntegration`: everything that an a2a-sdk agent needs of pushkit, in one object.
+
+`adapter` is the one of the installed a2a-sdk. Both have the same names; types are those of 1.x.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pushkit.delivery.sender import PushSender
-from pushkit.integrations.a2a_sdk.installed import adapter
 from pushkit.integrations.asgi import HealthApp, JwksApp, MetricsApp
+from pushkit.integrations.client_configs import wiring_of
 from pushkit.integrations.enqueue_buffer import EnqueueBuffer
-from pushkit.integrations.wiring import wiring_of
 from pushkit.keys.jwks import JWKS_PATH
+from pushkit.lazy import from_extra
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice
 from pushkit.subscriptions.model import EVERYTHING
 
+with from_extra("a2a", "the adapter of a2a-sdk needs it"):
+    installed = version("a2a-sdk")
+
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
+if TYPE_CHECKING or not installed.startswith("0."):
+    from pushkit.integrations.a2a_sdk import v1 as adapter
+else:
+    from pushkit.integrations.a2a_sdk import v0_3 as adapter
+
+__all__ = ["A2AIntegration", "adapter"]
 
 Card = TypeVar("Card")
 

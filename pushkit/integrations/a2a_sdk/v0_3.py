@@ -10,41 +10,32 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pushkit.a2a import (
     Task,
     TaskSnapshot,
     WireVersion,
     format_push_config,
-    parse_push_config,
     parse_update,
 )
-from pushkit.bounded_json import JsonValue
+from pushkit.bounded_json import JsonObject
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, UnrecognisedBodyError
-from pushkit.integrations.config_errors import config_errors
+from pushkit.integrations.client_configs import ClientConfigs, wiring_of
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
-from pushkit.integrations.wiring import wiring_of
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_chooser
+from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice
 from pushkit.subscriptions.model import EVERYTHING, Subscription
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel  # the SDK's `Task` and `PushNotificationConfig` are such
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
 _CARD_PATH: Final = "/.well-known/agent-card.json"
-
-
-class SdkObject(Protocol):
-    """A pydantic object of the SDK: `Task` or `PushNotificationConfig`."""
-
-    def model_dump(
-        self, *, mode: str, by_alias: bool, exclude_none: bool
-    ) -> Mapping[str, JsonValue]:
-        """Return its members, as on the wire."""
-        ...
 
 
 class PushkitConfigStore:
@@ -68,45 +59,38 @@ class PushkitConfigStore:
         min_interval: timedelta | None = GATHERED_EVERY,
         snapshots_from: Any = None,
     ) -> None:
-        self._sender = sender
+        wiring_of(sender)  # from now on, configs that nothing sends for are reported
+        self._configs = ClientConfigs(sender, self._sdk_error, filter, min_interval)
         self._owner_of = owner_of
-        self._filter_of = filter_chooser(filter, min_interval)
         self._task_store = snapshots_from
         self._sdk: Any = importlib.import_module("a2a.types")  # 1.x has other names there
-        self._faults = RepeatedLog(_log)
 
-    async def set_info(self, task_id: str, notification_config: SdkObject) -> None:
+    async def set_info(self, task_id: str, notification_config: BaseModel) -> None:
         """Register a config.
 
         Raises:
             ServerError: The config is refused (`-32602`), or the outbox is out of reach (`-32603`).
         """
-        owner = self._owner_of()
 
         async def read(_owner: str) -> Task | None:
             task = await self._task_store.get(task_id)
             found = None if task is None else parse_update(_as_json(task), WireVersion.V0_3)
             return found.task if isinstance(found, TaskSnapshot) else None
 
-        with config_errors(self._sender, owner, self._faults, self._sdk_error):
-            await wiring_of(self._sender).check(self._sender, owner=owner, task_id=task_id)
-            await self._sender.subscribe(
-                task_id,
-                parse_push_config(_as_json(notification_config), WireVersion.V0_3),
-                version=WireVersion.V0_3,
-                owner=owner,
-                filter=self._filter_of(owner),
-                snapshot=None if self._task_store is None else read,
-            )
+        await self._configs.register(
+            task_id,
+            _as_json(notification_config),
+            version=WireVersion.V0_3,
+            owner=self._owner_of(),
+            snapshot=None if self._task_store is None else read,
+        )
 
     async def get_info(self, task_id: str) -> list[Any]:
         """Return the caller's own configs for a task, as the SDK's `PushNotificationConfig`.
 
         They have no tokens and credentials, because the SDK sends them to clients.
         """
-        owner = self._owner_of()
-        with config_errors(self._sender, owner, self._faults, self._sdk_error):
-            found = await self._sender.subscriptions(task_id, owner=owner)
+        found = await self._configs.of_task(task_id, owner=self._owner_of())
         return [self._to_sdk(subscription) for subscription in found]
 
     async def delete_info(self, task_id: str, config_id: str | None = None) -> None:
@@ -114,9 +98,7 @@ class PushkitConfigStore:
 
         Its unfinished deliveries are cancelled.
         """
-        owner = self._owner_of()
-        with config_errors(self._sender, owner, self._faults, self._sdk_error):
-            await self._sender.unsubscribe(task_id, config_id or task_id, owner=owner)
+        await self._configs.remove(task_id, config_id or task_id, owner=self._owner_of())
 
     def _sdk_error(self, error: PushkitError | None) -> Any:
         sdk = self._sdk
@@ -146,10 +128,9 @@ class PushkitNotificationSender(Buffered):
         buffer: EnqueueBuffer | None = None,
     ) -> None:
         super().__init__(sender, buffer=buffer)
-        wiring_of(sender).has_sender = True
         self._repeated = RepeatedLog(_log)
 
-    async def send_notification(self, task: SdkObject) -> None:
+    async def send_notification(self, task: BaseModel) -> None:
         """Enqueue a task as it is now for every subscriber; return when it is on disk.
 
         Members that cannot be sent are left out, and the log says which and why. A task that cannot
@@ -193,5 +174,5 @@ def with_push(card: Any) -> Any:
     return card.model_copy(update={"capabilities": capabilities})
 
 
-def _as_json(sdk_object: SdkObject) -> Mapping[str, JsonValue]:
+def _as_json(sdk_object: BaseModel) -> JsonObject:
     return sdk_object.model_dump(mode="json", by_alias=True, exclude_none=True)

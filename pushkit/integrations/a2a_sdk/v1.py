@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from a2a.auth.user import User
 from a2a.client.card_resolver import parse_agent_card
@@ -39,17 +38,13 @@ from pushkit.a2a import (
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, UnsupportedVersionError
 from pushkit.integrations.a2a_sdk.v1_events import PushEvent, native_update
-from pushkit.integrations.config_errors import config_errors
+from pushkit.integrations.client_configs import ClientConfigs, wiring_of
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
-from pushkit.integrations.wiring import wiring_of
-from pushkit.logs import RepeatedLog
-from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice, filter_chooser
+from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice
 from pushkit.subscriptions.model import EVERYTHING, Subscription
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
-
-_log: Final = logging.getLogger("pushkit.integrations")
 
 
 class TaskReader(Protocol):
@@ -83,11 +78,10 @@ class PushkitConfigStore(PushNotificationConfigStore):
         min_interval: timedelta | None = GATHERED_EVERY,
         snapshots_from: TaskReader | None = None,
     ) -> None:
-        self._sender = sender
+        wiring_of(sender)  # from now on, configs that nothing sends for are reported
+        self._configs = ClientConfigs(sender, _sdk_error, filter, min_interval)
         self._owner_of = owner_resolver
-        self._filter_of = filter_chooser(filter, min_interval)
         self._task_store = snapshots_from
-        self._faults = RepeatedLog(_log)
 
     async def set_info(
         self,
@@ -107,38 +101,32 @@ class PushkitConfigStore(PushNotificationConfigStore):
         async def read(_owner: str) -> Task | None:
             return None if store is None else await _task_of(store, task_id, context)
 
-        with config_errors(self._sender, owner, self._faults, _sdk_error):
-            await wiring_of(self._sender).check(self._sender, owner=owner, task_id=task_id)
-            subscription = await self._sender.subscribe(
-                task_id,
-                parse_push_config(MessageToDict(notification_config), WireVersion.V1_0),
-                version=_version_of(context),
-                owner=owner,
-                filter=self._filter_of(owner),
-                snapshot=None if store is None else read,
-            )
+        with self._configs.errors(owner):
+            version = _version_of(context)
+            config = parse_push_config(MessageToDict(notification_config), WireVersion.V1_0)
+        snapshot = None if store is None else read
+        subscription = await self._configs.register(
+            task_id, config, version=version, owner=owner, snapshot=snapshot
+        )
         return _redacted(subscription, context)
 
     async def get_info(
         self, task_id: str, context: ServerCallContext
     ) -> list[a2a_pb2.TaskPushNotificationConfig]:
         """Return the caller's own configs for a task, without tokens and credentials (A2A#1681)."""
-        owner = self._owner_of(context)
-        with config_errors(self._sender, owner, self._faults, _sdk_error):
-            found = await self._sender.subscriptions(task_id, owner=owner)
+        found = await self._configs.of_task(task_id, owner=self._owner_of(context))
         return [_redacted(subscription, context) for subscription in found]
 
     async def get_info_for_dispatch(self, task_id: str) -> list[a2a_pb2.TaskPushNotificationConfig]:
         """Return the configs of all owners for a task, with tokens and credentials."""
-        return [_to_proto(config) for config in await self._sender.configs_to_send_with(task_id)]
+        configs = await self._configs.sender.configs_to_send_with(task_id)
+        return [_to_proto(config) for config in configs]
 
     async def delete_info(
         self, task_id: str, context: ServerCallContext, config_id: str | None = None
     ) -> None:
         """Remove one of the caller's configs, or all; unfinished deliveries are cancelled."""
-        owner = self._owner_of(context)
-        with config_errors(self._sender, owner, self._faults, _sdk_error):
-            await self._sender.unsubscribe(task_id, config_id, owner=owner)
+        await self._configs.remove(task_id, config_id, owner=self._owner_of(context))
 
 
 class PushkitNotificationSender(Buffered, PushNotificationSender):
@@ -155,7 +143,6 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
         self, sender: PushSender, *, task_store: TaskReader, buffer: EnqueueBuffer | None = None
     ) -> None:
         super().__init__(sender, buffer=buffer)
-        wiring_of(sender).has_sender = True
         self._task_store = task_store
 
     async def send_notification(self, task_id: str, event: PushEvent) -> None:

@@ -1,15 +1,19 @@
-"""ASGI: the push-config API as an application, for Starlette, FastAPI or on its own."""
+"""The push-config API as an application: of ASGI, and of aiohttp."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from inspect import isawaitable
 from typing import Any, TypeAlias
 
+from aiohttp import web
+
 from pushkit.integrations.asgi import answer
+from pushkit.integrations.push_config_api.configs import named_by
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi, query_members
+from pushkit.webui.aiohttp import REQUEST, application
 from pushkit.webui.asgi import Message, Receive, Send, path_within, read_body, refuse_websocket
 
+OwnerOf: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
 OwnerOfScope: TypeAlias = Callable[[Mapping[str, Any]], str | Awaitable[str | None] | None]
 
 
@@ -34,11 +38,10 @@ class PushConfigAsgi:
             await refuse_websocket(receive, send)
         if scope["type"] != "http":
             return
-        named = self._owner(scope)
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         found = await self._api.handle(
             ApiRequest(
-                owner=await named if isawaitable(named) else named,
+                owner=await named_by(self._owner, scope),
                 method=scope["method"],
                 path=path_within(scope),
                 query=query_members(scope.get("query_string", b"").decode("latin-1")),
@@ -48,3 +51,16 @@ class PushConfigAsgi:
             )
         )
         await answer(send, found.status, found.headers, found.body)
+
+
+def push_config_app(api: PushConfigApi, *, owner: OwnerOf) -> web.Application:
+    """Return the API as an aiohttp application, for `add_subapp` or on its own.
+
+    It serves JSON-RPC at its root, HTTP+JSON below.
+
+    Args:
+        api: The API.
+        owner: Returns the client of a request, by the agent's own authentication; None to answer
+            with 401. May be a coroutine function.
+    """
+    return application(PushConfigAsgi(api, owner=lambda scope: owner(scope[REQUEST])))

@@ -7,31 +7,44 @@ from __future__ import annotations
 
 import base64
 import binascii
-import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from inspect import isawaitable
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
-from pushkit.a2a import Task, WireVersion, format_push_config, parse_push_config
+from pushkit.a2a import (
+    PushConfig,
+    Task,
+    WireVersion,
+    format_push_config,
+    parse_inline_config,
+    parse_push_config,
+)
 from pushkit.a2a.kinds import format_timestamp, read_timestamp
+from pushkit.a2a.push_config import has_inline_config
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.delivery.error_codes import told_to_client
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import InvalidPushConfigError, UnsupportedVersionError
-from pushkit.integrations.config_errors import config_errors
+from pushkit.integrations.client_configs import ClientConfigs
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, api_error
-from pushkit.integrations.push_config_api.extensions import SNAPSHOT_EXTENSION
-from pushkit.logs import RepeatedLog
 from pushkit.outbox.clients import DeliveryProgress, WantedDeliveries
-from pushkit.subscriptions.filters import FILTER_EXTENSION, FilterOf, write_filter
+from pushkit.subscriptions.filters import (
+    FILTER_EXTENSION,
+    FilterChoice,
+    filter_chooser,
+    write_filter,
+)
 from pushkit.subscriptions.model import DisabledBy, Subscription, SubscriptionKey, SubscriptionState
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 
-_log = logging.getLogger("pushkit.push_config_api")
+Request = TypeVar("Request")
+
+SNAPSHOT_EXTENSION: Final = "urn:pushkit:push-snapshot:v1"
+"""A member of a config, `true`: the task as it stands is the first notification."""
 
 _MAX_ID_CHARS = 512
 _MAX_PAGE_SIZE = 100
@@ -46,9 +59,46 @@ class Caller:
     tenant: str = ""  # the tenant that the call names; empty before 1.0
 
 
+async def named_by(
+    owner: Callable[[Request], str | Awaitable[str | None] | None], request: Request
+) -> str | None:
+    """Return the client of a request; None if it is not authenticated."""
+    named = owner(request)
+    return await named if isawaitable(named) else named
+
+
 TaskCheck: TypeAlias = Callable[[Caller, str], bool | Awaitable[bool]]
 TaskOf: TypeAlias = Callable[[Caller, str], Awaitable[Task | None]]
 Params: TypeAlias = Mapping[str, JsonValue]
+
+
+@dataclass(slots=True, kw_only=True)
+class InlineConfig:
+    """The config that came with a message, until its task has an id."""
+
+    clients: ClientConfigs = field(repr=False)
+    config: PushConfig
+    version: WireVersion
+    owner: str
+    refusal: ApiError | None = None
+    is_registered: bool = False
+
+    async def register(self, task_id: str) -> None:
+        """Register it, unless it is already. Raises ApiError: it is refused."""
+        if self.is_registered:
+            return
+        try:
+            await self.clients.register(
+                task_id,
+                self.config,
+                version=self.version,
+                owner=self.owner,
+                tenant=self.config.tenant or "",
+            )
+        except ApiError as exc:
+            self.refusal = exc
+            raise
+        self.is_registered = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +119,13 @@ class Configs:
         self,
         sender: PushSender | None,
         task_exists: TaskCheck | None,
-        filter_of: FilterOf,
+        filter: FilterChoice,  # noqa: A002  # as `PushSender.subscribe`
         task_of: TaskOf | None,
     ) -> None:
-        self._sender = sender
+        chosen = filter_chooser(filter)  # checked without a sender, too
+        self._clients = None if sender is None else ClientConfigs(sender, api_error, chosen)
         self._task_exists = task_exists
-        self._filter_of = filter_of
         self._task_of = task_of
-        self._faults = RepeatedLog(_log)
 
     async def call(
         self, method: str, params: Params | JsonValue, *, owner: str, version: str | None
@@ -101,13 +150,33 @@ class Configs:
         except InvalidPushConfigError as exc:
             raise ApiError(ErrorKind.PARAMS, str(exc)) from exc
 
+    async def inline(
+        self, params: Params, version: WireVersion, caller: Callable[[], Awaitable[str | None]]
+    ) -> InlineConfig | None:
+        """Return the config of a message, if it has one. Raises ApiError: it is refused.
+
+        The caller is asked for only if it has.
+        """
+        if self._clients is None:
+            raise ApiError(ErrorKind.PUSH)
+        owner = await caller() if has_inline_config(params) else None
+        with self._clients.errors(owner or ""):
+            config = parse_inline_config(params, version)
+        if config is None:
+            return None
+        if owner is None:
+            raise ApiError(ErrorKind.CALLER, "the caller is not known")
+        with self._clients.errors(owner):
+            self._clients.sender.check_url(config.url)
+        return InlineConfig(clients=self._clients, config=config, version=version, owner=owner)
+
     async def set(self, call: _Call) -> JsonValue:
         """Register a config, or change the one with the same id."""
         config = parse_push_config(call.params, call.version)
         if config.task_id is None:
             member = "id" if call.version is V0_1 else "taskId"
             raise ApiError(ErrorKind.PARAMS, f"{member}: expected the id of a task")
-        caller, sender = call.caller, await self._sender_for(call.caller, config.task_id)
+        caller, clients = call.caller, await self._clients_of(call.caller, config.task_id)
         task_id, task_of = config.task_id, self._task_of
         asked = config.extra.get(SNAPSHOT_EXTENSION, False)
         if not isinstance(asked, bool):
@@ -117,16 +186,14 @@ class Configs:
             return None if task_of is None else await task_of(caller, task_id)
 
         has_snapshot = asked and task_of is not None
-        with config_errors(sender, caller.owner, self._faults, api_error):
-            stored = await sender.subscribe(
-                task_id,
-                config,
-                version=call.version,
-                owner=caller.owner,
-                tenant=caller.tenant,
-                filter=self._filter_of(caller.owner),
-                snapshot=read if has_snapshot else None,
-            )
+        stored = await clients.register(
+            task_id,
+            config,
+            version=call.version,
+            owner=caller.owner,
+            tenant=caller.tenant,
+            snapshot=read if has_snapshot else None,
+        )
         return _written(stored, call.version, has_snapshot=has_snapshot)
 
     async def get_0_1(self, call: _Call) -> JsonValue:
@@ -147,10 +214,9 @@ class Configs:
     async def delete(self, call: _Call) -> JsonValue:
         """Remove a config, if it exists, and cancel its unfinished deliveries."""
         task_id, config_id = (text(call.params, name) for name in _NAMES[call.version])
-        caller, sender = call.caller, await self._sender_for(call.caller, task_id)
+        caller, clients = call.caller, await self._clients_of(call.caller, task_id)
         _check_id("id", config_id)
-        with config_errors(sender, caller.owner, self._faults, api_error):
-            await sender.unsubscribe(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
+        await clients.remove(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
         return None
 
     async def list_0_3(self, call: _Call) -> JsonValue:
@@ -174,19 +240,19 @@ class Configs:
         return page
 
     async def progress(self, call: _Call) -> JsonObject:
-        """Return how far the deliveries of a config are (`STATE_EXTENSION`)."""
-        sender, key = await self._key_of(call)
-        with config_errors(sender, key.owner, self._faults, api_error):
-            found = await sender.progress(key)
+        """Return how far the deliveries of a config are (`urn:pushkit:delivery-state:v1`)."""
+        clients, key = await self._key_of(call)
+        with clients.errors(key.owner):
+            found = await clients.sender.progress(key)
         if found is None:
             raise ApiError(ErrorKind.TASK, _NO_CONFIG)
         return _progress(found)
 
     async def enable(self, call: _Call) -> JsonValue:
         """Enable a config that failures or a 410 disabled; return how far its deliveries are."""
-        sender, key = await self._key_of(call)
-        with config_errors(sender, key.owner, self._faults, api_error):
-            await sender.enable(
+        clients, key = await self._key_of(call)
+        with clients.errors(key.owner):
+            await clients.sender.enable(
                 key.task_id,
                 key.config_id,
                 owner=key.owner,
@@ -199,29 +265,29 @@ class Configs:
         return found
 
     async def recover(self, call: _Call) -> JsonValue:
-        """Send notifications of a config again (`RECOVER_EXTENSION`)."""
-        sender, key = await self._key_of(call)
+        """Send notifications of a config again (`urn:pushkit:recover:v1`)."""
+        clients, key = await self._key_of(call)
         seqs = (number(call.params, "fromSeq"), number(call.params, "toSeq") or None)
         wanted = WantedDeliveries(
             *seqs, _moment(call.params, "since"), _moment(call.params, "until")
         )
-        with config_errors(sender, key.owner, self._faults, api_error):
-            found = await sender.recover(key, wanted)
+        with clients.errors(key.owner):
+            found = await clients.sender.recover(key, wanted)
         if found is None:
             raise ApiError(ErrorKind.TASK, _NO_CONFIG)
         rest: JsonObject = {} if found.next_seq is None else {"nextSeq": found.next_seq}
         return {"seqs": [*found.seqs], **rest}
 
-    async def _key_of(self, call: _Call) -> tuple[PushSender, SubscriptionKey]:
-        """Return the sender, and the config that a call of an extension names.
+    async def _key_of(self, call: _Call) -> tuple[ClientConfigs, SubscriptionKey]:
+        """Return the configs of clients, and the one that a call of an extension names.
 
         Without an id, that is the config registered without one, whose id is the task's.
         """
         caller, task_id = call.caller, text(call.params, "taskId")
         config_id = optional_text(call.params, "id") or task_id
-        sender = await self._sender_for(caller, task_id)
+        clients = await self._clients_of(caller, task_id)
         _check_id("id", config_id)
-        return sender, SubscriptionKey(caller.tenant, task_id, caller.owner, config_id)
+        return clients, SubscriptionKey(caller.tenant, task_id, caller.owner, config_id)
 
     async def _found(self, call: _Call, task_id: str, config_id: str | None) -> Subscription | None:
         """Return a config; None if there is none.
@@ -236,15 +302,12 @@ class Configs:
     async def _of_caller(
         self, caller: Caller, task_id: str, config_id: str | None = None
     ) -> list[Subscription]:
-        sender = await self._sender_for(caller, task_id)
-        with config_errors(sender, caller.owner, self._faults, api_error):
-            return await sender.subscriptions(
-                task_id, config_id, owner=caller.owner, tenant=caller.tenant
-            )
+        clients = await self._clients_of(caller, task_id)
+        return await clients.of_task(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
 
-    async def _sender_for(self, caller: Caller, task_id: str) -> PushSender:
-        """Check that a caller may set configs of a task, and return the sender."""
-        if self._sender is None:
+    async def _clients_of(self, caller: Caller, task_id: str) -> ClientConfigs:
+        """Check that a caller may set configs of a task, and return all clients' configs."""
+        if self._clients is None:
             raise ApiError(ErrorKind.PUSH)
         _check_id("task id", task_id)
         if caller.tenant:
@@ -253,7 +316,7 @@ class Configs:
             answer = self._task_exists(caller, task_id)
             if not (await answer if isawaitable(answer) else answer):
                 raise ApiError(ErrorKind.TASK)
-        return self._sender
+        return self._clients
 
 
 # The version of each method; None for those of extensions, which clients of every version call.

@@ -74,12 +74,17 @@ def api_error(error: PushkitError | None) -> ApiError:
     return ApiError(ErrorKind.PARAMS, str(error)) if error else ApiError(ErrorKind.INTERNAL)
 
 
-def json_rpc_error(error: ApiError, version: WireVersion) -> JsonObject:
-    """Return the `error` member of a JSON-RPC answer; in 1.0, with `ErrorInfo` as data (§9.5)."""
+def json_rpc_refusal(
+    error: ApiError, version: WireVersion = WireVersion.V1_0, request_id: JsonValue = None
+) -> JsonObject:
+    """Return a JSON-RPC answer; in 1.0, its error has `ErrorInfo` as data (§9.5).
+
+    By default it is that to a request whose version and id could not be read.
+    """
     members: JsonObject = {"code": error.kind.value.code, "message": str(error)}
     if version is WireVersion.V1_0:
         members["data"] = [_error_info(error)]
-    return members
+    return {"jsonrpc": "2.0", "id": request_id, "error": members}
 
 
 def http_error(error: ApiError) -> JsonObject:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -24,6 +23,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
+from pushkit.integrations.push_config_api.configs import named_by
 from pushkit.integrations.push_config_api.errors import ERROR_DOMAIN, ApiError, ErrorKind
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class _Calls:
         """Return the result of a JSON-RPC method; its params are the request's by default."""
         if request.ByteSize() > self._api.max_body_bytes:
             await self._abort(context, self._api.too_long())
-        named = self._owner(context)
-        owner = await named if isawaitable(named) else named
+        owner = await named_by(self._owner, context)
         if owner is None:
             await self._abort(context, ApiError(ErrorKind.CALLER, "the caller is not known"))
         metadata = {name: str(value) for name, value in context.invocation_metadata() or ()}

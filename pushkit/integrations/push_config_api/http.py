@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import parse_qs, unquote
 
 from pushkit.a2a import WireVersion
@@ -18,6 +19,7 @@ from pushkit.delivery.sender import PushSender
 from pushkit.errors import MalformedJsonError, PushkitError
 from pushkit.integrations.push_config_api.configs import (
     METHODS,
+    SNAPSHOT_EXTENSION,
     Configs,
     TaskCheck,
     TaskOf,
@@ -29,17 +31,36 @@ from pushkit.integrations.push_config_api.errors import (
     ApiError,
     ErrorKind,
     http_error,
-    json_rpc_error,
+    json_rpc_refusal,
 )
-from pushkit.integrations.push_config_api.extensions import declarations
 from pushkit.options import Count, checked
-from pushkit.subscriptions.filters import FilterChoice, filter_chooser
+from pushkit.subscriptions.filters import FILTER_EXTENSION, FilterChoice
 from pushkit.subscriptions.model import EVERYTHING
 
 _JSON = "application/json"
 _A2A_JSON = "application/a2a+json"
 # A browser posts without a media type, or a form's, for any web page; for these it asks before.
 _MEDIA_TYPES = (_JSON, _A2A_JSON)
+
+EXTENSIONS: Final[Sequence[JsonObject]] = [
+    {"uri": uri, "description": description, "required": False}
+    for uri, description in (
+        (FILTER_EXTENSION, "a push config says which updates it wants"),
+        (
+            SNAPSHOT_EXTENSION,
+            "a push config asks for the task as it stands, ahead of its updates",
+        ),
+        (
+            "urn:pushkit:recover:v1",
+            "notifications of a push config are sent again, by `seq` or time",
+        ),
+        (
+            "urn:pushkit:delivery-state:v1",
+            "how far the notifications of a push config are, and enabling it again",
+        ),
+    )
+]
+"""All extensions of push configs, as members of a card's `capabilities.extensions`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +132,7 @@ class PushConfigApi:
         self.max_body_bytes = max_body_bytes
         self._sender = sender
         self._has_snapshots = snapshot is not None
-        self._configs = Configs(sender, task_exists, filter_chooser(filter), snapshot)
+        self.configs = Configs(sender, task_exists, filter, snapshot)
 
     @staticmethod
     def serves(method: str) -> bool:
@@ -121,7 +142,9 @@ class PushConfigApi:
     @property
     def extensions(self) -> list[JsonObject]:
         """The extensions that are served, as members of a card's `capabilities.extensions`."""
-        return declarations(has_snapshots=self._has_snapshots)
+        return [
+            each for each in EXTENSIONS if self._has_snapshots or each["uri"] != SNAPSHOT_EXTENSION
+        ]
 
     async def json_rpc(
         self, body: bytes, *, owner: str, version: str | None = None
@@ -136,26 +159,24 @@ class PushConfigApi:
             request = _read_request(body)
         except ApiError as error:
             self.report(error, owner)
-            return _refusal(error)
-        answer: JsonObject
+            return json_rpc_refusal(error)
+        method, request_id = str(request["method"]), request.get("id")
         try:
-            result = await self._configs.call(
-                request.method, request.params, owner=owner, version=version
+            result = await self.configs.call(
+                method, request.get("params"), owner=owner, version=version
             )
-            answer = {"result": result}
+            answer: JsonObject = {"jsonrpc": "2.0", "id": request_id, "result": result}
         except ApiError as error:
             self.report(error, owner)
-            spoken, _ = METHODS.get(request.method, (None, None))
-            answer = {"error": json_rpc_error(error, spoken or WireVersion.V1_0)}
-        if not request.has_id:
-            return None
-        return {"jsonrpc": "2.0", "id": request.id} | answer
+            spoken, _ = METHODS.get(method, (None, None))
+            answer = json_rpc_refusal(error, spoken or WireVersion.V1_0, request_id)
+        return answer if "id" in request else None
 
     async def call(
         self, method: str, params: Mapping[str, JsonValue], *, owner: str, version: str | None
     ) -> JsonValue:
         """Return the result of a JSON-RPC method. Raises ApiError if it is refused."""
-        return await self._configs.call(method, params, owner=owner, version=version)
+        return await self.configs.call(method, params, owner=owner, version=version)
 
     async def handle(self, request: ApiRequest) -> ApiAnswer:
         """Answer a request: HTTP+JSON by its path, JSON-RPC where the API is mounted."""
@@ -175,7 +196,7 @@ class PushConfigApi:
         if request.body is None:
             error = self.too_long()
             self.report(error, owner)
-            return _answer(error.status, _refusal(error))
+            return _answer(error.status, json_rpc_refusal(error))
         document = await self.json_rpc(request.body, owner=owner, version=request.version)
         return ApiAnswer(status=204) if document is None else _answer(200, document)
 
@@ -292,24 +313,17 @@ def _the_same(name: str, known: str, members: Mapping[str, JsonValue], expected:
     return known or value
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    method: str
-    params: JsonValue
-    id: JsonValue
-    has_id: bool
-
-
-def _read_request(body: bytes) -> _Request:
+def _read_request(body: bytes) -> JsonObject:
+    """Return a JSON-RPC request. Raises ApiError: it is none."""
     document = _read_object(body, "one JSON-RPC request", ErrorKind.REQUEST)
     if document.get("jsonrpc") != "2.0":
         raise ApiError(ErrorKind.REQUEST, 'jsonrpc: expected "2.0"')
-    request_id, method = document.get("id"), document.get("method")
+    request_id = document.get("id")
     if isinstance(request_id, bool) or not isinstance(request_id, str | int | None):
         raise ApiError(ErrorKind.REQUEST, "id: expected a string, an integer or null")
-    if not isinstance(method, str):
+    if not isinstance(document.get("method"), str):
         raise ApiError(ErrorKind.REQUEST, "method: expected a string")
-    return _Request(method, document.get("params"), request_id, "id" in document)
+    return document
 
 
 def _read_object(body: bytes, expected: str, otherwise: ErrorKind) -> JsonObject:
@@ -321,11 +335,6 @@ def _read_object(body: bytes, expected: str, otherwise: ErrorKind) -> JsonObject
     if not isinstance(document, dict):
         raise ApiError(otherwise, f"expected {expected}, an object")
     return document
-
-
-def _refusal(error: ApiError) -> JsonObject:
-    """Return the answer to an invalid JSON-RPC request, whose id and version are not known."""
-    return {"jsonrpc": "2.0", "id": None, "error": json_rpc_error(error, WireVersion.V1_0)}
 
 
 def _answer(

@@ -22,8 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pushkit.net.connection import Connection, HttpAnswer, HttpRequest, write_requests
-from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
-from pushkit.net.probe import Probe
+from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError, Probe
 from pushkit.scheduling.event_loop import Deadlines, IterationBatches
 
 __all__ = ["FuzzFailedError", "Wire", "fuzz", "hear"]

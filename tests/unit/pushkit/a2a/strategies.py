@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -36,6 +37,13 @@ from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidUpdateError
 
 V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
+VECTORS = Path(__file__).parents[3] / "vectors"
+
+
+def body(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
 slow_to_draw = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,6 @@ from pushkit.a2a import (
     TaskUpdate,
     TextPart,
     UnknownPart,
-    UpdateKind,
     UrlPart,
     WireVersion,
     decode_update,
@@ -39,7 +37,9 @@ from pushkit.a2a import (
 )
 from pushkit.errors import InvalidUpdateError, UnrecognisedBodyError
 from tests.unit.pushkit.a2a.strategies import (
+    VECTORS,
     base64s,
+    body,
     check_a_round_trip,
     moments,
     names,
@@ -56,7 +56,6 @@ from tests.unit.pushkit.a2a.strategies import (
 )
 
 AGENTVAULT, V1_0 = WireVersion.AGENTVAULT_0_2, WireVersion.V1_0
-VECTORS = Path(__file__).parents[3] / "vectors"
 CASES: list[dict[str, Any]] = json.loads((VECTORS / "agentvault-v0.2.json").read_text("utf-8"))[
     "cases"
 ]
@@ -68,33 +67,8 @@ MESSAGE = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),),
 ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
 
 
-def body(document: object) -> bytes:
-    return json.dumps(document).encode()
-
-
 def written(update: TaskUpdate) -> Any:
     return json.loads(encode_update(update, AGENTVAULT))
-
-
-@by_id
-def test_reads_the_examples(case: Mapping[str, Any]) -> None:
-    update = decode_update(body(case["body"]))
-
-    assert update.origin is AGENTVAULT
-    assert update.kind is UpdateKind(case["kind"])
-    assert update.state == case["state"]
-    assert update.task_id == "task-abc-123"
-
-
-@by_id
-def test_writes_the_examples_back(case: Mapping[str, Any]) -> None:
-    assert written(decode_update(body(case["body"]))) == without_nulls(case["body"])
-
-
-@by_id
-def test_the_examples_become_notifications_of_1_0(case: Mapping[str, Any]) -> None:
-    again = decode_update(encode_update(decode_update(body(case["body"])), V1_0))
-    assert (again.task_id, again.state, again.kind) == ("task-abc-123", case["state"], case["kind"])
 
 
 def test_reads_what_an_example_holds() -> None:

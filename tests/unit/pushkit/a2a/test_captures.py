@@ -1,9 +1,9 @@
-"""Captured notifications of real senders are read, and written back equal in value."""
+"""Notifications of real senders and of specifications are read, and written back equal in value."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, TypedDict
 
 import pytest
@@ -19,8 +19,7 @@ from pushkit.a2a import (
     decode_update,
     encode_update,
 )
-
-VECTORS = Path(__file__).parents[3] / "vectors"
+from tests.unit.pushkit.a2a.strategies import VECTORS, body, without_nulls
 
 
 class Capture(TypedDict):
@@ -82,14 +81,14 @@ def shape_of(document: Any) -> Any:
     return {name: shape_of(item) for name, item in document.items() if item not in (None, False)}
 
 
-@pytest.mark.parametrize(("body", "version", "kind", "state"), CASES)
-def test_reads_what_sdks_send(body: bytes, version: str, kind: str, state: str | None) -> None:
-    update = decode_update(body)
+@pytest.mark.parametrize(("sent", "version", "kind", "state"), CASES)
+def test_reads_what_sdks_send(sent: bytes, version: str, kind: str, state: str | None) -> None:
+    update = decode_update(sent)
 
     assert update.origin is WireVersion(version)
     assert update.kind is UpdateKind(kind)
     assert update.state is (None if state is None else TaskState(state))
-    assert update.task_id == task_id_on_the_wire(body)
+    assert update.task_id == task_id_on_the_wire(sent)
     assert update.context_id
 
 
@@ -137,3 +136,53 @@ def test_a_captured_0_3_task_becomes_a_1_0_task() -> None:
     }
     assert written["history"][0]["role"] == "ROLE_USER"
     assert "kind" not in json.dumps(written)
+
+
+# --- the examples of A2A 0.1, of the first samples, and of AgentVault ----------------------------
+
+
+def examples(file: str, version: WireVersion) -> list[Any]:
+    cases = json.loads((VECTORS / file).read_text("utf-8"))["cases"]
+    return [pytest.param(case, version, id=f"{version}-{case['id']}") for case in cases]
+
+
+EXAMPLES = pytest.mark.parametrize(
+    ("case", "version"),
+    examples("a2a-v0.1.json", WireVersion.V0_1)
+    + examples("agentvault-v0.2.json", WireVersion.AGENTVAULT_0_2),
+)
+
+
+@EXAMPLES
+def test_reads_an_example(case: dict[str, Any], version: WireVersion) -> None:
+    update = decode_update(body(case["body"]))
+    assert (update.origin, update.kind, update.state) == (version, case["kind"], case["state"])
+    assert update.task_id == case.get("task_id", "task-abc-123")
+
+
+@EXAMPLES
+def test_writes_an_example_back(case: dict[str, Any], version: WireVersion) -> None:
+    # In 0.1 with both names of the task.
+    expected = without_nulls(case["body"] | case.get("adds", {}))
+    if case["id"] == "legacy-task":  # its time has no offset
+        expected["status"]["timestamp"] += "Z"
+    if case["id"] == "9.2-artifact-event":  # `false` is not written
+        del expected["artifact"]["lastChunk"]
+    assert json.loads(encode_update(decode_update(body(case["body"])), version)) == expected
+
+
+@EXAMPLES
+def test_an_example_becomes_a_notification_of_other_versions(
+    case: dict[str, Any], version: WireVersion
+) -> None:
+    update = decode_update(body(case["body"]))
+    if case["id"] == "legacy-task":  # no other version can carry its empty file
+        assert isinstance(update, TaskSnapshot)
+        update = replace(update, task=replace(update.task, artifacts=update.task.artifacts[:1]))
+    others = [WireVersion.V1_0]
+    if version is WireVersion.V0_1:
+        others.append(WireVersion.V0_3)
+    for other in others:
+        again = decode_update(encode_update(update, other))
+        assert (again.task_id, again.state) == (update.task_id, update.state)
+        assert (again.origin, again.kind) == (other, update.kind)

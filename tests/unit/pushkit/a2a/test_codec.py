@@ -42,6 +42,7 @@ from pushkit.errors import (
     SnapshotRequiredError,
     UnrecognisedBodyError,
 )
+from tests.unit.pushkit.a2a.strategies import body
 
 V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
 SECRET = "hunter2"
@@ -52,10 +53,6 @@ TASK = Task(id="t", context_id="c", status=STATUS)
 STATUS_UPDATE = StatusUpdate(task_id="t", context_id="c", status=STATUS)
 ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
 ARTIFACT_UPDATE = ArtifactUpdate(task_id="t", context_id="c", artifact=ARTIFACT)
-
-
-def body(document: object) -> bytes:
-    return json.dumps(document).encode()
 
 
 def task_1_0(**status: Any) -> dict[str, Any]:

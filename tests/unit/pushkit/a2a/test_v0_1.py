@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +26,6 @@ from pushkit.a2a import (
     TaskUpdate,
     TextPart,
     UnknownPart,
-    UpdateKind,
     WireVersion,
     decode_update,
     encode_update,
@@ -36,7 +33,9 @@ from pushkit.a2a import (
 )
 from pushkit.errors import InvalidUpdateError, SnapshotRequiredError, UnrecognisedBodyError
 from tests.unit.pushkit.a2a.strategies import (
+    VECTORS,
     base64s,
+    body,
     check_a_round_trip,
     moments,
     names,
@@ -50,13 +49,10 @@ from tests.unit.pushkit.a2a.strategies import (
     tuples,
     values,
     wire,
-    without_nulls,
 )
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
-VECTORS = Path(__file__).parents[3] / "vectors"
 CASES: list[dict[str, Any]] = json.loads((VECTORS / "a2a-v0.1.json").read_text("utf-8"))["cases"]
-by_id = pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 
 STATUS = TaskStatus(state=TaskState.WORKING)
 STATUS_UPDATE = StatusUpdate(task_id="t", status=STATUS)
@@ -64,50 +60,8 @@ MESSAGE = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),))
 ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
 
 
-def body(document: object) -> bytes:
-    return json.dumps(document).encode()
-
-
 def written(update: TaskUpdate, version: WireVersion = V0_1) -> Any:
     return json.loads(encode_update(update, version))
-
-
-# --- the specification's examples, and the first samples' ---------------------------------------
-
-
-@by_id
-def test_reads_the_examples(case: Mapping[str, Any]) -> None:
-    update = decode_update(body(case["body"]))
-
-    assert update.origin is V0_1
-    assert update.kind is UpdateKind(case["kind"])
-    assert update.task_id == case["task_id"]
-    assert update.state == case["state"]
-
-
-@by_id
-def test_writes_the_examples_back_with_both_names_of_the_task(case: Mapping[str, Any]) -> None:
-    expected = without_nulls(case["body"] | case["adds"])
-    if case["id"] == "legacy-task":  # its time has no offset
-        expected["status"]["timestamp"] += "Z"
-    if case["id"] == "9.2-artifact-event":  # `false` is not written
-        del expected["artifact"]["lastChunk"]
-    assert written(decode_update(body(case["body"]))) == expected
-
-
-@by_id
-def test_the_examples_become_notifications_of_0_3_and_1_0(case: Mapping[str, Any]) -> None:
-    update = decode_update(body(case["body"]))
-    if case["id"] == "legacy-task":  # no other version can carry its empty file
-        assert isinstance(update, TaskSnapshot)
-        update = replace(update, task=replace(update.task, artifacts=update.task.artifacts[:1]))
-    for version in (V0_3, V1_0):
-        again = decode_update(encode_update(update, version))
-        assert (again.task_id, again.state, again.kind) == (
-            update.task_id,
-            update.state,
-            update.kind,
-        )
 
 
 def test_a_task_of_the_first_samples_is_read_in_full() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -131,6 +131,19 @@ async def gateway(
                 await runner.cleanup()
     finally:
         await sender.close()
+
+
+Start = Callable[..., AbstractAsyncContextManager[Front]]
+
+
+@pytest.fixture
+def start(agent: ScriptedAgent, tmp_path: Path, ring: KeyRing) -> Start:
+    """Serve gateways with an outbox in a file, in front of the agent or another one."""
+
+    def start(options: GatewayOptions = SHARED, *, before: ScriptedAgent = agent) -> Any:
+        return gateway(before, tmp_path / "outbox.db", ring, options)
+
+    return start
 
 
 @pytest.fixture

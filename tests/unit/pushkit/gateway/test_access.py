@@ -22,7 +22,7 @@ from pushkit.secrets.sealing import SecretKeys
 from tests.eventually import eventually
 from tests.served import answering, served
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import HOOK, Front, gateway, message
+from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, gateway, message
 
 LOCAL = ("127.0.0.0/8",)
 HEADER = GatewayOptions(identity_header="X-User", trusted_proxies=LOCAL)
@@ -66,14 +66,14 @@ def config_of(task_id: str) -> dict[str, Any]:
 
 
 async def test_who_may_see_a_task_may_push_it(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, login: Login
+    start: Start, agent: ScriptedAgent, login: Login
 ) -> None:
     options = GatewayOptions(
         identity_jwks=login.url, identity_issuer="login", identity_audience="agents"
     )
     alice, bob = login.token("alice"), login.token("bob")
     agent.users = {alice: "alice", bob: "bob"}
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         task = (await front.rpc("SendMessage", message(), Authorization=f"Bearer {alice}"))[
             "result"
         ]["task"]
@@ -94,10 +94,8 @@ async def test_who_may_see_a_task_may_push_it(
         assert len(await front.sender.subscribers(task["id"])) == 1
 
 
-async def test_two_who_may_see_a_task_do_not_see_each_others_configs(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
-) -> None:
-    async with gateway(agent, tmp_path / "outbox.db", ring, HEADER) as front:
+async def test_two_who_may_see_a_task_do_not_see_each_others_configs(start: Start) -> None:
+    async with start(HEADER) as front:
         answer = await front.rpc("SendMessage", message(), **{"X-User": "alice"})
         task_id = answer["result"]["task"]["id"]
         listed = await front.rpc(
@@ -123,12 +121,12 @@ async def test_two_who_may_see_a_task_do_not_see_each_others_configs(
     ],
 )
 async def test_a_token_that_proves_nothing_is_refused(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, login: Login, token: dict[str, Any]
+    start: Start, agent: ScriptedAgent, login: Login, token: dict[str, Any]
 ) -> None:
     options = GatewayOptions(
         identity_jwks=login.url, identity_issuer="login", identity_audience="agents"
     )
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         given = {"Authorization": f"Bearer {login.token(token.pop('owner'), **token)}"}
         for headers in (given, {}, {"Authorization": "Bearer a.b.c"}, {"Authorization": "Basic x"}):
             body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message()}
@@ -137,26 +135,22 @@ async def test_a_token_that_proves_nothing_is_refused(
         assert agent.asked("SendStreamingMessage") == []
 
 
-async def test_a_token_that_another_algorithm_signed_is_refused(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, login: Login
-) -> None:
+async def test_a_token_that_another_algorithm_signed_is_refused(start: Start, login: Login) -> None:
     forged = jwt.encode(
         {"sub": "alice", "exp": 9999999999}, "x" * 64, algorithm="HS256", headers={"kid": "k1"}
     )
     options = GatewayOptions(identity_jwks=login.url)
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         refused = await front.rpc("SendMessage", message(), Authorization=f"Bearer {forged}")
         assert refused["error"]["message"].startswith("Not authenticated")
 
 
-async def test_a_token_by_the_second_key_of_a_kid_is_proven(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, login: Login
-) -> None:
+async def test_a_token_by_the_second_key_of_a_kid_is_proven(start: Start, login: Login) -> None:
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
     public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(other))
     login.others = [{**public, "kid": "k1", "alg": "RS256", "use": "sig"}]
     options = GatewayOptions(identity_jwks=login.url)
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         token = login.token("alice", aud=None)
         answer = await front.rpc("SendMessage", message(), Authorization=f"Bearer {token}")
         [subscription] = await front.sender.subscribers(answer["result"]["task"]["id"])
@@ -164,10 +158,10 @@ async def test_a_token_by_the_second_key_of_a_kid_is_proven(
 
 
 async def test_an_identity_header_counts_only_from_a_trusted_proxy(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+    start: Start, agent: ScriptedAgent
 ) -> None:
     elsewhere = GatewayOptions(identity_header="X-User", trusted_proxies=("10.0.0.0/8",))
-    async with gateway(agent, tmp_path / "outbox.db", ring, elsewhere) as front:
+    async with start(elsewhere) as front:
         refused = await front.rpc("SendMessage", message(), **{"X-User": "alice"})
         assert refused["error"]["message"].startswith("Not authenticated")
         # And the agent does not hear the forged word.
@@ -178,10 +172,8 @@ async def test_an_identity_header_counts_only_from_a_trusted_proxy(
         assert headers.getall("X-Forwarded-For") == ["127.0.0.1"]
 
 
-async def test_who_says_twice_who_it_is_is_nobody(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
-) -> None:
-    async with gateway(agent, tmp_path / "outbox.db", ring, HEADER) as front:
+async def test_who_says_twice_who_it_is_is_nobody(start: Start) -> None:
+    async with start(HEADER) as front:
         headers = [("X-User", "alice"), ("X-User", "bob"), ("A2A-Version", "1.0")]
         body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message()}
         async with front.client.post(
@@ -191,10 +183,10 @@ async def test_who_says_twice_who_it_is_is_nobody(
 
 
 async def test_what_the_agent_refuses_the_gateway_refuses_alike(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+    start: Start, agent: ScriptedAgent
 ) -> None:
     agent.users = {"t": "alice"}
-    async with gateway(agent, tmp_path / "outbox.db", ring, HEADER) as front:
+    async with start(HEADER) as front:
         body = {"jsonrpc": "2.0", "id": 1, "method": "CreateTaskPushNotificationConfig"}
         body = {**body, "params": config_of("task-1")}
         headers = {"X-User": "alice", "A2A-Version": "1.0"}
@@ -250,10 +242,10 @@ async def test_what_the_gateway_does_not_speak_is_refused_by_name(url: str, ring
 
 @pytest.mark.parametrize("asks", [True, False])
 async def test_an_agent_that_ignores_credentials_is_named(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, caplog: Any, *, asks: bool
+    start: Start, agent: ScriptedAgent, caplog: Any, *, asks: bool
 ) -> None:
     agent.users = {"t": "alice"} if asks else {}
-    async with gateway(agent, tmp_path / "outbox.db", ring):
+    async with start():
         said = "shows tasks to callers without credentials" in caplog.text
         assert said is not asks
 
@@ -267,12 +259,12 @@ async def test_a_refused_webhook_is_refused_before_the_agent_hears_of_it(front: 
 
 
 async def test_the_operators_credentials_are_asked_with_by_the_watcher_alone(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+    start: Start, agent: ScriptedAgent
 ) -> None:
     agent.users = {"op": "alice", "t": "alice"}
     agent.streams = agent.subscribes = False
     options = GatewayOptions(shared_configs=True, upstream_authorization="Bearer op")
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         await front.rpc("SendMessage", message(), Authorization="Bearer t")
         await eventually(lambda: len(agent.asked("GetTask")) > 1)  # the first one was without
         [sent] = [headers for name, headers, _ in agent.received if name == "SendMessage"]
@@ -399,10 +391,10 @@ async def test_what_answers_beside_the_agents_interfaces_proves_nothing(
 
 @pytest.mark.parametrize("named", ["X-User", "X_User"])
 async def test_an_identity_header_has_no_second_spelling(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, named: str
+    start: Start, agent: ScriptedAgent, named: str
 ) -> None:
     elsewhere = GatewayOptions(identity_header=named, trusted_proxies=("10.0.0.0/8",))
-    async with gateway(agent, tmp_path / "outbox.db", ring, elsewhere) as front:
+    async with start(elsewhere) as front:
         forged = {"X_User": "alice", "X-User": "alice", "X_Forwarded_For": "1.2.3.4"}
         await front.rpc("GetTask", {"id": "x"}, **forged)
         _, headers, _ = agent.received[-1]

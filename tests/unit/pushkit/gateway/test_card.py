@@ -12,23 +12,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pushkit.bounded_json import JsonObject
 from pushkit.cards.signing import sign_card
 from pushkit.cards.trust import TrustedKeys
 from pushkit.cards.verify import verify_card
 from pushkit.errors import CardUnavailableError
-from pushkit.gateway.card import CardRewriter, _spans, facts_of
+from pushkit.gateway.card import CardRewriter, facts_of
 from pushkit.gateway.options import GatewayOptions
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
 from pushkit.url import Url
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import gateway
+from tests.unit.pushkit.gateway.conftest import Start
 
 PUBLIC = "https://agent.example.com"
 
 
-def rewriter(upstream: str = "http://agent:8000") -> CardRewriter:
-    return CardRewriter(Url.parse(upstream), PUBLIC, no_keys, None, clock=lambda: datetime.now(UTC))
+def rewriter(upstream: str = "http://agent:8000", *extensions: JsonObject) -> CardRewriter:
+    return CardRewriter(
+        upstream=Url.parse(upstream),
+        public_url=PUBLIC,
+        ring=no_keys,
+        trust=None,
+        extensions=extensions,
+    )
 
 
 async def changed(text: str, upstream: str = "http://agent:8000") -> str:
@@ -61,6 +68,7 @@ async def test_the_name_that_the_agent_has_for_itself_is_replaced_too() -> None:
     [
         ('{"capabilities":{}}', '{"capabilities":{"pushNotifications":true}}'),
         ('{"name":"a"}', '{"capabilities":{"pushNotifications":true},"name":"a"}'),
+        ('{"capabilities":null}', '{"capabilities":{"pushNotifications":true}}'),
     ],
 )
 async def test_a_card_that_says_nothing_of_push_says_it(card: str, expected: str) -> None:
@@ -111,23 +119,19 @@ _VALUES = st.recursive(
 )
 
 
-def _paths(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
-    found = {path: value}
-    members: Any = ()
-    if isinstance(value, dict):
-        members = value.items()
-    elif isinstance(value, list):
-        members = enumerate(value)
-    for step, inner in members:
-        found |= _paths(inner, (*path, step))
-    return found
-
-
-@given(_VALUES, st.sampled_from([None, 0, 1, 4]), st.booleans())
-def test_every_value_is_found_where_it_is(value: Any, indent: int | None, ascii_only: bool) -> None:
-    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
-    found = {path: json.loads(text[start:end]) for path, (start, end) in _spans(text)}
-    assert found == _paths(value)
+@given(
+    st.dictionaries(_TEXTS, _VALUES, max_size=4),
+    st.sampled_from([None, 0, 1, 4]),
+    st.booleans(),
+)
+def test_every_value_stays_where_it_is(
+    card: dict[str, Any], indent: int | None, ascii_only: bool
+) -> None:
+    text = json.dumps(card | {"capabilities": card}, indent=indent, ensure_ascii=ascii_only)
+    whole = json.loads(text)
+    found = json.loads(rewriter().changed(text, whole))
+    capabilities = card | {"pushNotifications": True}
+    assert found == card | {"capabilities": capabilities}
 
 
 # --- signed cards -------------------------------------------------------------------------------
@@ -154,17 +158,21 @@ def signed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], KeyRing]:
 
 
 @pytest.mark.usefixtures("signed")
-async def test_a_signed_card_without_trust_stops_the_start(
-    agent: ScriptedAgent, tmp_path: Path, ring: KeyRing
-) -> None:
+async def test_a_signed_card_without_trust_stops_the_start(start: Start) -> None:
     with pytest.raises(CardUnavailableError, match="give --trust"):
-        async with gateway(agent, tmp_path / "outbox.db", ring):
+        async with start():
             pass
 
 
 @pytest.mark.parametrize("right", [True, False])
 async def test_a_signed_card_is_verified_and_signed_anew(
-    agent: ScriptedAgent, tmp_path: Path, ring: KeyRing, signed: Callable[[], KeyRing], right: bool
+    start: Start,
+    agent: ScriptedAgent,
+    tmp_path: Path,
+    ring: KeyRing,
+    signed: Callable[[], KeyRing],
+    *,
+    right: bool,
 ) -> None:
     theirs = signed() if right else KeyRing.create(datetime.now(UTC))
     jwks = tmp_path / "jwks.json"
@@ -174,10 +182,10 @@ async def test_a_signed_card_is_verified_and_signed_anew(
     options = GatewayOptions(shared_configs=True, trust=trust)
     if not right:
         with pytest.raises(CardUnavailableError, match="no signature counts"):
-            async with gateway(agent, tmp_path / "outbox.db", ring, options):
+            async with start(options):
                 pass
         return
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         async with front.client.get(f"{front.origin}/.well-known/agent-card.json") as answer:
             body = await answer.read()
         card = json.loads(body)
@@ -218,15 +226,7 @@ def no_keys() -> KeyRing:
     ],
 )
 async def test_the_gateways_extensions_stand_beside_the_agents(card: str, expected: str) -> None:
-    rewriter = CardRewriter(
-        Url.parse("http://agent:8000"),
-        PUBLIC,
-        no_keys,
-        None,
-        clock=lambda: datetime.now(UTC),
-        extensions=[{"u": 2}],
-    )
-    found = (await rewriter.rewritten(card.encode())).decode()
+    found = (await rewriter("http://agent:8000", {"u": 2}).rewritten(card.encode())).decode()
     assert found == expected.replace("NEW", '"extensions":[{"u":2}]')
 
 

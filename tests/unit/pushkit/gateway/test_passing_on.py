@@ -8,7 +8,6 @@ import io
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,10 +18,9 @@ from pushkit.errors import MalformedJsonError
 from pushkit.gateway import proxy
 from pushkit.gateway.events import EventLines
 from pushkit.gateway.options import GatewayOptions
-from pushkit.keys.ring import KeyRing
 from tests.eventually import eventually
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import Front, gateway, message
+from tests.unit.pushkit.gateway.conftest import Front, Start, message
 
 CARD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 36\r\n"
@@ -31,8 +29,8 @@ CARD = (
 
 
 @pytest.fixture
-async def front(agent: ScriptedAgent, tmp_path: Path, ring: KeyRing) -> AsyncIterator[Front]:
-    async with gateway(agent, tmp_path / "outbox.db", ring) as served:
+async def front(start: Start) -> AsyncIterator[Front]:
+    async with start() as served:
         yield served
 
 
@@ -87,7 +85,7 @@ async def test_other_requests_pass_as_they_are(front: Front) -> None:
     assert headers["Host"] == front.agent.origin.removeprefix("http://")
 
 
-async def test_the_path_goes_on_undecoded(tmp_path: Path, ring: KeyRing) -> None:
+async def test_the_path_goes_on_undecoded(start: Start) -> None:
     heads: list[bytes] = []
 
     def answer(head: bytes) -> bytes:
@@ -97,7 +95,7 @@ async def test_the_path_goes_on_undecoded(tmp_path: Path, ring: KeyRing) -> None
     target = b"/a%2Fb/%2e%2e/c%zz?q=%41&q"
     async with (
         bytes_agent(answer) as agent,
-        gateway(agent, tmp_path / "outbox.db", ring) as front,
+        start(before=agent) as front,
     ):
         got = await raw(front, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert got.startswith(b"HTTP/1.1 204")
@@ -105,9 +103,7 @@ async def test_the_path_goes_on_undecoded(tmp_path: Path, ring: KeyRing) -> None
 
 
 @pytest.mark.parametrize("target", [b"/../x", b"/a/%2e%2E/../x", b"/..%2fx", b"/..%5Cx", b"/..?y"])
-async def test_no_path_leads_out_of_the_agents(
-    tmp_path: Path, ring: KeyRing, target: bytes
-) -> None:
+async def test_no_path_leads_out_of_the_agents(start: Start, target: bytes) -> None:
     """The host may have other applications beside the agent."""
     asked: list[bytes] = []
 
@@ -117,7 +113,7 @@ async def test_no_path_leads_out_of_the_agents(
 
     async with bytes_agent(answer) as agent:
         agent.origin += "/base"
-        async with gateway(agent, tmp_path / "outbox.db", ring) as front:
+        async with start(before=agent) as front:
             asked.clear()
             got = await raw(front, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
             assert got.startswith(b"HTTP/1.1 400")
@@ -216,22 +212,18 @@ async def test_other_protocols_are_refused_by_name(
         assert answer.status == status
 
 
-async def test_a_body_that_is_too_long_is_refused(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
-) -> None:
+async def test_a_body_that_is_too_long_is_refused(start: Start) -> None:
     options = GatewayOptions(shared_configs=True, max_body_bytes=1000)
     async with (
-        gateway(agent, tmp_path / "outbox.db", ring, options) as front,
+        start(options) as front,
         front.client.post(front.origin, data=b"x" * 1001) as answer,
     ):
         assert answer.status == 413
 
 
-async def test_one_caller_cannot_take_all_requests(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
-) -> None:
+async def test_one_caller_cannot_take_all_requests(start: Start) -> None:
     options = GatewayOptions(shared_configs=True, max_requests_per_caller=2)
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage"}
         body = {**body, "params": message(config=False)}
         async with (
@@ -243,15 +235,13 @@ async def test_one_caller_cannot_take_all_requests(
         await eventually(lambda: front.answers(200, "GET", "/x"))
 
 
-async def test_the_last_proxys_word_is_whom_a_request_is_counted_for(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
-) -> None:
+async def test_the_last_proxys_word_is_whom_a_request_is_counted_for(start: Start) -> None:
     options = GatewayOptions(
         shared_configs=True, max_requests_per_caller=1, trusted_proxies=("127.0.0.0/8",)
     )
     body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage"}
     body = {**body, "params": message(config=False)}
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         headers = [("X-Forwarded-For", "9.9.9.9"), ("X-Forwarded-For", "10.1.1.1")]
         other = [("X-Forwarded-For", "8.8.8.8"), ("X-Forwarded-For", "10.1.1.1")]
         async with (
@@ -261,11 +251,9 @@ async def test_the_last_proxys_word_is_whom_a_request_is_counted_for(
             assert second.status == 429
 
 
-async def test_bodies_that_come_slowly_count(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
-) -> None:
+async def test_bodies_that_come_slowly_count(start: Start) -> None:
     options = GatewayOptions(shared_configs=True, max_requests_per_caller=1)
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         host, port = front.origin.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
@@ -276,11 +264,11 @@ async def test_bodies_that_come_slowly_count(
 
 
 async def test_all_bodies_together_are_bounded(
-    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy, "_MOST_HELD", 1000)
     options = GatewayOptions(shared_configs=True, max_body_bytes=1000)
-    async with gateway(agent, tmp_path / "outbox.db", ring, options) as front:
+    async with start(options) as front:
         host, port = front.origin.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"x" * 899)
@@ -329,58 +317,54 @@ async def test_the_agents_error_is_the_clients(front: Front) -> None:
 # --- hostile agents ----------------------------------------------------------------------------
 
 
-async def _refused(answer: bytes | None, tmp_path: Any, ring: KeyRing, **options: Any) -> Any:
+async def _refused(start: Start, answer: bytes | None, **options: Any) -> Any:
     async with bytes_agent(lambda _: answer) as agent:
         own = GatewayOptions(shared_configs=True, **options)
-        async with gateway(agent, tmp_path / "outbox.db", ring, own) as front:
+        async with start(own, before=agent) as front:
             body = {"jsonrpc": "2.0", "id": 3, "method": "SendMessage", "params": message()}
             async with front.client.post(front.origin, json=body) as got:
                 return got.status, await got.read()
 
 
-async def test_an_event_without_an_end_is_cut(tmp_path: Any, ring: KeyRing) -> None:
+async def test_an_event_without_an_end_is_cut(start: Start) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: "
-    status, _ = await _refused(head + b"x" * 100_000, tmp_path, ring, max_event_bytes=10_000)
+    status, _ = await _refused(start, head + b"x" * 100_000, max_event_bytes=10_000)
     assert status == 502
 
 
-async def test_an_answer_without_an_end_is_cut(tmp_path: Any, ring: KeyRing) -> None:
+async def test_an_answer_without_an_end_is_cut(start: Start) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
-    status, _ = await _refused(head + b"x" * 100_000, tmp_path, ring, max_body_bytes=10_000)
+    status, _ = await _refused(start, head + b"x" * 100_000, max_body_bytes=10_000)
     assert status == 502
 
 
-async def test_an_agent_that_says_nothing_is_not_waited_for(tmp_path: Any, ring: KeyRing) -> None:
+async def test_an_agent_that_says_nothing_is_not_waited_for(start: Start) -> None:
     short = timedelta(seconds=0.2)
-    status, _ = await _refused(None, tmp_path, ring, timeout=short, stream_timeout=short)
+    status, _ = await _refused(start, None, timeout=short, stream_timeout=short)
     assert status == 504
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200", b"garbage\r\n\r\n"])
-async def test_an_agent_that_speaks_no_http_is_a_bad_gateway(
-    tmp_path: Any, ring: KeyRing, answer: bytes
-) -> None:
-    assert (await _refused(answer, tmp_path, ring))[0] == 502
+async def test_an_agent_that_speaks_no_http_is_a_bad_gateway(start: Start, answer: bytes) -> None:
+    assert (await _refused(start, answer))[0] == 502
 
 
-async def test_an_answer_that_breaks_off_is_not_made_whole(tmp_path: Any, ring: KeyRing) -> None:
+async def test_an_answer_that_breaks_off_is_not_made_whole(start: Start) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"
     async with (
         bytes_agent(lambda _: answer) as agent,
-        gateway(agent, tmp_path / "outbox.db", ring, GatewayOptions(shared_configs=True)) as front,
+        start(before=agent) as front,
     ):
         with pytest.raises((aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError)):
             async with front.client.get(f"{front.origin}/x") as got:
                 await got.read()
 
 
-async def test_a_redirect_of_the_agent_is_the_clients_to_follow(
-    tmp_path: Any, ring: KeyRing
-) -> None:
+async def test_a_redirect_of_the_agent_is_the_clients_to_follow(start: Start) -> None:
     answer = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
     async with (
         bytes_agent(lambda _: answer) as agent,
-        gateway(agent, tmp_path / "outbox.db", ring, GatewayOptions(shared_configs=True)) as front,
+        start(before=agent) as front,
         front.client.get(f"{front.origin}/x", allow_redirects=False) as got,
     ):
         assert got.status == 302
@@ -402,7 +386,7 @@ async def test_a_client_that_reads_slowly_delays_nobody(front: Front) -> None:
             await slow.read()
 
 
-async def test_a_client_that_reads_nothing_fills_no_memory(tmp_path: Path, ring: KeyRing) -> None:
+async def test_a_client_that_reads_nothing_fills_no_memory(start: Start) -> None:
     sent = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -420,7 +404,7 @@ async def test_a_client_that_reads_nothing_fills_no_memory(tmp_path: Path, ring:
     agent = ScriptedAgent()
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with gateway(agent, tmp_path / "outbox.db", ring) as front:
+    async with start(before=agent) as front:
         host, port = front.origin.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port), limit=1)
         writer.write(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -433,7 +417,7 @@ async def test_a_client_that_reads_nothing_fills_no_memory(tmp_path: Path, ring:
     server.close()
 
 
-async def test_an_agent_that_reads_nothing_is_not_waited_for(tmp_path: Path, ring: KeyRing) -> None:
+async def test_an_agent_that_reads_nothing_is_not_waited_for(start: Start) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         if b"agent-card" not in head:
@@ -451,7 +435,7 @@ async def test_an_agent_that_reads_nothing_is_not_waited_for(tmp_path: Path, rin
     agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     options = GatewayOptions(shared_configs=True, timeout=timedelta(seconds=0.5))
     async with (
-        gateway(agent, tmp_path / "outbox.db", ring, options) as front,
+        start(options, before=agent) as front,
         front.client.put(f"{front.origin}/x", data=io.BytesIO(b"x" * 16_000_000)) as answer,
     ):
         assert answer.status == 504

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.events.model import Event
 from pushkit.events.sender import PushConfigUnsent
-from pushkit.integrations import wiring
+from pushkit.integrations import client_configs
 from pushkit.integrations.a2a_sdk import A2AIntegration, PushkitConfigStore
 from tests.asgi_server import serving
 from tests.emitted import emitted
@@ -92,7 +92,7 @@ async def test_a_sender_that_the_handler_never_calls_is_reported(
     a2a = A2AIntegration(push, task_store=InMemoryTaskStore())
     await a2a.config_store.set_info("task-1", config(), CALL)
     assert emitted(events, PushConfigUnsent) == []
-    monkeypatch.setattr(wiring, "_PATIENCE", -1.0)
+    monkeypatch.setattr(client_configs, "_PATIENCE", -1.0)
     await a2a.config_store.set_info("task-2", config("task-2"), CALL)
     assert [each.code for each in emitted(events, PushConfigUnsent)] == ["unused"]
     assert (await a2a.unready())["sender"] == "sender: unused"

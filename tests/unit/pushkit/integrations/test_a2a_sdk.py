@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -28,7 +27,6 @@ from pushkit.events.model import Event
 from pushkit.events.sender import RecipientRefused
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
-from pushkit.integrations.enqueue_buffer import EnqueueBuffer
 from tests.emitted import emitted
 from tests.eventually import eventually
 from tests.unit.pushkit.integrations.conftest import FULL
@@ -137,33 +135,6 @@ async def test_an_update_that_may_have_been_stored_is_stored_once(
     assert len(await push.deliveries("task-1")) == 1
 
 
-async def test_closing_in_the_middle_of_an_enqueue_makes_no_second_row(
-    push: PushSender, adapter: PushkitNotificationSender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await push.subscribe("task-1", HOOK, version="1.0")
-    notify, begun, gate = push.notify, asyncio.Event(), asyncio.Event()
-
-    async def away(*_: object, **__: object) -> NotifyResult:
-        raise StorageError("the database is away")
-
-    async def slow(*arguments: Any, **options: Any) -> NotifyResult:
-        result = await notify(*arguments, **options)
-        begun.set()
-        await gate.wait()
-        return result
-
-    monkeypatch.setattr(push, "notify", away)
-    await adapter.send_notification("task-1", status())
-    monkeypatch.setattr(push, "notify", slow)
-    await begun.wait()
-    closing = asyncio.create_task(adapter.close())
-    await asyncio.sleep(0)
-    gate.set()
-    await closing
-    assert len(await push.deliveries("task-1")) == 1
-    assert adapter.buffer.refused == 0
-
-
 async def test_without_a_task_in_the_store_a_0_3_client_gets_statuses_and_the_others_everything(
     push: PushSender, adapter: PushkitNotificationSender, tasks: Tasks, events: list[Event]
 ) -> None:
@@ -221,24 +192,6 @@ async def test_an_event_is_taken_as_it_was_when_it_was_sent(
             event.status.state = TaskState.TASK_STATE_COMPLETED
     [delivery] = await push.deliveries("task-1")
     assert json.loads(delivery.body)["statusUpdate"]["status"]["state"] == "TASK_STATE_WORKING"
-
-
-async def test_an_update_beyond_the_capacity_is_logged_and_not_raised(
-    push: PushSender,
-    tasks: Tasks,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def away(*_: object, **__: object) -> NotifyResult:
-        raise StorageError("the database is away")
-
-    monkeypatch.setattr(push, "notify", away)
-    buffer = EnqueueBuffer(capacity=0)
-    adapter = PushkitNotificationSender(push, task_store=tasks, buffer=buffer)
-    await adapter.send_notification("task-1", status())
-    assert buffer.refused == 1
-    assert "an update was not stored" in caplog.text
-    await adapter.close()
 
 
 async def test_a_client_is_not_told_why_the_outbox_is_out_of_reach(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pushkit.errors import CommitUncertainError, ConfigError, InvalidUpdateError, StorageError
+from pushkit.errors import ConfigError, InvalidUpdateError, StorageError
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.enqueue_buffer import Enqueue, EnqueueBuffer
 from tests.eventually import eventually
@@ -312,16 +312,6 @@ def test_a_buffer_keeps_updates_again_when_it_is_opened_again(outbox: Outbox) ->
     for number in (1, 3):
         asyncio.run(live(number))
     assert (sorted(outbox.stored), buffer.refused) == ([1, 2, 3, 4], 0)
-
-
-async def test_an_update_that_may_have_been_stored_is_tried_again(
-    outbox: Outbox, make_buffer: MakeBuffer
-) -> None:
-    buffer = make_buffer()
-    outbox.away = CommitUncertainError("the connection broke in the commit")
-    await run(buffer, outbox.storing(1))
-    outbox.away = None
-    await eventually(lambda: outbox.stored == [1])
 
 
 async def test_a_task_with_nothing_to_store_leaves_nothing_behind(

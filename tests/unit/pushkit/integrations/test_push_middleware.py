@@ -128,10 +128,17 @@ async def test_the_config_of_a_message_is_kept_until_the_task_has_an_id(
 
 
 @pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param({"url": FORBIDDEN}, id="at once"),
+        pytest.param({"url": HOOK, "urn:pushkit:push-filter:v1": []}, id="by the hook"),
+    ],
+)
 async def test_a_refused_config_is_the_answer(
-    client: aiohttp.ClientSession, push: PushSender, method: str
+    client: aiohttp.ClientSession, push: PushSender, method: str, config: dict[str, object]
 ) -> None:
-    sent = message(taskPushNotificationConfig={"url": FORBIDDEN})
+    sent = message(taskPushNotificationConfig=config)
     answer = await call(client, method, sent)
     assert (answer["id"], answer["error"]["code"]) == (7, -32602)
     assert "allow" not in answer["error"]["message"]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import http.server
-import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from pushkit.errors import DestinationRefusedError, JwksError, TransportError
+from pushkit.errors import DestinationRefusedError, JwksError
 from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
@@ -195,30 +191,7 @@ async def test_not_modified_has_no_body_whatever_its_length_field(
     assert server.connections == 1
 
 
-async def test_interim_answers_are_ignored(transport: Transport) -> None:
-    early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
-    async with serving(answers_every_get(early + in_chunks(b"ok"))) as server:
-        for _ in range(2):
-            assert (await get(transport, server.url)).body == b"ok"
-        await transport.close()
-
-
 # --- connections ---------------------------------------------------------------------------------
-
-
-async def test_gets_share_a_connection(transport: Transport) -> None:
-    async with serving(answers_every_get(OK)) as server:
-        for _ in range(3):
-            assert (await get(transport, server.url)).body == b"ok"
-        await transport.close()
-    assert server.connections == 1
-
-
-async def test_a_connection_that_was_closed_meanwhile_costs_no_get(transport: Transport) -> None:
-    async with serving(says(OK)) as server:  # without announcing that it closes
-        for _ in range(3):
-            assert (await get(transport, server.url)).body == b"ok"
-    assert server.connections == 3
 
 
 async def test_over_ipv6(transport: Transport) -> None:
@@ -235,30 +208,3 @@ async def test_over_ipv6(transport: Transport) -> None:
     server.close()
     assert (answer.body, answer.timing.address) == (b"ok", f"[::1]:{port}")
     assert f"\r\nHost: [::1]:{port}\r\n".encode() in heads[0]
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Iterator[str]:
-    """Return the URL of a `python -m http.server`, which answers by HTTP/1.0."""
-    (tmp_path / "jwks.json").write_bytes(b'{"keys":[]}' + b" " * 300_000)
-    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
-        serving.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        serving.join()
-
-
-async def test_from_a_server_of_http_1_0(transport: Transport, files: str) -> None:
-    for _ in range(2):
-        answer = await get(transport, f"{files}/jwks.json")
-        assert (answer.status, len(answer.body)) == (200, 300_011)
-    assert (await get(transport, f"{files}/none")).status == 404
-
-
-async def test_an_unreachable_server_is_a_transport_error(
-    transport: Transport, unused_tcp_port: int
-) -> None:
-    with pytest.raises(TransportError):
-        await get(transport, f"http://127.0.0.1:{unused_tcp_port}/")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +16,7 @@ from pushkit.net.oauth import ClientAuthentication, OAuthClient, OAuthTokens
 from pushkit.net.transport import Transport
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
 from tests.clock import START, Clock
-from tests.eventually import DEADLINE, PATIENT, eventually
+from tests.eventually import DEADLINE, PATIENT
 from tests.internet import Handler, Internet
 from tests.unit.pushkit.net.conftest import MakeTransport
 
@@ -90,21 +89,6 @@ async def test_json_is_asked_for_as_it_is(oauth: OAuth) -> None:
     assert asked == [("application/json", "identity")]
 
 
-async def test_a_token_is_renewed_in_the_last_minute_of_its_life(oauth: OAuth) -> None:
-    tokens = await oauth.tokens()
-    first = await tokens.token(timeout=PATIENT)
-    oauth.clock.advance(3600 - 61)
-    assert await tokens.token(timeout=PATIENT) == first
-    oauth.clock.advance(1)
-    assert await tokens.token(timeout=PATIENT) == first  # still valid, and used
-
-    async def another() -> bool:
-        return await tokens.token(timeout=PATIENT) != first
-
-    await eventually(another)
-    assert len(oauth.server.issued) == 2
-
-
 async def test_no_attempt_waits_for_a_new_token_while_the_old_one_is_valid(oauth: OAuth) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -127,29 +111,6 @@ async def test_no_attempt_waits_for_a_new_token_while_the_old_one_is_valid(oauth
         go_on.set()
         assert await waiting == oauth.server.issued[1] != first
     assert len(oauth.server.issued) == 2
-
-
-async def test_a_token_that_cannot_be_renewed_is_used_to_its_end(oauth: OAuth) -> None:
-    refused = asyncio.Event()
-
-    async def down_the_second_time(request: web.Request) -> web.Response:
-        if not oauth.server.issued:
-            return await oauth.server.token(request)
-        refused.set()
-        return web.Response(status=503)
-
-    tokens = await oauth.tokens(down_the_second_time)
-    first = await tokens.token(timeout=PATIENT)
-    oauth.clock.advance(3600 - 60)
-    assert await tokens.token(timeout=PATIENT) == first
-    async with asyncio.timeout(DEADLINE):
-        await refused.wait()
-    await tokens.close()  # and its answer has been read
-    oauth.clock.advance(60 - 5.1)
-    assert await tokens.token(timeout=PATIENT) == first
-    oauth.clock.advance(0.1)
-    with pytest.raises(OAuthError, match="503"):
-        await tokens.token(timeout=PATIENT)
 
 
 @pytest.mark.parametrize(
@@ -186,32 +147,6 @@ async def test_the_life_of_a_token(oauth: OAuth, life: object, ends: tuple[float
             await tokens.close()  # before it has started
         oauth.clock.now = START + timedelta(seconds=good)
     assert await tokens.token(timeout=PATIENT) == "t1"
-
-
-async def test_a_clock_that_is_set_back_keeps_no_token_alive(oauth: OAuth) -> None:
-    tokens = await oauth.tokens()
-    first = await tokens.token(timeout=PATIENT)
-    oauth.clock.advance(-7200)
-    assert await tokens.token(timeout=PATIENT) != first
-
-
-async def test_concurrent_callers_share_one_fetch(oauth: OAuth) -> None:
-    asked, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: web.Request) -> web.Response:
-        asked.set()
-        await go_on.wait()
-        return await oauth.server.token(request)
-
-    tokens = await oauth.tokens(slow)
-    async with asyncio.timeout(DEADLINE):
-        waiting = [asyncio.create_task(tokens.token(timeout=PATIENT)) for _ in range(50)]
-        await asked.wait()
-        waiting.pop(0).cancel()  # a cancelled caller does not cancel it for the others
-        go_on.set()
-        found = await asyncio.gather(*waiting)
-    assert set(found) == set(oauth.server.issued)
-    assert len(oauth.server.issued) == 1
 
 
 async def test_a_caller_that_waits_too_long_gets_an_error(oauth: OAuth) -> None:
@@ -286,23 +221,6 @@ async def test_an_answer_that_is_no_token_is_the_one_error(
     with pytest.raises(OAuthError, match=reason) as caught:
         await tokens.token(timeout=PATIENT)
     assert "canary" not in str(caught.value)
-
-
-async def test_after_a_failure_the_next_fetch_waits_a_little_longer_each_time(oauth: OAuth) -> None:
-    asked = []
-
-    async def down(request: web.Request) -> web.Response:
-        asked.append(oauth.clock.now)
-        return web.Response(status=503) if len(asked) < 4 else await oauth.server.token(request)
-
-    tokens = await oauth.tokens(down)
-    for _ in range(8):
-        with suppress(OAuthError):
-            await tokens.token(timeout=PATIENT)
-        oauth.clock.advance(1)
-    pauses = [(moment - START).total_seconds() for moment in asked]
-    assert pauses == [0, 1, 3, 7]
-    assert await tokens.token(timeout=PATIENT) == oauth.server.issued[0]
 
 
 async def test_the_token_endpoint_is_under_the_guard(internet: Internet, oauth: OAuth) -> None:

@@ -210,12 +210,6 @@ async def test_an_answer_without_a_body_is_complete(transport: Transport, status
     assert (answer.status, answer.body, answer.complete) == (status, b"", True)
 
 
-async def test_interim_answers_are_passed_over(transport: Transport) -> None:
-    early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
-    async with serving(says(b"HTTP/1.1 100 Continue\r\n\r\n", early, OK)) as server:
-        assert (await post(transport, server.url, within=PATIENT)).status == 200
-
-
 @pytest.mark.parametrize(
     "talk",
     [

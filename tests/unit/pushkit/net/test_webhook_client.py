@@ -11,8 +11,7 @@ import pytest
 
 from pushkit.errors import AnswerTimeoutError, TransportError
 from pushkit.net.connection import Connection, HttpAnswer, HttpRequest, write_requests
-from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
-from pushkit.net.probe import Probe
+from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError, Probe
 from pushkit.net.transport import Transport
 from pushkit.scheduling.event_loop import Deadlines, IterationBatches
 from tests.eventually import PATIENT, eventually

@@ -9,8 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import grpc
 import httpx
 import pytest
+from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
+from a2a.types import a2a_pb2_grpc
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 from starlette.applications import Starlette
@@ -24,6 +27,7 @@ from pushkit.integrations.push_config_api import (
     PushConfigAsgi,
     push_config_app,
 )
+from pushkit.integrations.push_config_api.grpc import PushConfigServicer, PushConfigServicerV03
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import Webhook
 
@@ -153,3 +157,37 @@ async def server_without_push(
     server = await serve(api, request.param, aiohttp_server)
     yield server
     await server.http.aclose()
+
+
+# --- over gRPC ------------------------------------------------------------------------------------
+
+
+def owner_of_call(context: Any) -> str | None:
+    named = dict(context.invocation_metadata()).get("x-user", "alice")
+    return str(named) or None
+
+
+async def serve_grpc(api: PushConfigApi) -> tuple[Any, str]:
+    server = grpc.aio.server()
+    a2a_pb2_grpc.add_A2AServiceServicer_to_server(
+        PushConfigServicer(api, owner=owner_of_call), server
+    )
+    a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(
+        PushConfigServicerV03(api, owner=owner_of_call), server
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, f"127.0.0.1:{port}"
+
+
+@pytest.fixture
+async def address(api: PushConfigApi) -> AsyncIterator[str]:
+    server, address = await serve_grpc(api)
+    yield address
+    await server.stop(None)
+
+
+@pytest.fixture
+async def channel(address: str) -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield channel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -14,38 +13,9 @@ from a2a.utils.errors import PushNotificationNotSupportedError
 
 from pushkit import Filter, PushSender
 from pushkit.integrations.push_config_api import PushConfigApi
-from pushkit.integrations.push_config_api.grpc import PushConfigServicer, PushConfigServicerV03
 from tests.unit.pushkit.integrations.push_config_api import sdk_steps
+from tests.unit.pushkit.integrations.push_config_api.conftest import serve_grpc
 from tests.unit.pushkit.integrations.push_config_api.sdk_steps import config
-
-
-def owner(context: Any) -> str | None:
-    named = dict(context.invocation_metadata()).get("x-user", "alice")
-    return str(named) or None
-
-
-async def serve(api: PushConfigApi) -> tuple[Any, str]:
-    server = grpc.aio.server()
-    a2a_pb2_grpc.add_A2AServiceServicer_to_server(PushConfigServicer(api, owner=owner), server)
-    a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(
-        PushConfigServicerV03(api, owner=owner), server
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    return server, f"127.0.0.1:{port}"
-
-
-@pytest.fixture
-async def address(api: PushConfigApi) -> AsyncIterator[str]:
-    server, address = await serve(api)
-    yield address
-    await server.stop(None)
-
-
-@pytest.fixture
-async def channel(address: str) -> AsyncIterator[Any]:
-    async with grpc.aio.insecure_channel(address) as channel:
-        yield channel
 
 
 def client_of(channel: Any, address: str, version: str) -> Client:
@@ -65,7 +35,7 @@ async def test_the_errors_are_the_ones_that_the_client_knows(channel: Any, addre
 
 
 async def test_an_agent_without_push_says_so() -> None:
-    server, address = await serve(PushConfigApi(None, task_exists=None))
+    server, address = await serve_grpc(PushConfigApi(None, task_exists=None))
     async with grpc.aio.insecure_channel(address) as channel:
         client = client_of(channel, address, "1.0")
         with pytest.raises(PushNotificationNotSupportedError):
@@ -148,7 +118,7 @@ async def test_a_filter_of_the_agents_is_left_out_of_answers_which_have_no_place
     sender: PushSender, version: str
 ) -> None:
     api = PushConfigApi(sender, task_exists=None, filter=Filter(states=["completed"]))
-    server, address = await serve(api)
+    server, address = await serve_grpc(api)
     async with grpc.aio.insecure_channel(address) as channel:
         client = client_of(channel, address, version)
         await sdk_steps.create_read_list_and_delete(client, sender, version)

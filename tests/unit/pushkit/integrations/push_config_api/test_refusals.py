@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -21,8 +20,6 @@ from pushkit.dashboard.app import sender_dashboard
 from pushkit.errors import InvalidPushConfigError
 from pushkit.events.sender import PushConfigRefused
 from pushkit.integrations.a2a_sdk import PushkitConfigStore
-from pushkit.integrations.push_config_api import PushConfigApi
-from pushkit.integrations.push_config_api.grpc import PushConfigServicer, PushConfigServicerV03
 from tests.emitted import emitted
 from tests.unit.pushkit.integrations.push_config_api.conftest import Server
 
@@ -146,24 +143,6 @@ async def test_every_refused_request_is_reported_with_its_code(
     assert "error" in answer.json()
     user = call.get("user", "alice") or ""
     assert refused(events) == (code, user, "")
-
-
-@pytest.fixture
-async def channel(api: PushConfigApi) -> AsyncIterator[Any]:
-    server = grpc.aio.server()
-
-    def owner(_: Any) -> str:
-        return "alice"
-
-    a2a_pb2_grpc.add_A2AServiceServicer_to_server(PushConfigServicer(api, owner=owner), server)
-    a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(
-        PushConfigServicerV03(api, owner=owner), server
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield channel
-    await server.stop(None)
 
 
 async def test_a_registration_by_grpc_is_reported_once(channel: Any, events: list[Any]) -> None:
