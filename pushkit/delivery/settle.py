@@ -131,6 +131,8 @@ class DeliverySettler:
         stored = yield from store_results(pairs, now=to_micros(now), ahead=ahead)
         for each in ours:
             each.settled.are_ours = [job.delivery.id in stored for job in each.ask.results]
+            if not all(each.settled.are_ours):  # some may have to be sent once more
+                each.queue = each.queue._replace(due_at=to_micros(now))
         made = [
             (delivery.id, result)
             for delivery, result in pairs

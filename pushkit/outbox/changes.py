@@ -116,6 +116,15 @@ def redrive(
     return sorted(row["id"] for row in redriven)
 
 
+def send_once_more(ids: Sequence[str]) -> Script[None]:
+    """Send deliveries in flight once more: the results of their attempts are not stored."""
+    yield from run_for_ids(
+        "UPDATE pushkit_deliveries SET redrives = redrives + 1"
+        " WHERE state = 'pending' AND id IN ($ids)",
+        ids,
+    )
+
+
 def cancelled_with(subscription_id: str, since: datetime) -> Script[list[str]]:
     """Return the deliveries that were cancelled when a subscription was disabled, by `seq`."""
     rows = yield Statement(

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pushkit.errors import InvalidPushConfigError
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
-from pushkit.outbox.states import CancelledBy, DeliveryState
+from pushkit.outbox.states import IS_IN_FLIGHT, CancelledBy, DeliveryState
 from pushkit.record import record
 from pushkit.storage.database import Database
 from pushkit.storage.script import EPOCH, Script, Statement, count, to_micros
@@ -87,9 +87,10 @@ class Recovered(NamedTuple):
 def recover(
     database: Database, key: SubscriptionKey, wanted: WantedDeliveries, *, most_in_a_day: int
 ) -> Script[Recovered | None]:
-    """Send finished deliveries of a config again, as an operator's resend; None without a config.
+    """Send deliveries of a config again, as an operator's resend; None without a config.
 
-    These are delivered ones, dead letters, and what was cancelled as the config was disabled.
+    These are delivered ones, dead letters, what was cancelled as the config was disabled, and what
+    is in flight: it may have been answered, and be lost since.
 
     Raises:
         InvalidPushConfigError: The config is disabled, or its owner has used up its day.
@@ -119,9 +120,9 @@ def recover(
     first = min(max(wanted.from_seq, 1), last + 1)
     upto = min(last, first + _MOST_READ - 1)
     found = yield Statement(
-        "SELECT id, seq FROM pushkit_deliveries WHERE subscription_id = $1"
-        " AND seq BETWEEN $2 AND $3"
-        f" AND notified_at >= $4 AND notified_at < $5 AND state <> 'pending' AND {_NOT_TAKEN_BACK}"
+        "SELECT id, seq, state FROM pushkit_deliveries WHERE subscription_id = $1"
+        " AND seq BETWEEN $2 AND $3 AND notified_at >= $4 AND notified_at < $5"
+        f" AND (state <> 'pending' OR {IS_IN_FLIGHT}) AND {_NOT_TAKEN_BACK}"
         f" ORDER BY seq LIMIT {limit + 1}",
         (
             subscription.id,
@@ -133,6 +134,7 @@ def recover(
     chosen, queue = found[:limit], queues[subscription.id]
     ids = [row["id"] for row in chosen]
     finished = (DeliveryState.DELIVERED, DeliveryState.DEAD, DeliveryState.CANCELLED)
+    yield from changes.send_once_more([row["id"] for row in chosen if row["state"] == "pending"])
     yield from changes.redrive(queue, ids, states=finished, now=now)
     yield Statement(
         "UPDATE pushkit_recovered SET number = number + $2 WHERE owner = $1", (key.owner, len(ids))

@@ -11,6 +11,7 @@
 | worker died again | in flight | pending, dead | one attempt more, as the schedule says |
 | cancelled with its subscription | pending, in flight | cancelled | |
 | superseded, cancelled by an operator | pending | cancelled | |
+| asked for again | in flight | in flight | the result of its attempt is not stored |
 | redriven, sent again | delivered, dead, cancelled | pending | age and attempts begin anew |
 
 Pending and in flight are one state in the table: a pending delivery is in flight while its queue is

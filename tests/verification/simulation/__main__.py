@@ -1,6 +1,7 @@
 """`python -m tests.verification.simulation`: play many seeds, or one with its trace.
 
     --count 1000                      seeds 0 to 999, on all cores
+    --count 100 --containing losses   so many seeds with a generator of `workload`
     --count 1000 --append FILE        only seeds without a result in FILE
     --total FILE                      add up the results of FILE
     --seed 4711 --trace --shrink      one seed, with its trace
@@ -29,6 +30,7 @@ _SURROUNDINGS = take_over()
 
 import argparse  # noqa: E402
 import hashlib  # noqa: E402
+import itertools  # noqa: E402
 import textwrap  # noqa: E402
 from collections import Counter  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -74,6 +76,9 @@ def _play_one(scenario: Scenario, args: argparse.Namespace) -> int:
 
 
 def _play_many(args: argparse.Namespace) -> int:
+    def contains(seed: int) -> bool:
+        return not args.containing or args.containing in make_scenario(seed).generators.split()
+
     def play_seed(seed: int) -> Played:
         scenario = make_scenario(seed)
         outcome = _play(scenario)
@@ -86,7 +91,7 @@ def _play_many(args: argparse.Namespace) -> int:
             report=_report(scenario, outcome, f"--seed {seed}", shrinks=args.shrink) or digest,
         )
 
-    seeds = set(range(args.first, args.first + args.count))
+    seeds = set(itertools.islice(filter(contains, itertools.count(args.first)), args.count))
     results = Results(args.append, commit_here()) if args.append else None
     began = os.times().elapsed
     parts: list[Part] = []
@@ -175,6 +180,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="play the scenario in a file")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="N")
     parser.add_argument("--count", type=int, default=100, metavar="M")
+    parser.add_argument("--containing", metavar="GENERATOR", help="only such seeds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
     parser.add_argument("--trace", action="store_true", help="print the trace of a --seed")
     parser.add_argument("--digest", action="store_true", help="print a hash of each trace")

@@ -14,7 +14,7 @@ RECENT = 20.0  # seconds for which a fault counts
 # The kinds of steps that are faults.
 FAULTS = (
     *("behaviour", "network", "cut", "names", "crash", "stop", "flap", "power", "freeze"),
-    *("statement", "await", "doze", "trigger", "disk", "clock", "callbacks", "reload"),
+    *("statement", "await", "doze", "trigger", "disk", "clock", "callbacks", "reload", "lose"),
 )
 
 

@@ -51,6 +51,7 @@ _TRANSACTION = "pushkit.delivery.enqueue:_Transaction"
 _ATTEMPT = "pushkit.delivery.attempt:Attempt"
 _SETTLER = "pushkit.delivery.settle:DeliverySettler"
 _OUTBOX = "pushkit.outbox.store"
+_RECOVER = "pushkit.outbox.clients:recover"
 _SET_CONFIG = "pushkit.delivery.registrar:Registrar.put"
 _SUBSCRIPTIONS = "pushkit.subscriptions.store"
 _TRANSPORT = "pushkit.net.transport"
@@ -636,6 +637,43 @@ CUTS = (
         "A callback that hangs is cancelled.",
         ("not called back", "called back while called back already"),
         answers("receiver.callbacks.calls:CallbackCaller.call", "limit", "False"),
+    ),
+    # --- what is sent again for a client that lost it -------------------------------------------
+    _cut(
+        "recover",
+        "What an agent says that it sends again, it sends again.",
+        "recovered, but not",
+        skips(_RECOVER, "redrive"),
+    ),
+    _cut(
+        "recover in flight",
+        "What is asked for before it is settled is sent once more.",
+        "recovered, but not",
+        skips(_RECOVER, "send_once_more"),
+    ),
+    _cut(
+        "look after a dropped result",
+        "The holder of a queue looks for what has to be sent once more.",
+        ("recovered, but not", "not drained"),
+        answers(f"{_SETTLER}._store", "are_ours", "False"),
+    ),
+    _cut(
+        "recovered in a day",
+        "An owner has only so many sent again in a day.",
+        "sent again more than allowed",
+        sets(f"{_RECOVER}.limit", "_MOST_AT_ONCE"),
+    ),
+    _cut(
+        "next page",
+        "A client asks on until all that it wants was sent again.",
+        "recovered, but not",
+        answers("receiver.recovery:Recovery.ask", "rest", "True"),
+    ),
+    _cut(
+        "gaps",
+        "An operator asks for all that came after the last `seq` that the inbox knows.",
+        "recovered, but not",
+        sql("receiver.inbox.inspection:gaps", r"last_seq \+ 1", "last_seq + 2"),
     ),
     # --- mailboxes ------------------------------------------------------------------------------
     _cut(

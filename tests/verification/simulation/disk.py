@@ -188,6 +188,19 @@ class Disk:
         self.lay_aside()
         self._holder = None
 
+    def copy(self) -> sqlite3.Connection:
+        """Return a copy of the committed state."""
+        self.lay_aside()
+        self.connection.backup(copy := sqlite3.connect(":memory:"))
+        return copy
+
+    def restore(self, copy: sqlite3.Connection) -> None:
+        """Return to an earlier state; no process may run."""
+        self.recover()
+        self._synced = None
+        copy.backup(self.connection)
+        self.watch()
+
     def lose_power(self) -> None:
         """Return to the last synced state."""
         self.recover()

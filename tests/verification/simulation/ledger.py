@@ -38,6 +38,7 @@ class Call:
     sender: str  # the trusted sender of the notification
     ended: float | None = None  # when it returned, if it did
     failed: bool = False  # whether it raised an error, or was cancelled by its time-out
+    is_forgotten: bool = False  # whether its receiver has lost all record of it
 
 
 class Instructions:

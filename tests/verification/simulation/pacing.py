@@ -26,7 +26,9 @@ _LONGEST = 60.0  # seconds: no lease is longer
 _IN_A_ROW = 5  # failures that open a destination's breaker
 _FAILURES_FROM = 500  # the status from which an answer is a failure of the destination
 _OPEN_FOR = 29.8  # seconds that a breaker is open at least
-_HURRYING = frozenset({"subscribe", "redrive", "resend", "retry_now", "enable", "resume"})
+_HURRYING = frozenset(
+    {"subscribe", "redrive", "resend", "retry_now", "enable", "resume", "recover"}
+)
 _UNDER_WAY = 10.0  # seconds that an attempt may take
 # The errors that end a delivery at once; others do when the schedule is used up.
 _FOR_GOOD = frozenset(

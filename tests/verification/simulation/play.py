@@ -19,6 +19,7 @@ import pushkit.delivery.signatures
 import pushkit.keys.jwks
 import pushkit.net.guard
 import pushkit.net.jwks_client
+import pushkit.outbox.clients
 import pushkit.outbox.schema
 import pushkit.queue.runner
 import pushkit.scheduling.event_loop
@@ -51,6 +52,7 @@ from tests.verification.simulation.disk import Disk, DiskDatabase, QueueRow
 from tests.verification.simulation.fairness import SELDOM
 from tests.verification.simulation.faults import Faults
 from tests.verification.simulation.loop import PROCESS, Process
+from tests.verification.simulation.losses import Losses
 from tests.verification.simulation.mailboxes import Handling
 from tests.verification.simulation.network import ConnectionFaults, SimulatedResolver
 from tests.verification.simulation.pacing import Pacing
@@ -108,6 +110,10 @@ _DRAIN = 4 * 3600.0  # seconds that deliveries may take after the last fault
 _PATIENCE = 5.0  # seconds
 _CUT_OFF = CALLBACK_TIMEOUT.total_seconds() - 1  # seconds after which a callback is cut off
 _LOOKS_FOR_WORK = "WHERE q.due_at IS NOT NULL AND q.lease_worker IS NULL"
+_LEASED_BY = (
+    "SELECT q.lease_worker FROM pushkit_subscriptions q JOIN pushkit_deliveries d"
+    " ON d.subscription_id = q.id WHERE d.id = ?"
+)
 _AGENTS, _HOOKS, _KEYS = "198.51.100", "93.184.216", "93.184.217"
 _RECEIVERS, _TWINS, _READERS = "93.184.218", "93.184.219", "198.51.101"
 _CALLS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that a callback takes
@@ -154,6 +160,8 @@ class _Play:
                 max_subscriptions_per_owner=scenario.most,
                 max_backlog_per_owner=scenario.most * _CROWDED.max_backlog_per_subscription,
             )
+        if scenario.recovered is not None:
+            options = replace(options, max_recovered_per_owner=scenario.recovered)
         self.senders = {
             name: SendingUnit(
                 self.world,
@@ -165,6 +173,7 @@ class _Play:
                 keys_at=keys_at,
                 on_published=self._published,
                 crowded=scenario.crowded,
+                has_api=scenario.recovered is not None,
                 keys_for=36_000 if scenario.slow else 60 if scenario.seed % 4 == 0 else 600,
             )
             for name, delivers, keys_at in self._roles()
@@ -227,6 +236,15 @@ class _Play:
             # Processes that share an inbox each count by themselves, once a second.
             quota=_INBOX_QUOTA * (2 if scenario.twins else 1),
         )
+        self.losses = Losses(
+            self.world,
+            self.units,
+            self.receivers,
+            self.outbox,
+            self.promises,
+            most=scenario.recovered,
+            hurries=lambda: self.pacing.step("recover"),
+        )
         if any(step.kind in ("replay", "alter", "reuse") for step in scenario.steps):
             for name in self.receivers:
                 for address in self.addresses[name]:
@@ -234,7 +252,7 @@ class _Play:
                     self.world.network.taps[address].append(tap)
         self._actions: dict[str, Callable[..., None]] = {
             name.removeprefix("do_"): getattr(each, name)
-            for each in (self, self.clients, self.attacker)
+            for each in (self, self.clients, self.attacker, self.losses)
             for name in dir(each)
             if name.startswith("do_")
         }
@@ -291,11 +309,13 @@ class _Play:
         self.hosts[name] = machine
         steps = self.scenario.steps
         hows = {step.args[5] for step in steps if step.kind == "subscribe" and len(step.args) > 5}
+        asked = {(step.kind, step.args) for step in steps if step.kind == "recover"}
         hows |= {"renewed" for step in steps if step.kind == "renew"}
         new = functools.partial(
             ReceivingUnit, self.world, host=name, callback=self._called_back, hows=hows
         )
-        new = functools.partial(new, has_mailbox=self.scenario.readers > 0)
+        heed = self._heed if ("recover", (name, "itself")) in asked else None
+        new = functools.partial(new, has_mailbox=self.scenario.readers > 0, heed=heed)
         limits = Limits(max_backlog_per_sender=_INBOX_QUOTA) if self.scenario.crowded else Limits()
         self.receivers[name] = new(name=name, machine=machine, limits=limits)
         self.addresses[name] = [machine.address]
@@ -411,12 +431,13 @@ class _Play:
         ends = self.world.loop.time() + _DRAIN * (24 if self.scenario.slow else 1)
         await self._until(self._served_from)
         await asyncio.sleep(_PATIENCE)  # for the agents' last notify calls
-        while self.world.loop.time() < ends and not self.promises.is_drained():
+        while self.world.loop.time() < ends and not self._is_over():
             self._resume()
             await asyncio.sleep(300 if self.scenario.slow else 5)
         await asyncio.sleep(1)
         await self._check_slots()
         self.promises.check_end(_host_of)
+        self.losses.check_end()
         self.pacing.check_end(self.promises.deaths)
         if self.scenario.sealed:
             self._check_sealed()
@@ -426,10 +447,16 @@ class _Play:
             {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
             claims=self.promises.claims,
             hosts=len(self.hosts),
-            callbacks=3 if self.readers else 2,
+            callbacks=2 if self.scenario.recovered is None and not self.readers else 3,
         )
         if self.scenario.crowded:
             self.promises.check_fairness()
+
+    def _is_over(self) -> bool:
+        return self.promises.is_drained() and self.losses.is_done()
+
+    async def _heed(self, host: str, notification: Notification) -> None:
+        await self.losses.heed(host, notification)
 
     async def _check_slots(self) -> None:
         """Check that every slot is free once everything is delivered."""
@@ -572,12 +599,27 @@ class _Play:
         if kind == "blip":
             self.do_disk(self.triggers.blip(), 1.0)
             return
+        if kind == "lose":
+            self._lose_unsettled(*delivery_id.split())
+            return
         found = self.outbox.select(
             "SELECT task_id, owner FROM pushkit_deliveries WHERE id = ?", delivery_id
         )
         of_owner = [(row["task_id"], row["owner"]) for row in found]
         for whom in of_owner if kind in ("pause", "unsubscribe") else [()]:
             self._actions[kind](0, *whom)
+
+    def _lose_unsettled(self, host: str, _callback: str, delivery_id: str) -> None:
+        """Let an inbox be lost while it calls back, and whoever delivered that stand still.
+
+        Its client notices at once.
+        """
+        rows = self.outbox.select(_LEASED_BY, delivery_id)
+        for unit in self.senders.values():
+            if rows and unit.sender and unit.sender.worker.name == rows[0]["lease_worker"]:
+                unit.freeze(self.world.loop.random.choice((0.0, 1.0, 20.0)))
+        self.losses.do_lose(host, 0.1)
+        self.losses.do_recover(host, "client")
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -914,6 +956,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
         (pushkit.queue.runner, "_MIN_PAUSE", timedelta(seconds=60 if slow else SELDOM)),
         (pushkit.scheduling.event_loop, "HOUSEKEEPING_INTERVAL", _HOUSEKEEPING[slow]),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),
+        (pushkit.outbox.clients, "_MOST_AT_ONCE", 4),
         (pushkit.net.guard, "SystemResolver", SimulatedResolver),
         *((module, "sign_bytes", signing.sign_bytes) for module in _SIGNING),
         *((module, "signature_holds", signing.signature_holds) for module in _VERIFYING),

@@ -465,6 +465,22 @@ class PostgresServer:
         for transaction in list(self._open):
             self.end(transaction)
 
+    def copy(self) -> sqlite3.Connection:
+        """Return a copy of the committed state."""
+        self._undo()
+        self._storage.backup(copy := sqlite3.connect(":memory:"))
+        return copy
+
+    def restore(self, copy: sqlite3.Connection) -> None:
+        """Return to an earlier state; no process may run."""
+        self.restart()
+        for transaction in list(self._open):
+            self.end(transaction)
+        copy.backup(self._storage)
+        self._look_at_schema()
+        self._sequences.clear()
+        self._note_sequences()
+
     async def passage(self, process: Process | None) -> None:
         """Wait until no cut is between a process and the server."""
         while self._cuts and (cut := self._cut_of(process)) is not None:

@@ -17,7 +17,8 @@ from aiohttp import web
 from tenacity import stop_after_attempt
 
 from pushkit import Algorithm, PushSender, RetryPolicy, SenderOptions, Signing, wait_schedule
-from pushkit.errors import PushkitError
+from pushkit.errors import PushkitError, StorageError
+from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
 from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import (
     SigningKey,
@@ -37,6 +38,7 @@ from receiver import (
     TaskPolicy,
     TrustedSender,
 )
+from receiver.inbox.inspection import InboxGap
 from receiver.mailbox.client import MailboxRefusedError
 from tests.verification.simulation.fairness import CROWDED_STEPS
 from tests.verification.simulation.mailboxes import MAILBOX_LEASE, MAILBOX_TRIES
@@ -45,6 +47,7 @@ from tests.verification.simulation.webhook import KeyServer
 from tests.verification.simulation.world import Unit
 
 __all__ = [
+    "API_URL",
     "CALLBACK_TIMEOUT",
     "ISSUER",
     "OTHER_ISSUER",
@@ -53,12 +56,14 @@ __all__ = [
     "ReaderUnit",
     "ReceivingUnit",
     "SendingUnit",
+    "api_token",
     "other_key",
     "trusted",
 ]
 
 CALLBACK_TIMEOUT = timedelta(seconds=120)
 ISSUER = "https://agent.example.com"
+API_URL = f"{ISSUER}:8443/"  # of the agents' push-config API
 OTHER_ISSUER = "https://other.example.com"
 _OK = 200
 _LAST_WORDS = 5.0  # seconds for an ack of a program that stops
@@ -133,6 +138,24 @@ def trusted(hows: Collection[str], trust: str = "all") -> list[TrustedSender]:
     ]
 
 
+def api_token(owner: str) -> str:
+    """Return the token of a client of the agents' push-config API."""
+    return f"{CANARY}-of-{owner}"
+
+
+def _owner_of(request: web.Request) -> str | None:
+    _, is_token, owner = request.headers.get("Authorization", "").partition(f"{CANARY}-of-")
+    return owner if is_token else None
+
+
+async def _serve(app: web.Application, address: str, port: int) -> web.AppRunner:
+    runner = web.AppRunner(app, handle_signals=False, access_log=None)
+    await runner.setup()
+    tls: Any = object()
+    await web.TCPSite(runner, address, port, ssl_context=tls).start()
+    return runner
+
+
 @dataclass(eq=False, kw_only=True)
 class SendingUnit(Unit):
     """An agent, or a worker."""
@@ -142,11 +165,13 @@ class SendingUnit(Unit):
     delivers: bool  # whether it delivers, or only enqueues
     keys_at: str | None = None  # the address at which it publishes its keys, if it does
     on_published: Callable[[bytes], object]  # called with each published key set
+    has_api: bool = False  # whether it answers clients who ask for what they lost, beside its keys
     keys_for: int = 60  # seconds for which a key set may be cached
     crowded: bool = False  # whether its claims read only few of the due deliveries
     secrets: SecretKeys | None = None  # the secret keys of its next start, if secrets are sealed
     running_secrets: SecretKeys | None = field(default=None, init=False)
     sender: PushSender | None = field(default=None, init=False)
+    _api: web.AppRunner | None = field(default=None, init=False)
 
     def start(self) -> None:
         if not self.is_up:
@@ -180,10 +205,17 @@ class SendingUnit(Unit):
                 self.world.network.listen(
                     lambda: KeyServer(document, self.keys_for), self.keys_at, 443, tls=True
                 )
+        self._api = None
+        if self.has_api and self.keys_at is not None:
+            app = push_config_app(PushConfigApi(sender, task_exists=None), owner=_owner_of)
+            with contextlib.suppress(OSError):
+                self._api = await _serve(app, self.keys_at, 8443)
         await asyncio.Event().wait()
 
     async def shut(self) -> None:
         sender, self.sender = self.sender, None
+        if self._api is not None:
+            await self._api.cleanup()
         if sender is not None:
             await sender.close()
 
@@ -206,6 +238,8 @@ class ReceivingUnit(Unit):
     limits: Limits
     trust: str = "all"  # whom it trusts at its next start (see `trusted`)
     has_mailbox: bool = False
+    # Called with the host, for each update before which others are missing; None to do nothing.
+    heed: Callable[[str, Notification], Awaitable[None]] | None = None
     served_at: list[float] = field(default_factory=list, init=False)  # when it began to, each time
     _receiver: Receiver | None = field(default=None, init=False)
     _runner: web.AppRunner | None = field(default=None, init=False)
@@ -236,11 +270,12 @@ class ReceivingUnit(Unit):
         if self.has_mailbox:
             receiver.mailbox(_MAILBOX)
 
-        runner = web.AppRunner(receiver.app(), handle_signals=False, access_log=None)
-        await runner.setup()
-        tls: Any = object()
-        await web.TCPSite(runner, self.machine.address, 443, ssl_context=tls).start()
-        self._runner = runner
+        if self.heed is not None:
+            receiver.on_update(name="heed", senders=self._agents)(
+                functools.partial(self.heed, self.host)
+            )
+
+        self._runner = await _serve(receiver.app(), self.machine.address, 443)
         self.served_at.append(self.world.loop.time())
         await asyncio.Event().wait()
 
@@ -252,6 +287,18 @@ class ReceivingUnit(Unit):
             return (await self._receiver.expect("renewed", **how)).config.token
         except PushkitError:
             return None
+
+    @property
+    def _agents(self) -> list[str]:
+        """The names of the trusted senders that are the agents."""
+        return [how for how in SCHEMES if how == "jwt" or how in self.hows]
+
+    async def gaps(self) -> list[InboxGap]:
+        """Return what its inbox lacks."""
+        if self._receiver is None:
+            raise StorageError("the receiver has not started")
+        inbox = self._receiver.inbox
+        return [gap for name in self._agents for gap in await inbox.gaps(name)]
 
     async def purge(self) -> None:
         """Delete the notifications that are done."""

@@ -160,6 +160,7 @@ class Promises:
         self.deaths: Counter[str] = Counter()
         # The epochs of queues that an inbox had, and deleted.
         self._epochs: dict[tuple[Disk | PostgresServer, str], int] = {}
+        self._lost: dict[str, set[str]] = defaultdict(set)  # what inboxes had, by receiver
         self._joined: list[Subscription] = []
         self.mailboxes: MailboxPromises | None = None
         self._callbacks = ["client", "audit"]
@@ -405,7 +406,23 @@ class Promises:
             or self._is_shifted(host.partition(".")[0], before["id"])
             # At a receiver, whose answers are not seen, before its subscription was changed.
             or any(inbox.select(_ACCEPTED, before["id"]) for inbox in self.inboxes.values())
+            or any(before["id"] in lost for lost in self._lost.values())
         )
+
+    def lose(self, receiver: str, lost: set[str], called: Collection[tuple[str, str, str]]) -> None:
+        """Note that an inbox was set back: only what it does not know may be called back again.
+
+        Args:
+            receiver: Whose inbox it is.
+            lost: The deliveries that it had, and has no more.
+            called: Callback, sender and delivery of each call that it still has a record of.
+        """
+        self._lost[receiver] |= lost
+        for (host, callback, delivery_id), calls in self.calls.items():
+            for call in calls if host == receiver else ():
+                call.is_forgotten |= (callback, call.sender, delivery_id) not in called
+        inbox = self.inboxes[receiver]
+        self._epochs = {each: epoch for each, epoch in self._epochs.items() if each[0] != inbox}
 
     def begin_call(
         self, receiver: str, callback: str, notification: Notification, process: Process
@@ -461,7 +478,7 @@ class Promises:
 
     def _check_call(self, receiver: str, before: Call, delivery_id: str, now: float) -> None:
         """A callback runs once, unless a fault struck during it or before it was settled."""
-        if before.failed:
+        if before.failed or before.is_forgotten:
             return
         known_until = self._written_by(self.inboxes[receiver], before.ended or now)
         if (
@@ -758,6 +775,8 @@ class Promises:
         # Another receiver may have accepted it before its subscription moved to this one.
         if row["state"] != "delivered" or self._is_called_somewhere(row["id"]):
             return
+        if row["id"] in self._lost[host]:
+            return  # what a client asked for anew is checked by `Losses`
         if self.mailboxes is not None and self.mailboxes.is_dead(host, row["id"]):
             return
         found = self.inboxes[host].select(

@@ -575,4 +575,20 @@ REGRESSIONS = {
         ),
         ends=120.0,
     ),
+    # Found: an agent did not send again what was answered, and not settled yet.
+    "an inbox that is lost before its sender has settled": Scenario(
+        seed=1,
+        agents=2,
+        webhooks=0,
+        receivers=1,
+        recovered=10,
+        steps=(
+            Step(0.1, "callbacks", ("recv0", "slow")),
+            Step(0.5, "subscribe", (0, "task0", "owner0", "recv0", "1.0")),
+            Step(1.0, "backup", ("recv0",)),
+            Step(1.5, "trigger", ("lose", "callback", 0, 0.0)),
+            Step(2.0, "notify", (1, "task0", 0)),
+        ),
+        ends=60.0,
+    ),
 }

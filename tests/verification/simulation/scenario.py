@@ -16,6 +16,7 @@ from tests.verification.simulation.workload import (
     Actors,
     Step,
     any_behaviour,
+    losses,
     mailboxes,
     staggered,
     subscriptions,
@@ -43,6 +44,8 @@ class Scenario:
     webhooks: int = 1  # how many plain webhooks there are
     receivers: int = 0  # how many receivers of this project there are
     readers: int = 0  # how many clients fetch from the mailbox of each; without any, none has one
+    # How many notifications an owner may have sent again in a day, where receivers lose inboxes.
+    recovered: int | None = None
     twins: bool = False  # whether each receiver is two processes that share an inbox
     postgres: bool = False  # whether they share a PostgreSQL server; a SQLite file otherwise
     sealed: bool = False  # whether tokens and credentials are encrypted at rest
@@ -97,6 +100,9 @@ _SHORT = 0.5
 _HASTE = 0.2  # for a crowded one, in which every worker looks for work each second
 HOURS = 600.0  # for a slow one: twenty hours
 _MAILBOXES = 0.2  # the share of scenarios with receivers in which these have mailboxes
+_LOSSES = 0.35  # the share of those without attacks and mailboxes in which inboxes are lost
+# What relies on an inbox that forgets nothing.
+_REMEMBERED = {"attacks", "disputes", "mailboxes", "renewals"}
 _OF_RECEIVERS = {"attacks", "callbacks", "keys"}
 _HOSTILE = {"hostile", "leaving", "endless"}
 
@@ -149,14 +155,19 @@ def make_scenario(seed: int) -> Scenario:
         for _ in range(chance.choice((0, 1, 1, 2))):
             add(2 + chance.random() * SPAN, "reseal", 30.0)
     is_slow = not is_hostile and chance.random() < 0.04
-    apart = random.Random(f"mailboxes {seed}")
-    readers = 0
+    apart, readers = random.Random(f"mailboxes {seed}"), 0
     # Clients poll all the time: hours of that would be simulated for nothing.
     if receivers and not is_hostile and not is_slow and apart.random() < _MAILBOXES:
         readers = apart.choice((1, 2, 2, 3))
         seldom.append("mailboxes")
         names = [f"reader{number}" for number in range(receivers * readers)]
         steps += mailboxes(apart, actors, names)
+    # What was accepted before a loss may be accepted again: attackers use that, and it is allowed.
+    is_attacked = not _REMEMBERED.isdisjoint((*generators, *seldom))
+    may_lose = receivers > 0 and not (is_hostile or is_slow or is_attacked)
+    recovered, lost = _losses(random.Random(f"losses {seed}"), actors) if may_lose else (None, [])
+    seldom += ["losses"] if lost else []
+    steps += lost
     steps.sort(key=lambda step: step.at)
     pace = _HASTE if is_hostile else HOURS if is_slow else chance.choice((_SHORT, 1.0))
     steps = [replace(step, at=round(step.at * pace, 3)) for step in steps]
@@ -171,6 +182,7 @@ def make_scenario(seed: int) -> Scenario:
         webhooks=webhooks,
         receivers=receivers,
         readers=readers,
+        recovered=recovered,
         twins=twins,
         postgres=postgres,
         sealed=sealed,
@@ -179,6 +191,13 @@ def make_scenario(seed: int) -> Scenario:
         steps=tuple(steps),
         ends=(SPAN + 30) * pace,
     )
+
+
+def _losses(chance: random.Random, actors: Actors) -> tuple[int | None, list[Step]]:
+    """Return `Scenario.recovered`, and the steps of a loss, if there is one."""
+    if chance.random() >= _LOSSES:
+        return None, []
+    return chance.choice((10_000, 10_000, 10_000, 10, 3)), [*losses(chance, actors)]
 
 
 def _add_faults(

@@ -3,105 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import inf
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from pushkit.storage.migrations import migrate
-from pushkit.storage.sqlite import run_script
-from receiver.inbox.schema import RECEIVER_MIGRATIONS
-from tests.verification.simulation.disk import Disk
-from tests.verification.simulation.loop import Process
+from tests.verification.simulation.cases import MailboxCase
 from tests.verification.simulation.mailboxes import (
     MAILBOX_LEASE,
     MAILBOX_TRIES,
-    Handling,
-    MailboxPromises,
 )
-from tests.verification.simulation.world import World
-
-
-class Case:
-    """A world without programs: a receiver whose mailbox has two clients, written by hand."""
-
-    def __init__(self) -> None:
-        self.world = World(0)
-        self.inbox = Disk(self.world.loop)
-        run_script(self.inbox.connection, migrate("inbox", RECEIVER_MIGRATIONS, "inbox"))
-        self.calls: Any = {}
-        self.served_at = [0.0]
-        self.one, self.other = (Process(f"reader{n}.1", f"198.51.101.{n}") for n in (1, 2))
-        self.promises = MailboxPromises(
-            self.world, {"recv0": self.inbox}, self.calls, lambda _: self.served_at
-        )
-
-    def pass_time(self, seconds: float) -> None:
-        self.world.loop._now += seconds
-
-    def keep(self, name: str, *, task: str = "task", kept: bool = True, **columns: Any) -> Any:
-        """Store a notification that was called back, and kept; return it as a client has it."""
-        self.calls.setdefault(("recv0", "mailbox", name), [])
-        [(place,)] = self.inbox.select("SELECT COUNT(*) FROM pushkit_inbox")
-        self.inbox.select(
-            "INSERT INTO pushkit_inbox (queue_id, place, sender, delivery_id, task_id, kid, state,"
-            " missing, late, version, issued_at, received_at, not_before, scheduled_at, body,"
-            " body_bytes, body_sha256)"
-            " VALUES (?1, ?2, 'jwt', ?3, ?1, '', 'done', 0, 0, '1.0', 0, 0, 0, 0, ?4, 2, '')",
-            *(task, place, name, b"{}"),
-        )
-        [(number,)] = self.inbox.select("SELECT MAX(id) FROM pushkit_inbox")
-        row = {"queue_id": task, "place": place, "mailbox": "laptop", "notification_id": number}
-        row |= dict.fromkeys(("body_bytes", "kept_at", "not_before", "scheduled_at"), 0) | columns
-        if kept:
-            self.inbox.select(
-                f"INSERT INTO pushkit_mailbox ({', '.join(row)})"
-                f" VALUES ({', '.join('?' * len(row))})",
-                *row.values(),
-            )
-        return SimpleNamespace(id=number, delivery_id=name, task_id=task, sender="jwt", body=b"{}")
-
-    def begin(self, notification: Any, client: Process | None = None) -> Handling:
-        return self.promises.begin("recv0", notification, client or self.one)
-
-    def end(self, handling: Handling, *, ack: int | None = 200) -> None:
-        """Let a client end, and its ack be answered."""
-        handling.ended = self.world.loop.time()
-        if ack is not None:
-            self.settle(handling, "ack", ack)
-
-    def settle(self, handling: Handling, verb: str, status: int, *, asked_at: float = inf) -> None:
-        self.promises.settled("recv0", handling, verb, status, asked_at)
-        if verb == "ack" and status == 200:
-            self.inbox.select(
-                "UPDATE pushkit_mailbox SET state = 'done' WHERE notification_id = ?",
-                handling.notification.id,  # type: ignore[union-attr]
-            )
 
 
 @pytest.fixture
-def case() -> Iterator[Case]:
-    case = Case()
-    case.pass_time(1000)
+def case() -> Iterator[MailboxCase]:
+    case = MailboxCase()
     yield case
-    case.inbox.connection.close()
-    case.world.loop.close()
+    case.close()
 
 
-def _again_after_its_ack(case: Case) -> None:
+def _again_after_its_ack(case: MailboxCase) -> None:
     one = case.keep("one")
     case.end(case.begin(one))
     case.begin(one)
 
 
-def _again_before_its_ack(case: Case) -> None:
+def _again_before_its_ack(case: MailboxCase) -> None:
     one = case.keep("one")
     case.end(case.begin(one), ack=None)
     case.begin(one, case.other)
 
 
-def _before_it_is_due(case: Case) -> None:
+def _before_it_is_due(case: MailboxCase) -> None:
     one = case.keep("one")
     failed = case.begin(one)
     failed.failed = True
@@ -110,30 +41,30 @@ def _before_it_is_due(case: Case) -> None:
     case.begin(one)
 
 
-def _two_at_once(case: Case) -> None:
+def _two_at_once(case: MailboxCase) -> None:
     case.begin(case.keep("one", state="done"))
     case.begin(case.keep("two"), case.other)
 
 
-def _out_of_order(case: Case) -> None:
+def _out_of_order(case: MailboxCase) -> None:
     case.keep("one")
     case.begin(case.keep("two"))
 
 
-def _before_one_that_is_not_kept(case: Case) -> None:
+def _before_one_that_is_not_kept(case: MailboxCase) -> None:
     case.keep("one", kept=False)
     case.begin(case.keep("two"))
 
 
-def _lost_a_lease(verb: str, status: int) -> Callable[[Case], None]:
-    def history(case: Case) -> None:
+def _lost_a_lease(verb: str, status: int) -> Callable[[MailboxCase], None]:
+    def history(case: MailboxCase) -> None:
         case.settle(case.begin(case.keep("one")), verb, status)
 
     return history
 
 
-def _settled_a_lost_lease(verb: str) -> Callable[[Case], None]:
-    def history(case: Case) -> None:
+def _settled_a_lost_lease(verb: str) -> Callable[[MailboxCase], None]:
+    def history(case: MailboxCase) -> None:
         one = case.keep("one")
         case.world.trouble("freeze", whom="reader1.1", lasts=30.0)
         late = case.begin(one)
@@ -144,48 +75,48 @@ def _settled_a_lost_lease(verb: str) -> Callable[[Case], None]:
     return history
 
 
-def _refused(case: Case) -> None:
+def _refused(case: MailboxCase) -> None:
     case.settle(case.begin(case.keep("one")), "ack", 400)
 
 
-def _altered(case: Case) -> None:
+def _altered(case: MailboxCase) -> None:
     one = case.keep("one")
     one.body = b"[]"
     case.begin(one)
 
 
-def _deleted(case: Case) -> None:
+def _deleted(case: MailboxCase) -> None:
     one = case.keep("one")
     case.inbox.select("DELETE FROM pushkit_inbox")
     case.begin(one)
 
 
-def _left(case: Case) -> None:
+def _left(case: MailboxCase) -> None:
     case.keep("one")
-    case.promises.check_end()
+    case.mailboxes.check_end()
 
 
-def _left_under_a_lease(case: Case) -> None:
+def _left_under_a_lease(case: MailboxCase) -> None:
     case.inbox.select(
         "INSERT INTO pushkit_mailbox_queues (id, tenant, owner, origin, lease_worker)"
         " VALUES ('task', '', '', '', 'laptop')"
     )
-    case.promises.check_end()
+    case.mailboxes.check_end()
 
 
-def _not_kept(case: Case) -> None:
+def _not_kept(case: MailboxCase) -> None:
     case.keep("one", kept=False)
-    case.promises.check_end()
+    case.mailboxes.check_end()
 
 
-def _not_handled(case: Case) -> None:
+def _not_handled(case: MailboxCase) -> None:
     case.begin(case.keep("one", state="done"))
-    case.promises.check_end()
+    case.mailboxes.check_end()
 
 
-def _given_up(case: Case) -> None:
+def _given_up(case: MailboxCase) -> None:
     case.keep("one", state="dead", attempts=MAILBOX_TRIES - 1)
-    case.promises.check_end()
+    case.mailboxes.check_end()
 
 
 @pytest.mark.parametrize(
@@ -218,13 +149,15 @@ def _given_up(case: Case) -> None:
         pytest.param(_given_up, "recv0: given up too early", id="given up"),
     ],
 )
-def test_a_broken_promise_is_seen(case: Case, history: Callable[[Case], None], seen: str) -> None:
+def test_a_broken_promise_is_seen(
+    case: MailboxCase, history: Callable[[MailboxCase], None], seen: str
+) -> None:
     history(case)
 
     assert [seen in violation for violation in case.world.violations] == [True]
 
 
-def test_a_history_that_keeps_every_promise_has_no_violation(case: Case) -> None:
+def test_a_history_that_keeps_every_promise_has_no_violation(case: MailboxCase) -> None:
     first, second, apart = case.keep("one"), case.keep("two"), case.keep("three", task="apart")
     failed = case.begin(first)
     case.begin(apart, case.other)
@@ -238,10 +171,10 @@ def test_a_history_that_keeps_every_promise_has_no_violation(case: Case) -> None
     case.settle(handled, "renew", 409)  # it crossed the ack
     case.end(case.begin(second))
     case.end(case.calls["recv0", "mailbox", "three"][0])
-    case.promises.check_end()
+    case.mailboxes.check_end()
 
     assert case.world.violations == []
-    assert case.promises.is_drained()
+    assert case.mailboxes.is_drained()
 
 
 @pytest.mark.parametrize(
@@ -264,13 +197,13 @@ def test_a_history_that_keeps_every_promise_has_no_violation(case: Case) -> None
     ],
 )
 def test_only_what_keeps_a_client_from_renewing_excuses_the_end_of_its_lease(
-    case: Case, kind: str, whom: str, excuses: bool
+    case: MailboxCase, kind: str, whom: str, excuses: bool
 ) -> None:
     handling = case.begin(case.keep("one"))
     case.pass_time(5)
     case.world.trouble(kind, whom=whom, lasts=5.0)
     case.pass_time(5)
-    case.served_at.append(case.world.loop.time())
+    case.served.append(case.world.loop.time())
     case.settle(handling, "renew", 409)
 
     assert bool(case.world.violations) is not excuses
@@ -278,18 +211,20 @@ def test_only_what_keeps_a_client_from_renewing_excuses_the_end_of_its_lease(
 
 @pytest.mark.parametrize(("served", "excuses"), [(True, False), (False, True)])
 def test_a_service_that_died_excuses_lost_leases_until_it_is_back(
-    case: Case, served: bool, excuses: bool
+    case: MailboxCase, served: bool, excuses: bool
 ) -> None:
     case.world.trouble("death", whom="recv0.1")
     case.pass_time(1)
-    case.served_at += [case.world.loop.time()] if served else []
+    case.served += [case.world.loop.time()] if served else []
     case.pass_time(100)
     case.settle(case.begin(case.keep("one")), "ack", 409)
 
     assert bool(case.world.violations) is not excuses
 
 
-def test_a_client_that_died_before_its_ack_was_answered_explains_a_repetition(case: Case) -> None:
+def test_a_client_that_died_before_its_ack_was_answered_explains_a_repetition(
+    case: MailboxCase,
+) -> None:
     one = case.keep("one")
     case.end(case.begin(one), ack=None)
     case.world.trouble("death", whom="reader1.1")
@@ -301,7 +236,7 @@ def test_a_client_that_died_before_its_ack_was_answered_explains_a_repetition(ca
 
 @pytest.mark.parametrize(("verb", "is_seen"), [("ack", True), ("nack", False), ("renew", False)])
 def test_an_answer_may_be_older_than_the_lease_of_another(
-    case: Case, verb: str, is_seen: bool
+    case: MailboxCase, verb: str, is_seen: bool
 ) -> None:
     one = case.keep("one")
     asked_at = case.world.loop.time()
@@ -314,7 +249,7 @@ def test_an_answer_may_be_older_than_the_lease_of_another(
     assert bool(case.world.violations) is is_seen
 
 
-def test_a_client_frozen_before_it_begins_is_the_one_that_is_late(case: Case) -> None:
+def test_a_client_frozen_before_it_begins_is_the_one_that_is_late(case: MailboxCase) -> None:
     one = case.keep("one")
     handling = case.begin(one)
     case.world.trouble("freeze", whom="reader2.1", lasts=0.0)

@@ -6,185 +6,22 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pushkit import NotifyResult
 from pushkit.delivery.reporting import RefusedRecipient
-from pushkit.outbox.schema import SENDER_MIGRATIONS
-from pushkit.storage.migrations import migrate
-from pushkit.storage.sqlite import run_script
-from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from tests.verification.simulation.attacks import Attacker
-from tests.verification.simulation.disk import Disk, QueueRow
+from tests.verification.simulation.cases import Case, MailboxCase
+from tests.verification.simulation.disk import QueueRow
 from tests.verification.simulation.ledger import Call, Notice
 from tests.verification.simulation.loop import Process
-from tests.verification.simulation.pacing import Pacing
-from tests.verification.simulation.promises import Promises
 from tests.verification.simulation.secrecy import CANARY, WEBHOOK_SECRET, Secrets
 from tests.verification.simulation.webhook import Arrival
-from tests.verification.simulation.world import World
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
 _JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6.eyJpc3MiOiJodHRwczovL2EifQ.c2lnbmF0dXJl"
-
-
-class Case:
-    """A world without programs, whose history is written by hand."""
-
-    def __init__(self, *, has_mailboxes: bool = False) -> None:
-        self.world = World(0)
-        self.outbox, self.inbox = Disk(self.world.loop), Disk(self.world.loop)
-        run_script(self.outbox.connection, migrate("outbox", SENDER_MIGRATIONS, "outbox"))
-        run_script(self.inbox.connection, migrate("inbox", RECEIVER_MIGRATIONS, "inbox"))
-        self.process = Process("agent0.1", "198.51.100.1")
-        self.promises = Promises(
-            self.world,
-            self.outbox,
-            {"recv0": self.inbox},
-            timeout=10.0,
-            worker_of=lambda process: f"worker of {process.name}",
-            served_at=(lambda _: (0.0,)) if has_mailboxes else None,
-        )
-        self.pacing = Pacing(self.world, self.outbox, {"recv0": self.inbox}, slots=4)
-
-    def pass_time(self, seconds: float) -> None:
-        self.world.loop._now += seconds
-
-    def subscribe(self, name: str = "sub", origin: str = "https://hook0.example.com") -> None:
-        everything = '{"states": null, "kinds": null, "last_chunk_only": false}'
-        self.outbox.select(
-            "INSERT OR IGNORE INTO pushkit_subscriptions (id, tenant, task_id, owner, config_id,"
-            " version, url, origin, schemes, profile, filter, created_at, updated_at)"
-            " VALUES (?1, '', 'task', 'owner', ?1, '1.0', '', ?3, '', '', ?2, 0, 0)",
-            name,
-            everything,
-            origin,
-        )
-
-    def store(self, name: str, *, lease_worker: str = "worker of agent0.1", **columns: Any) -> None:
-        """Store a delivery, by default one in flight; a pending one is not with the worker."""
-        state = columns.pop("state", "in_flight")
-        row = {
-            "id": name,
-            "subscription_id": "sub",
-            "tenant": "",
-            "owner": "owner",
-            "task_id": "task",
-            "config_id": "config",
-            "seq": 1,
-            "origin": "https://hook0.example.com",
-            "version": "1.0",
-            "body_bytes": 2,
-            "state": "pending" if state == "in_flight" else state,
-            "waits": int(state == "pending"),
-            "notified_at": 0,
-            "not_before": 0,
-            "scheduled_at": 0,
-            **columns,
-        }
-        self.subscribe(row["subscription_id"])
-        if state == "in_flight":
-            self.outbox.select(
-                "UPDATE pushkit_subscriptions SET lease_worker = ?, sending_to = ? WHERE id = ?",
-                lease_worker,
-                row["seq"],
-                row["subscription_id"],
-            )
-        places = ", ".join("?" * len(row))
-        self.outbox.select(
-            f"INSERT INTO pushkit_deliveries ({', '.join(row)}) VALUES ({places})", *row.values()
-        )
-        self.outbox.select("INSERT INTO pushkit_bodies (id, body) VALUES (?, ?)", name, b"{}")
-
-    def accept(
-        self,
-        name: str,
-        sender: str = "jwt",
-        *,
-        place: int = 1,
-        lease_worker: str | None = "worker of agent0.1",
-    ) -> None:
-        """Store a notification in the inbox of `recv0`, by default one that its process has."""
-        self.inbox.select(
-            "INSERT INTO pushkit_inbox_queues (id, tenant, owner, origin, last_seq, lease_worker,"
-            " sending_to) VALUES ('task', '', ?1, '', ?2, ?3, ?4) ON CONFLICT (id) DO UPDATE"
-            " SET last_seq = excluded.last_seq, sending_to = excluded.sending_to",
-            sender,
-            place,
-            lease_worker,
-            0 if lease_worker is None else place,
-        )
-        self.inbox.select(
-            "INSERT INTO pushkit_inbox (queue_id, place, sender, delivery_id, task_id, kid,"
-            " missing, late, version, issued_at, received_at, not_before, scheduled_at, body,"
-            " body_bytes, body_sha256)"
-            " VALUES ('task', ?, ?, ?, 'task', '', 0, 0, '1.0', 0, 0, 0, 0, '', 0, '')",
-            place,
-            sender,
-            name,
-        )
-
-    def change(self, name: str, **columns: Any) -> None:
-        """Change a delivery, and end the lease of its queue."""
-        places = ", ".join(f"{column} = ?" for column in columns)
-        self.outbox.select(
-            f"UPDATE pushkit_deliveries SET {places} WHERE id = ?", *columns.values(), name
-        )
-        self.outbox.select(
-            "UPDATE pushkit_subscriptions SET lease_worker = NULL, sending_to = 0 WHERE id ="
-            " (SELECT subscription_id FROM pushkit_deliveries WHERE id = ?)",
-            name,
-        )
-
-    def ask(self, name: str) -> None:
-        """Let an unanswered request arrive."""
-        arrival = self._arrival(name)
-        arrival.is_heard = lambda: False
-        self.pacing.arrived(arrival)
-
-    def arrive(self, name: str, status: int | None = None, **facts: Any) -> Arrival:
-        arrival = self._arrival(name, status, **facts)
-        self.promises.arrived(arrival)
-        return arrival
-
-    def _arrival(self, name: str, status: int | None = None, **facts: Any) -> Arrival:
-        return Arrival(
-            at=self.world.loop.time(),
-            host="hook0.example.com",
-            delivery_id=name,
-            marker="",
-            task="task",
-            process=self.process,
-            path="/jwt",
-            body=facts.pop("body", b"{}"),
-            status=status,
-            is_heard=lambda: True,
-            is_open=lambda: status is None,
-            **facts,
-        )
-
-    def call_back(self, name: str, body: bytes = b"{}", sender: str = "jwt") -> Any:
-        found = self.inbox.select("SELECT id FROM pushkit_inbox WHERE delivery_id = ?", name)
-        if not found:
-            self.accept(name, sender)
-            found = self.inbox.select("SELECT max(id) AS id FROM pushkit_inbox")
-        notification: Any = SimpleNamespace(
-            id=found[0]["id"], delivery_id=name, body=body, sender=sender, task_id="task"
-        )
-        self.pass_time(100)  # since the process was last thawed
-        self.pacing.calls_back("recv0", notification.id)
-        return self.promises.begin_call("recv0", "client", notification, self.process)
-
-    def end(self) -> None:
-        self.promises.check_end(lambda origin: origin.removeprefix("https://").partition(".")[0])
-
-    def close(self) -> None:
-        self.outbox.connection.close()
-        self.inbox.connection.close()
-        self.world.loop.close()
 
 
 @pytest.fixture
@@ -264,7 +101,7 @@ def _refused(case: Case, owner: str = "owner", shape: str = "status") -> None:
 def _finished(state: str, **columns: Any) -> Callable[[Case], None]:
     def history(case: Case) -> None:
         case.store("one", state=state, **columns)
-        case.end()
+        case.check_end()
 
     return history
 
@@ -279,12 +116,12 @@ def _given_twice(case: Case) -> None:
     for name in ("one", "two"):
         case.store(name, state="delivered", subscription_id=f"{name} that was set")
         case.arrive(name, 204)
-    case.end()
+    case.check_end()
 
 
 def _lost(case: Case) -> None:
     _notified(case, "one")
-    case.end()
+    case.check_end()
 
 
 def _unfair(case: Case) -> None:
@@ -303,7 +140,7 @@ def _answered_by_another(case: Case) -> None:
         " VALUES ('one', 1, 0, 0, 'delivered', ?)",
         b"two",
     )
-    case.end()
+    case.check_end()
 
 
 def _called_twice(case: Case) -> None:
@@ -327,20 +164,20 @@ def _called_before_another(case: Case) -> None:
 
 def _left_in_the_inbox(case: Case) -> None:
     case.accept("one", lease_worker=None)
-    case.end()
+    case.check_end()
 
 
 def _left_under_a_lease(case: Case) -> None:
     case.accept("one")
     case.inbox.select("UPDATE pushkit_inbox SET state = 'done'")
-    case.end()
+    case.check_end()
 
 
 def _left_without_a_queue(case: Case) -> None:
     case.accept("one", lease_worker=None)
     case.inbox.select("UPDATE pushkit_inbox SET state = 'done'")
     case.inbox.select("DELETE FROM pushkit_inbox_queues")
-    case.end()
+    case.check_end()
 
 
 def _flooded(case: Case) -> None:
@@ -540,19 +377,19 @@ def test_a_delivery_may_follow_one_that_a_receiver_accepted(case: Case) -> None:
 
 @pytest.mark.parametrize("has_mailboxes", [False, True])
 def test_what_a_mailbox_keeps_is_called_back_once_a_client_handled_it(has_mailboxes: bool) -> None:
-    case = Case(has_mailboxes=has_mailboxes)
+    case = MailboxCase() if has_mailboxes else Case()
     case.subscribe(origin="https://recv0.example.com")
     case.store("one", state="delivered", origin="https://recv0.example.com")
     for callback in ("client", "audit"):
         case.promises.calls["recv0", callback, "one"] = [Call(case.process, 0.0, "jwt", ended=1.0)]
 
-    case.end()
+    case.check_end()
     assert len(case.world.violations) == has_mailboxes
     assert all("delivered to recv0, but never called" in each for each in case.world.violations)
 
     case.world.violations.clear()
     case.promises.calls["recv0", "mailbox", "one"] = [Call(case.process, 0.0, "jwt", ended=1.0)]
-    case.end()
+    case.check_end()
     assert case.world.violations == []
     case.close()
 
@@ -565,7 +402,7 @@ def test_after_an_unrequested_answer_a_request_may_get_that_to_another(case: Cas
         b"two",
     )
     case.world.trouble("babble", whom="hook0")
-    case.end()
+    case.check_end()
     assert case.world.violations == []
 
 
@@ -835,7 +672,7 @@ def test_what_is_gathered_and_not_said_by_the_next_is_seen(
         case.outbox.select("UPDATE pushkit_bodies SET body = ? WHERE id = ?", body, name)
     case.arrive("next", 204, body=newer)
 
-    case.end()
+    case.check_end()
 
     assert bool(case.world.violations) == is_seen
 
@@ -880,7 +717,7 @@ def test_a_delivery_is_given_up_only_after_a_death_that_counts(
     case.promises.deaths["sub"] = deaths
     case.store("one", state="dead", attempts=8, last_error="worker_died")
 
-    case.end()
+    case.check_end()
 
     assert bool(case.world.violations) == is_seen
 
@@ -905,7 +742,7 @@ def test_a_history_that_keeps_every_promise_has_no_violation(case: Case) -> None
     case.arrive("one", 204, answered_at=1.1)
     case.change("one", state="delivered")
     notice = _notified(case, "one", acknowledged_at=0.0)
-    case.end()
+    case.check_end()
     case.promises.check_fairness()
 
     assert len(wanting) == 1

@@ -19,6 +19,7 @@ __all__ = [
     "Actors",
     "Step",
     "any_behaviour",
+    "losses",
     "mailboxes",
     "staggered",
     "subscriptions",
@@ -268,6 +269,39 @@ def mailboxes(chance: random.Random, actors: Actors, readers: list[str]) -> Iter
         what = chance.choice(("crash", "crash", "stop", "freeze", "freeze", "blip"))
         pause, where = chance.choice((0.1, 1.0, 40.0)), chance.choice(("mailbox", "settling"))
         yield _step(_moment(chance) * 0.7, "trigger", what, where, chance.randint(0, 3), pause)
+
+
+def losses(chance: random.Random, actors: Actors) -> Iterator[Step]:
+    """A receiver loses its inbox, or is set back to a copy, and its clients ask for what it lacks.
+
+    They do so at once, or later; the receiver perhaps by itself, too.
+    """
+    receiver = chance.choice(actors.receivers)
+    at = chance.uniform(10, SPAN / 2)
+    for task in range(chance.choice((1, 1, 2, 3))):
+        owner = chance.choice(actors.owners)
+        yield _step(chance.random(), "subscribe", 0, f"lost{task}", owner, receiver, "1.0")
+        for update in range(chance.choice((2, 4, 8, 12))):
+            agent = chance.randrange(actors.agents)
+            yield _step(chance.uniform(2, at), "notify", agent, f"lost{task}", update)
+    yield _step(
+        chance.choice((1.5, chance.uniform(2, at), chance.uniform(2, at))), "backup", receiver
+    )
+    if chance.random() < 0.3:
+        yield _step(0.0, "recover", receiver, "itself")
+    for _ in range(chance.choice((1, 1, 1, 2))):
+        for _ in range(chance.choice((0, 1, 2))):  # accepted just before, and maybe not settled
+            agent, number = chance.randrange(actors.agents), chance.randrange(100, 200)
+            yield _step(at - chance.random() * 0.06, "notify", agent, "lost0", number)
+        if chance.random() < 0.4:
+            yield _step(at / 2, "trigger", "lose", "callback", chance.choice((0, 1, 3)), 0.0)
+        else:
+            yield _step(at, "lose", receiver, chance.choice((0.1, 1.0, 20.0)))
+        for _ in range(chance.choice((0, 1, 1, 1, 2))):
+            after = chance.choice((0.0, 0.005, 0.1, 2.0, chance.uniform(2, 40)))
+            how = chance.choice(("operator", "operator", "client", "client", "since"))
+            yield _step(at + after, "recover", receiver, how)
+        at += chance.expovariate(0.05)
 
 
 def renewals(chance: random.Random, actors: Actors) -> Iterator[Step]:

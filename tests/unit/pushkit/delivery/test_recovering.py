@@ -88,3 +88,25 @@ async def test_a_range_without_any_is_no_error(
     await deliver_due(sender)
     assert await sender.recover(KEY, wanted) == Recovered((), None)
     assert await sender.recover(KEY, WantedDeliveries(-(10**30), 10**30)) == Recovered((1,), None)
+
+
+async def test_what_may_be_answered_and_is_not_settled_yet_is_sent_again(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    for _ in range(2):
+        await sender.notify(status())
+    answering = webhook.replies_after()
+    delivering = asyncio.create_task(deliver_due(sender))
+    await webhook.until_received(1)
+
+    assert await sender.recover(KEY, WantedDeliveries(to_seq=1)) == Recovered((1,), None)
+    answering.set()
+    await delivering
+
+    first, second = dict.fromkeys(each.id for each in webhook.received)
+    assert sorted(each.id for each in webhook.received) == sorted([first, first, second])
+    report = await sender.outbox.show(first)
+    assert report is not None
+    assert (report.delivery.state, len(report.attempts)) == ("delivered", 2)
