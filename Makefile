@@ -57,7 +57,7 @@ accessibility: docs  ## axe-core, from npm, over the site and both dashboards; n
 
 interop: $(READY)  ## Real SDKs from their registries, in both directions; writes docs/interop.md.
 	$(BIN)/python -m tests.verification.interop.matrix --write docs/interop.md
-	$(BIN)/python -m tests.unit.pushkit.cards.independent_jcs --cases 20000
+	$(BIN)/python -m tests.unit.pushkit.cards.independent_jcs --cases 100000 --node
 	$(BIN)/python -m tests.verification.interop.resolving
 
 # The time of the commit is in both files, so that the same commit gives the same bytes.
