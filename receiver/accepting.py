@@ -38,6 +38,7 @@ from receiver.inbox.store import (
 from receiver.inbox.store import store as store_rows
 from receiver.limits import Limits
 from receiver.notification import Accepted, Verified, VerifiedNotification
+from receiver.refusals import REFUSALS
 from receiver.registrations import RegisteredSecrets, RegistrationStore
 from receiver.senders import TaskPolicy, TrustedSender
 from receiver.steps import Step, Trail
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("receiver")
 
 
-class ConflictError(InboundError, code="id_conflict", status=409):
+class ConflictError(InboundError, code="id_conflict", status=REFUSALS["id_conflict"].status):
     """The id was accepted before with another body."""
 
 
-class BeingStoredError(InboundError, code="being_stored", status=503):
+class BeingStoredError(InboundError, code="being_stored", status=REFUSALS["being_stored"].status):
     """A copy with this id is being stored: its result decides about this one."""
 
 

@@ -14,12 +14,29 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from pushkit.clock import utc_now
-from pushkit.errors import CodeTable, InboundError, page_of
+from pushkit.errors import (
+    AudienceError,
+    ClaimError,
+    CodeTable,
+    DigestMismatchError,
+    InboundError,
+    InvalidSignatureError,
+    IssuerError,
+    KeysUnavailableError,
+    MalformedJsonError,
+    MalformedRequestError,
+    TimestampError,
+    TokenError,
+    UnrecognisedBodyError,
+    page_of,
+)
 from pushkit.events.model import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.peers import rate_key
-from receiver.request import Answer
+from receiver.registrations import TaskNotExpectedError
+from receiver.request import Answer, ConsumedBodyError, HeadersTooLargeError
+from receiver.selection import UnknownSenderError
 from receiver.steps import CheckResult, Result, Step, Trail, results_of
 
 _log = logging.getLogger("receiver")
@@ -30,7 +47,8 @@ _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 class Refusal(NamedTuple):
     """One row: how a refusal is answered, and how often it is logged."""
 
-    status: int  # the HTTP status
+    # The HTTP status: an error that is declared below this table says it, one above reads it here.
+    status: int
     means: str  # what was found; the log line says more, the answer has the code alone
     remedy: str  # what the receiver's operator can do about it
     # The steps of the verification that it can come from, in order; none for the others. Which it
@@ -46,7 +64,7 @@ class Refusal(NamedTuple):
 
 
 _NO_JSON: Final = Refusal(
-    400,
+    MalformedJsonError.status,
     "the body is not JSON within the limits",
     "The agent does not send JSON, or exceeds a limit: `receiver listen` shows the body.",
     (Step.CONTENT,),
@@ -117,7 +135,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             once_in=_MINUTE,
         ),
         "headers_too_large": Refusal(
-            431,
+            HeadersTooLargeError.status,
             "the headers are longer than max_header_bytes",
             "Raise max_header_bytes, if your own proxy adds so many headers.",
             (Step.REQUEST,),
@@ -144,7 +162,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             closes=True,
         ),
         "body_consumed": Refusal(
-            503,
+            ConsumedBodyError.status,
             "the application read the body before the receiver",
             "Exclude the senders' paths from the middleware that reads bodies (to log, sign or "
             "parse them), or put ReceiverMiddleware in front of it. The sender will retry.",
@@ -161,20 +179,20 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             (Step.REQUEST,),
         ),
         "unknown_sender": Refusal(
-            403,
+            UnknownSenderError.status,
             "no sender, or more than one, fits the path, iss and kid",
             "Add a [[senders]] table with this path and issuer to trust it, or leave it refused.",
             (Step.SENDER,),
         ),
         "invalid_signature": Refusal(
-            401,
+            InvalidSignatureError.status,
             "the signature is missing, malformed or not valid",
             "Check that the sender's `jwks_url`, `jwks_file` or secret has the key that signs "
             "now: `receiver check`, where there is a configuration file, shows what it has.",
             (Step.SIGNATURE, Step.BODY),
         ),
         "keys_unavailable": Refusal(
-            503,
+            KeysUnavailableError.status,
             "the sender's keys cannot be fetched",
             "Check that this machine can reach jwks_url: `receiver check`, where there is a "
             "configuration file, tries it. The sender will retry.",
@@ -183,7 +201,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             _MINUTE,
         ),
         "digest_mismatch": Refusal(
-            401,
+            DigestMismatchError.status,
             "the signature covers another body",
             "The bytes have to arrive as they were signed. A framework parsed the body, and wrote "
             "it again: pass on the raw bytes. A cloud function got it in base64 "
@@ -192,41 +210,41 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             (Step.BODY,),
         ),
         "invalid_claims": Refusal(
-            401,
+            ClaimError.status,
             "a claim is missing that this profile requires",
             "The agent signs by another profile: set `profile` of this sender, or "
             "update the agent.",
             (Step.TIME, Step.IDS),
         ),
         "stale_timestamp": Refusal(
-            401,
+            TimestampError.status,
             "signed too long ago, ahead of time, or expired",
             "One of the two clocks is wrong: check NTP on both; else the request "
             "was delayed, or replayed.",
             (Step.TIME,),
         ),
         "wrong_issuer": Refusal(
-            401,
+            IssuerError.status,
             "another `iss` than the sender's",
             "Set `issuer` of this sender to the issuer that the agent states, if you trust it.",
             (Step.ISSUER,),
         ),
         "wrong_audience": Refusal(
-            401,
+            AudienceError.status,
             "signed for another webhook",
             "The agent signs for another URL: `url` and the sender's path have to match the URL "
             "in its push config.",
             (Step.AUDIENCE,),
         ),
         "malformed_request": Refusal(
-            400,
+            MalformedRequestError.status,
             "ids disagree, or a header occurs twice",
             "A proxy duplicates or rewrites header fields, or the agent is at fault: "
             "compare both ends.",
             (Step.REQUEST, Step.SIGNATURE, Step.IDS, Step.TOKEN, Step.CONTENT),
         ),
         "invalid_token": Refusal(
-            401,
+            TokenError.status,
             "a token or credential is missing or wrong",
             "The agent sends another token than it was given, or none: give it a new "
             "one (`Receiver.expect()`, or `receiver expect`).",
@@ -235,7 +253,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
         "malformed_json": _NO_JSON,
         "malformed_body": _NO_JSON,
         "unrecognised_body": Refusal(
-            422,
+            UnrecognisedBodyError.status,
             "the body is JSON, but not a notification of a known version",
             "The agent posts something else than notifications, or leaves out what all versions "
             "need; what is newer than this receiver is accepted.",
@@ -256,7 +274,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             _MINUTE,
         ),
         "task_not_expected": Refusal(
-            404,
+            TaskNotExpectedError.status,
             "this task is not expected",
             "Give the agent a token of its own for each task (`Receiver.expect()`, or `receiver "
             'expect`), before it starts, or set tasks = "any".',

@@ -13,6 +13,7 @@ from pushkit.peers import rate_key
 from pushkit.webhook import Headers
 from receiver.limits import Limits, RateLimit
 from receiver.notification import Accepted, Remembered
+from receiver.refusals import REFUSALS
 from receiver.request import HeadersTooLargeError, Request
 from receiver.senders import TrustedSender
 from receiver.signatures import SignedClaims
@@ -27,7 +28,7 @@ _DIGITS = re.compile(r"[0-9]+")
 _LONGEST_LENGTH = 18  # digits: far above any limit, and cheap to parse
 
 
-class RateLimitedError(InboundError, code="rate_limited", status=429):
+class RateLimitedError(InboundError, code="rate_limited", status=REFUSALS["rate_limited"].status):
     """More requests than the limit allows; `retry_after` says when to retry."""
 
     def __init__(self, setting: str, limit: RateLimit, retry_after: timedelta) -> None:
@@ -38,19 +39,25 @@ class RateLimitedError(InboundError, code="rate_limited", status=429):
         self.retry_after = retry_after
 
 
-class BodyTooLargeError(InboundError, code="body_too_large", status=413):
+class BodyTooLargeError(
+    InboundError, code="body_too_large", status=REFUSALS["body_too_large"].status
+):
     """The body is longer than the limit."""
 
 
-class BodyTimeoutError(InboundError, code="body_timeout", status=408):
+class BodyTimeoutError(InboundError, code="body_timeout", status=REFUSALS["body_timeout"].status):
     """The body did not arrive in time."""
 
 
-class IncompleteBodyError(InboundError, code="incomplete_body"):
+class IncompleteBodyError(
+    InboundError, code="incomplete_body", status=REFUSALS["incomplete_body"].status
+):
     """The body broke off."""
 
 
-class MediaTypeError(InboundError, code="unsupported_media_type", status=415):
+class MediaTypeError(
+    InboundError, code="unsupported_media_type", status=REFUSALS["unsupported_media_type"].status
+):
     """The content type or coding is not one of a notification."""
 
 

@@ -35,6 +35,7 @@ from pushkit.scheduling.event_loop import LoopLock
 from pushkit.signing.token import hash_token
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.notification import Accepted, Verified, VerifiedNotification, read_notification
+from receiver.refusals import REFUSALS
 from receiver.request import LARGE_BODY, BrokenBodyError, Request, turn_to_decode
 from receiver.selection import ReceiverPath, keys_at_hand, read_signatures, select_sender
 from receiver.senders import TrustedSender
@@ -54,7 +55,9 @@ from receiver.trust import TrustSnapshot, fetch_keys
 _HASHED_AT_ONCE = 256 * 1024
 
 
-class MethodNotAllowedError(InboundError, code="method_not_allowed", status=405):
+class MethodNotAllowedError(
+    InboundError, code="method_not_allowed", status=REFUSALS["method_not_allowed"].status
+):
     """The request is no POST."""
 
 
