@@ -65,13 +65,7 @@ class LeaseLostError(PushkitError, code="watch_lost"):
 
 
 class Watcher:
-    """The tasks that this gateway watches.
-
-    Args:
-        sender: Stores the updates; open.
-        upstream: The agent.
-        options: Limits, and the operator's credentials.
-    """
+    """The tasks that this gateway watches: the sender, which is open, stores their updates."""
 
     def __init__(self, sender: PushSender, upstream: Upstream, options: GatewayOptions) -> None:
         self.sender = sender

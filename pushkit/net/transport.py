@@ -69,16 +69,11 @@ class _Connections:
 
 
 class ConnectionPool:
-    """The connections of one client.
+    """The connections of one client, within the limits of its options."""
 
-    Args:
-        max_connections: How many may be open at once.
-        max_per_endpoint: How many of them may lead to the same endpoint.
-    """
-
-    def __init__(self, max_connections: int, max_per_endpoint: int) -> None:
-        self._max_connections = max_connections
-        self._max_per_endpoint = max_per_endpoint
+    def __init__(self, options: ConnectionOptions) -> None:
+        self._max_connections = options.max_connections
+        self._max_per_endpoint = options.max_connections_per_host
         self._deadlines, self._writes = Deadlines(), IterationBatches(write_requests)
         self._by_endpoint: dict[Endpoint, _Connections] = {}
         self._open = 0
@@ -210,7 +205,7 @@ class Transport:
             None if options.proxy is None else EgressProxy.parse(options.proxy),
         )
         self._tls = tls_context(ca_file=options.ca_file)
-        self._pool = ConnectionPool(options.max_connections, options.max_connections_per_host)
+        self._pool = ConnectionPool(options)
 
     async def post(
         self,

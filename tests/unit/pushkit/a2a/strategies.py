@@ -36,7 +36,7 @@ from pushkit.a2a import (
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidUpdateError
 
-V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
+V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 VECTORS = Path(__file__).parents[3] / "vectors"
 
 
@@ -81,16 +81,21 @@ def parts(version: WireVersion) -> st.SearchStrategy[Part]:
 
 
 def messages(version: WireVersion) -> st.SearchStrategy[Message]:
+    members: dict[str, Any] = {
+        "role": st.sampled_from([Role.USER, Role.AGENT]),
+        "parts": tuples(parts(version), min_size=1),
+        "metadata": objects,
+    }
+    if version is V0_1:
+        return st.builds(Message, message_id=st.just(""), **members)
     return st.builds(
         Message,
         message_id=names,
-        role=st.sampled_from([Role.USER, Role.AGENT]),
-        parts=tuples(parts(version), min_size=1),
         context_id=st.none() | names,
         task_id=st.none() | names,
         reference_task_ids=tuples(names),
         extensions=tuples(texts),
-        metadata=objects,
+        **members,
     )
 
 
@@ -99,21 +104,24 @@ def tuples(items: st.SearchStrategy[Any], min_size: int = 0) -> st.SearchStrateg
 
 
 def artifacts(version: WireVersion) -> st.SearchStrategy[Artifact]:
-    return st.builds(
-        Artifact,
-        artifact_id=names,
-        parts=tuples(parts(version), min_size=1),
-        name=st.none() | names,
-        description=st.none() | names,
-        extensions=tuples(texts),
-        metadata=objects,
-    )
+    members: dict[str, Any] = {
+        "parts": tuples(parts(version), min_size=1),
+        "name": st.none() | names,
+        "description": st.none() | names,
+        "metadata": objects,
+    }
+    if version is V0_1:
+        return st.builds(Artifact, artifact_id=st.integers(-3, 2**40).map(str), **members)
+    return st.builds(Artifact, artifact_id=names, extensions=tuples(texts), **members)
 
 
 def statuses(version: WireVersion) -> st.SearchStrategy[TaskStatus]:
+    states = set(TaskState)
+    if version is V0_1:  # which has no name for these
+        states -= {TaskState.REJECTED, TaskState.AUTH_REQUIRED}
     return st.builds(
         TaskStatus,
-        state=st.sampled_from(TaskState),
+        state=st.sampled_from(sorted(states)),
         message=st.none() | messages(version),
         timestamp=timestamps,
     )
@@ -133,27 +141,28 @@ def snapshots(version: WireVersion) -> st.SearchStrategy[TaskSnapshot]:
 
 
 def updates(version: WireVersion) -> st.SearchStrategy[TaskUpdate]:
-    return st.one_of(
+    of_event: dict[str, Any] = {"task_id": names, "metadata": objects}
+    if version is not V0_1:
+        of_event["context_id"] = names
+    sent = st.one_of(
         snapshots(version),
         st.builds(
             StatusUpdate,
-            task_id=names,
-            context_id=names,
             status=statuses(version),
-            metadata=objects,
-            final=st.booleans() if version is V0_3 else st.none(),
+            final=st.none() if version is V1_0 else st.booleans(),
+            **of_event,
         ),
         st.builds(
             ArtifactUpdate,
-            task_id=names,
-            context_id=names,
             artifact=artifacts(version),
             append=st.booleans(),
             last_chunk=st.booleans(),
-            metadata=objects,
+            **of_event,
         ),
-        st.builds(MessageUpdate, message=messages(version)),
     )
+    if version is V0_1:
+        return sent
+    return sent | st.builds(MessageUpdate, message=messages(version))
 
 
 # --- wire documents ----------------------------------------------------------------------------

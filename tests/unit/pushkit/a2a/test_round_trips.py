@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 import referencing
 from a2a.compat.v0_3 import conversions, types
 from a2a.types import a2a_pb2
@@ -30,7 +29,9 @@ from pushkit.a2a import (
 from pushkit.a2a.codec import SHAPES
 from pushkit.errors import InvalidUpdateError
 from tests.unit.pushkit.a2a.strategies import (
+    VECTORS,
     base64s,
+    body,
     check_a_round_trip,
     moments,
     names,
@@ -46,20 +47,15 @@ from tests.unit.pushkit.a2a.strategies import (
     wire,
 )
 
-VECTORS = Path(__file__).parents[3] / "vectors"
-V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
+V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 
 
+@pytest.mark.parametrize("version", [V0_1, V0_3, V1_0])
 @slow_to_draw
-@given(updates(V1_0))
-def test_an_update_survives_a_round_trip_in_1_0(update: TaskUpdate) -> None:
-    assert decode_update(encode_update(update, V1_0)) == replace(update, origin=V1_0)
-
-
-@slow_to_draw
-@given(updates(V0_3))
-def test_an_update_survives_a_round_trip_in_0_3(update: TaskUpdate) -> None:
-    assert decode_update(encode_update(update, V0_3)) == replace(update, origin=V0_3)
+@given(st.data())
+def test_an_update_survives_a_round_trip(version: WireVersion, data: st.DataObject) -> None:
+    update = data.draw(updates(version))
+    assert decode_update(encode_update(update, version)) == replace(update, origin=version)
 
 
 @slow_to_draw
@@ -184,10 +180,6 @@ wire_1_0 = st.one_of(
 )
 
 
-def utf8(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document).encode()
-
-
 @slow_to_draw
 @given(wire_0_3)
 def test_a_round_trip_through_0_3_loses_nothing(document: dict[str, Any]) -> None:
@@ -236,7 +228,7 @@ def test_the_official_schema_accepts_what_is_written_as_1_0(update: TaskUpdate) 
 @slow_to_draw
 @given(wire_0_3)
 def test_the_official_schema_accepts_what_came_as_0_3(document: dict[str, Any]) -> None:
-    update = decode_update(utf8(document))
+    update = decode_update(body(document))
     try:
         written = encode_update(update, V1_0)
     except InvalidUpdateError:
@@ -279,7 +271,7 @@ def test_data_that_is_no_object_is_wrapped_as_the_official_sdk_does() -> None:
     message = json_format.ParseDict(document, a2a_pb2.Message())
 
     theirs = conversions.to_compat_message(message).model_dump(mode="json", exclude_none=True)
-    ours = json.loads(encode_update(decode_update(utf8({"message": document})), V0_3))
+    ours = json.loads(encode_update(decode_update(body({"message": document})), V0_3))
 
     # Their dump leaves out the null inside of the value as well.
     assert ours["parts"][0]["metadata"] == theirs["parts"][0]["metadata"]

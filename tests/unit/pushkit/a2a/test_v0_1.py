@@ -42,11 +42,8 @@ from tests.unit.pushkit.a2a.strategies import (
     objects,
     optional_object,
     optional_text,
-    parts,
     slow_to_draw,
     texts,
-    timestamps,
-    tuples,
     values,
     wire,
 )
@@ -231,56 +228,6 @@ def test_a_task_without_a_session_is_its_own_context_elsewhere() -> None:
 
 
 # --- round trips ---------------------------------------------------------------------------------
-
-sayable_states = st.sampled_from(
-    [s for s in TaskState if s not in (TaskState.REJECTED, TaskState.AUTH_REQUIRED)]
-)
-messages = st.builds(
-    Message,
-    message_id=st.just(""),
-    role=st.sampled_from([Role.USER, Role.AGENT]),
-    parts=tuples(parts(V0_3), min_size=1),
-    metadata=objects,
-)
-artifacts = st.builds(
-    Artifact,
-    artifact_id=st.integers(-3, 2**40).map(str),
-    parts=tuples(parts(V0_3), min_size=1),
-    name=st.none() | names,
-    description=st.none() | names,
-    metadata=objects,
-)
-statuses = st.builds(
-    TaskStatus, state=sayable_states, message=st.none() | messages, timestamp=timestamps
-)
-tasks = st.builds(
-    Task,
-    id=names,
-    status=statuses,
-    context_id=st.none() | names,
-    artifacts=tuples(artifacts),
-    history=tuples(messages),
-    metadata=objects,
-)
-updates: st.SearchStrategy[TaskUpdate] = st.one_of(
-    st.builds(TaskSnapshot, task=tasks),
-    st.builds(StatusUpdate, task_id=names, status=statuses, metadata=objects, final=st.booleans()),
-    st.builds(
-        ArtifactUpdate,
-        task_id=names,
-        artifact=artifacts,
-        append=st.booleans(),
-        last_chunk=st.booleans(),
-        metadata=objects,
-    ),
-)
-
-
-@slow_to_draw
-@given(updates)
-def test_an_update_survives_a_round_trip_in_0_1(update: TaskUpdate) -> None:
-    assert decode_update(encode_update(update, V0_1)) == replace(update, origin=V0_1)
-
 
 about: dict[str, st.SearchStrategy[Any]] = {"metadata": optional_object}
 of_file = {"mimeType": optional_text, "name": optional_text}

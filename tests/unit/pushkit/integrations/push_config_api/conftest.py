@@ -28,8 +28,9 @@ from pushkit.integrations.push_config_api import (
     push_config_app,
 )
 from pushkit.integrations.push_config_api.grpc import PushConfigServicer, PushConfigServicerV03
-from tests.clock import Clock
-from tests.unit.pushkit.delivery.conftest import Webhook
+from tests.unit.pushkit.delivery.conftest import clock, webhook
+
+__all__ = ["clock", "webhook"]  # fixtures of the sender's tests
 
 MAX_CONFIGS = 7
 
@@ -50,20 +51,6 @@ async def sender(tmp_path: Path) -> AsyncIterator[PushSender]:
     await sender.open()
     yield sender
     await sender.close()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
-    webhook = Webhook()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", webhook.handle)
-    webhook.base = f"http://127.0.0.1:{(await aiohttp_server(app)).port}"
-    return webhook
 
 
 def task_exists(caller: Caller, task_id: str) -> bool:
