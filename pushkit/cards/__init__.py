@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pushkit.cards.forms import (
         Canonical as Canonical,
         CardForm as CardForm,
+        Gap as Gap,
+        Omission as Omission,
+        Uncovered as Uncovered,
         canonicalize as canonicalize,
     )
     from pushkit.cards.origins import (
@@ -54,13 +57,12 @@ if TYPE_CHECKING:
         SignatureVerdict as SignatureVerdict,
         verify_card as verify_card,
     )
-    from pushkit.cards.walks import Gap as Gap, Omission as Omission, Uncovered as Uncovered
 else:
     __all__, __getattr__, __dir__ = names_on_demand(
         __name__,
         {
             "pushkit.webhook": "DocumentResponse",
-            "pushkit.cards.forms": "Canonical CardForm canonicalize",
+            "pushkit.cards.forms": "Canonical CardForm Gap Omission Uncovered canonicalize",
             "pushkit.cards.origins": (
                 "CardCheck CardOutcome CardSummary CardTrust card_url fetch_card verify_cards"
             ),
@@ -73,6 +75,5 @@ else:
                 "FULL_COVERAGE CardPolicy CardVerdict Coverage Decision FieldCoverage"
                 " SignatureVerdict verify_card"
             ),
-            "pushkit.cards.walks": "Gap Omission Uncovered",
         },
     )

@@ -75,9 +75,8 @@ class CardTrust:
         cls,
         origins: Mapping[str, OriginTrust],
         *,
-        allow: Sequence[
-            str
-        ] = (),  # for development: hosts for which the destination rules are lifted
+        # For development: hosts for which the destination rules are lifted.
+        allow: Sequence[str] = (),
         proxy: str | None = None,  # an egress proxy, `http://[user:password@]host:port`
         ca_file: str | Path | None = None,  # root certificates in PEM, beside the system's
     ) -> AsyncIterator[Self]:

@@ -10,11 +10,10 @@ from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.cards.document import FORM, MAX_SIGNATURES, read_card, read_signatures
-from pushkit.cards.forms import Canonical, CardForm, canonicalize
+from pushkit.cards.forms import Canonical, CardForm, Gap, Omission, canonicalize
 from pushkit.cards.older import is_older
 from pushkit.cards.schema import CARD_1_0_AND_0_3, find_misfit
 from pushkit.cards.verify import FULL_COVERAGE, Decision, listed
-from pushkit.cards.walks import Gap, Omission
 from pushkit.errors import (
     CanonicalizationError,
     ConfigError,

@@ -16,9 +16,8 @@ from typing import Final, NamedTuple, Self
 
 from pushkit.bounded_json import JsonObject, JsonValue, json_pointer
 from pushkit.cards.document import CardSignature, read_card, read_signatures
-from pushkit.cards.forms import FORMS, Canonical, CardForm, canonicalize
+from pushkit.cards.forms import FORMS, Canonical, CardForm, Gap, Uncovered, canonicalize
 from pushkit.cards.trust import TrustedKey, TrustedKeys
-from pushkit.cards.walks import Gap, Uncovered
 from pushkit.errors import (
     CanonicalizationError,
     CardRefusedError,
