@@ -1,13 +1,24 @@
-"""The events of one type that were emitted."""
+"""The events of one type that were emitted; and members of events that a test makes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
 
 from pushkit.events.model import Event
 
-__all__ = ["emitted"]
+__all__ = ["OF_DELIVERY", "OF_SUBSCRIPTION", "emitted"]
+
+OF_SUBSCRIPTION: Final[dict[str, Any]] = {
+    "at": datetime(2026, 1, 1, 12, tzinfo=UTC),
+    "tenant": "",
+    "owner": "alice",
+    "task_id": "task-1",
+    "subscription_id": "sub",
+    "origin": "https://client.example.com:443",
+}
+OF_DELIVERY: Final[dict[str, Any]] = {**OF_SUBSCRIPTION, "delivery_id": "dlv"}
 
 E = TypeVar("E", bound=Event)
 
