@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, urlencode
 
 from pushkit.dashboard import pages
-from pushkit.dashboard.documents import Done
-from pushkit.dashboard.pages import OF_DELIVERIES, ConfigRefusals, Pages, filter_of
+from pushkit.dashboard.documents import ConfigRefusals, Done
+from pushkit.dashboard.pages import OF_DELIVERIES, Pages, filter_of
 from pushkit.keys.source import KeySource
 from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.inspection import DeliveryFilter
