@@ -17,7 +17,7 @@ from pushkit.terminal.options import DashboardOptions
 from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.asgi import joined_fields
 from pushkit.webui.serving import access_of
-from tests.browser import TOKEN, Browser
+from tests.browser import BEARER, TOKEN, Browser
 from tests.unit.pushkit.dashboard.conftest import House, Open
 
 ACTING = DashboardAccess(token=TOKEN, allow_actions=True)
@@ -401,7 +401,7 @@ async def test_a_dashboard_for_reading_has_no_actions(house: House, open_dashboa
     delivery_id = await house.dead_letter()
     page = await browser.get(f"/deliveries/{delivery_id}")
     assert "Redrive</button>" not in page
-    headers = {"Sec-Fetch-Site": "same-origin", "Authorization": f"Bearer {TOKEN}"}
+    headers = {"Sec-Fetch-Site": "same-origin", **BEARER}
     for path in (f"/deliveries/{delivery_id}/redrive", f"/api/v1/deliveries/{delivery_id}/redrive"):
         async with browser.client.post(path, headers=headers) as answer:
             assert answer.status in (403, 404, 405)
@@ -415,7 +415,7 @@ async def test_a_session_is_not_enough_for_an_action_of_the_api(
     path = f"/api/v1/deliveries/{delivery_id}/redrive"
     async with operator.client.post(path, headers={"Sec-Fetch-Site": "same-origin"}) as answer:
         assert answer.status == 403
-    async with operator.client.post(path, headers={"Authorization": f"Bearer {TOKEN}"}) as answer:
+    async with operator.client.post(path, headers=BEARER) as answer:
         assert await answer.json() == {"ids": [delivery_id], "not_done": {}}
     assert await house.state(delivery_id) == "pending"
 
