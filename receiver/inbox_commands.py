@@ -137,7 +137,6 @@ def dashboard(*, where: InboxOptions, options: DashboardOptions) -> None:
         options,
         inbox,
         lambda access: inbox_dashboard(InboxAdmin(inbox), access=access),
-        say=click.echo,
     )
 
 

@@ -14,9 +14,10 @@ from pytest_aiohttp.plugin import AiohttpClient
 
 from pushkit.webui.site import Site
 
-__all__ = ["TOKEN", "Browser"]
+__all__ = ["BEARER", "TOKEN", "Browser"]
 
 TOKEN = "a-token-of-the-dashboard"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @dataclass

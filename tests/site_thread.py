@@ -16,7 +16,7 @@ from schemathesis.core.result import Ok
 from schemathesis.schemas import APIOperation
 
 from pushkit.webui.site import Site
-from tests.browser import TOKEN
+from tests.browser import BEARER
 from tests.eventually import DEADLINE
 from tests.long_runs import examples
 from tests.served import served
@@ -26,7 +26,6 @@ __all__ = ["Operation", "SiteThread", "check_answers", "check_real_answer", "ope
 Operation: TypeAlias = APIOperation[Any, Any, Any, Any]
 
 _EXAMPLES = examples(12)
-_BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 class SiteThread(threading.Thread):
@@ -76,7 +75,7 @@ def check_answers(operation: Operation, service: SiteThread) -> None:
     @given(case=operation.as_strategy())
     @settings(max_examples=_EXAMPLES, deadline=None, derandomize=True, database=None)
     def check(case: schemathesis.Case[Any]) -> None:
-        case.call_and_validate(base_url=f"{service.base}/api/v1", headers=_BEARER)
+        case.call_and_validate(base_url=f"{service.base}/api/v1", headers=BEARER)
 
     with warnings.catch_warnings():
         # The service draws random numbers meanwhile, in its thread, which Hypothesis takes for a
@@ -106,7 +105,7 @@ def check_real_answer(
     if kind == "task":
         query |= task or {}
     case = operation.Case(path_parameters=known, query=query)
-    answer = case.call_and_validate(base_url=f"{service.base}/api/v1", headers=_BEARER)
+    answer = case.call_and_validate(base_url=f"{service.base}/api/v1", headers=BEARER)
     assert answer.status_code == 200
     if operation.method == "get" and not known:
         items = answer.json().get("lines" if kind == "task" else kind)

@@ -47,5 +47,4 @@ def dashboard(
         options,
         outbox,
         lambda access: dashboard_app(*admins, access=access, keys=keys, issuer=issuer),
-        say=click.echo,
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, urlencode
 
 from pushkit.dashboard import pages
-from pushkit.dashboard.documents import Done
-from pushkit.dashboard.pages import OF_DELIVERIES, ConfigRefusals, Pages, filter_of
+from pushkit.dashboard.documents import ConfigRefusals, Done
+from pushkit.dashboard.pages import OF_DELIVERIES, Pages, filter_of
 from pushkit.keys.files import KeySource
 from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.inspection import DeliveryFilter
@@ -113,9 +113,8 @@ def dashboard_app(
     after = pages.AFTER_DESTINATION
     site.show("/destinations", "destinations.html", of.destinations, after, LIMIT)
     site.show("/keys", "keys.html", of.keys)
-    if access.allow_actions:
-        _add_changes(site, outbox)
-        _add_changes_of_subscriptions(site, subscriptions)
+    _add_changes(site, outbox)
+    _add_changes_of_subscriptions(site, subscriptions)
     return site
 
 
@@ -162,12 +161,11 @@ def _add_changes_of_subscriptions(site: Site, subscriptions: SubscriptionAdmin) 
 
 
 async def _change_subscription(act: _Act, done: str, request: PageRequest) -> FormResult:
-    subscription_id = pages.ID.of(request.values)
-    found = await act([subscription_id])
+    found = await act([pages.ID.of(request.values)])
     said = done if found.ids else "Nothing changed: it was in that state already."
     if found.missing:
         said = "There is no such subscription."
-    return FormResult(found.ids, said, f"/subscriptions/{quote(subscription_id, safe='')}")
+    return FormResult(found.ids, said, request.path.rpartition("/")[0])
 
 
 def _found_by(wanted: str) -> str:

@@ -6,12 +6,16 @@ Those of keys, attempts and subscriptions, which commands show, too, are in
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 
+from pushkit.clock import utc_now
 from pushkit.delivery.documents import KeyDocument, ReportDocument, SubscriptionDocument
+from pushkit.events.model import Event
 from pushkit.events.sender import PushConfigRefused
 from pushkit.outbox.browsing import FailingDestination, OutboxStats
 from pushkit.outbox.inspection import DeliverySummary, OutboxQueue
@@ -20,6 +24,9 @@ from pushkit.webui.api import Document, Members
 from pushkit.webui.parts import Headline, HealthFinding, NewestFirst, Percentiles
 
 _REFUSED = "at code reason tenant owner task_id host"
+_KEPT: Final = 20  # refused configs, for each reason
+_MOST_CHARS: Final = 256
+_OF_CLIENT: Final = ("reason", "tenant", "owner", "task_id", "host")  # and of any length
 _STATS = "now pending in_flight dead oldest_pending_at"
 
 
@@ -30,7 +37,7 @@ class Keys(Document):
     keys: Sequence[KeyDocument]
 
 
-class Ended(Document):
+class Ended(NamedTuple):
     """How many deliveries ended in a minute, or so."""
 
     at: datetime
@@ -47,12 +54,32 @@ class ErrorCount(Document):
     deliveries: int
 
 
-class RefusedConfigs(Document):
-    """The push configs that this process refused."""
+@dataclass(slots=True)
+class ConfigRefusals:
+    """A listener that counts refused push configs, and keeps the newest: no database has them.
 
-    since: datetime
-    counts: Mapping[str, int]
-    newest: Annotated[Sequence[PushConfigRefused], Members(_REFUSED)]
+    For each reason a bounded number is kept, so that neither a flood nor one frequent reason pushes
+    out the others.
+    """
+
+    since: datetime = field(default_factory=utc_now)
+    counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _kept: defaultdict[str, deque[PushConfigRefused]] = field(
+        default_factory=lambda: defaultdict(lambda: deque(maxlen=_KEPT))
+    )
+
+    def record(self, event: Event) -> None:
+        """Keep a refusal; ignore any other event."""
+        if isinstance(event, PushConfigRefused):
+            self.counts[event.code] += 1
+            of_client = {name: getattr(event, name)[:_MOST_CHARS] for name in _OF_CLIENT}
+            self._kept[event.code].append(replace(event, **of_client))
+
+    @property
+    def newest(self) -> Annotated[Sequence[PushConfigRefused], Members(_REFUSED)]:
+        """The newest refusals."""
+        kept = [each for of_code in self._kept.values() for each in of_code]
+        return sorted(kept, key=lambda each: each.at, reverse=True)[:_KEPT]
 
 
 class OverviewDocument(Document):
@@ -68,7 +95,11 @@ class OverviewDocument(Document):
     latency_seconds: Percentiles
     ended: Sequence[Ended]
     errors: Sequence[ErrorCount]
-    refused_configs: Annotated[RefusedConfigs | None, "Null: this process registers none."]
+    refused_configs: Annotated[
+        ConfigRefusals | None,
+        Members("since counts newest"),
+        "Null: this process registers none.",
+    ]
     signing_key: KeyDocument | None
 
 

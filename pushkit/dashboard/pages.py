@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -23,8 +23,6 @@ from pushkit.delivery.documents import (
 from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import InvalidUrlError, NoSigningKeyError
-from pushkit.events.model import Event
-from pushkit.events.sender import PushConfigRefused
 from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.authorization import credential_header
@@ -55,9 +53,6 @@ from pushkit.webui.parts import (
 F = TypeVar("F", DeliveryFilter, SubscriptionFilter)
 
 _MASK: Final = "***"
-_KEPT: Final = 20  # refused configs, for each reason
-_MOST_CHARS: Final = 256
-_OF_CLIENT: Final = ("reason", "tenant", "owner", "task_id", "host")  # and of any length
 _SPARK_ATTEMPTS: Final = 40
 _SPARKED: Final = 200  # the last finished deliveries, whose attempts are shown
 
@@ -93,32 +88,6 @@ WITH_BODY: Final = api.flag("body", "1: with the body.")
 WITH_ANSWERS: Final = api.flag("answers", "1: with the webhook's answers, if they were stored.")
 
 
-class ConfigRefusals:
-    """A listener that counts refused push configs, and keeps the newest: no database has them.
-
-    For each reason a bounded number is kept, so that neither a flood nor one frequent reason pushes
-    out the others.
-    """
-
-    def __init__(self) -> None:
-        self._since = utc_now()
-        self._counts = Counter[str]()
-        self._kept = defaultdict[str, deque[PushConfigRefused]](lambda: deque(maxlen=_KEPT))
-
-    def record(self, event: Event) -> None:
-        """Keep a refusal; ignore any other event."""
-        if isinstance(event, PushConfigRefused):
-            self._counts[event.code] += 1
-            of_client = {name: getattr(event, name)[:_MOST_CHARS] for name in _OF_CLIENT}
-            self._kept[event.code].append(replace(event, **of_client))
-
-    def document(self) -> documents.RefusedConfigs:
-        """Return the counts by code, and the newest refusals."""
-        kept = [each for of_code in self._kept.values() for each in of_code]
-        newest = sorted(kept, key=lambda each: each.at, reverse=True)[:_KEPT]
-        return documents.RefusedConfigs(since=self._since, counts=self._counts, newest=newest)
-
-
 class Pages:
     """Documents from the operators' view of outbox, subscriptions and keys."""
 
@@ -129,7 +98,7 @@ class Pages:
         *,
         keys: KeySource | None = None,
         issuer: str | None = None,
-        refused: ConfigRefusals | None = None,
+        refused: documents.ConfigRefusals | None = None,
     ) -> None:
         self._outbox = outbox
         self._subscriptions = subscriptions
@@ -156,16 +125,14 @@ class Pages:
             latency_seconds=percentiles(
                 (each.finished_at - each.age_from).total_seconds() for each in delivered
             ),
-            ended=[
-                documents.Ended(at=at, delivered=good, other=other) for at, good, other in times
-            ],
+            ended=[documents.Ended(*each) for each in times],
             errors=[
                 documents.ErrorCount(
                     code=code, means=meaning(code), remedy=remedy(code), deliveries=number
                 )
                 for code, number in stats.errors.items()
             ],
-            refused_configs=self._refused.document() if self._refused else None,
+            refused_configs=self._refused,
             signing_key=next((key for key in self._key_documents(now) if key.signs), None),
         )
 

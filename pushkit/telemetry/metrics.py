@@ -73,15 +73,14 @@ class Metric:
 class Bounded:
     """Limits the values of a label that outsiders choose: after the first 50, all are `other`."""
 
-    def __init__(self, most: int = _MOST_VALUES) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._known: set[str] = set()
 
     def __call__(self, value: str) -> str:
         """Return the value under which to count."""
         if value in self._known:
             return value
-        if len(self._known) >= self._most:
+        if len(self._known) >= _MOST_VALUES:
             return _OTHER
         self._known.add(value)
         return value

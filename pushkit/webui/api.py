@@ -107,7 +107,7 @@ def _parts(kind: Any, names: str) -> list[tuple[str, Any, Members]]:
     known = [each.name for each in fields(kind)] if is_dataclass(kind) else [*hints]
     chosen = names.split() or known
     for name in {*chosen} - {*hints}:
-        hints[name] = get_type_hints(getattr(kind, name).fget)["return"]
+        hints[name] = get_type_hints(getattr(kind, name).fget, include_extras=True)["return"]
     return [(name, hints[name], _chosen(hints[name])) for name in chosen]
 
 

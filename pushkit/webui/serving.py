@@ -21,7 +21,7 @@ from pushkit.storage.migrations import Access
 from pushkit.terminal.listening import accepting_few, listen
 from pushkit.terminal.options import DashboardOptions
 from pushkit.terminal.output import LogFormat, log_to_stderr
-from pushkit.terminal.processes import until_stopped
+from pushkit.terminal.processes import say, until_stopped
 from pushkit.url import host_and_port
 from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.site import Site
@@ -92,8 +92,6 @@ def run_dashboard(
     options: DashboardOptions,
     database: Database,
     make: Callable[[DashboardAccess], Site],  # makes the dashboard of this database
-    *,
-    say: Callable[[str], None],  # called with the line that has the dashboard's address
 ) -> None:
     """Serve a dashboard until a stop signal. Raises ConfigError: bad address, or no token."""
     log_to_stderr(verbose=False, log_format=LogFormat.TEXT)

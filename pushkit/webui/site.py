@@ -212,8 +212,11 @@ class Site:
     ) -> None:
         """Serve a change of one item of the list at a path, of several ticked ones, and by API.
 
-        `of` is the id of an item, and `filters` are the parameters of the list.
+        `of` is the id of an item, and `filters` are the parameters of the list. A dashboard that
+        allows no actions has none of these routes.
         """
+        if not self.access.allow_actions:
+            return
 
         async def one(request: PageRequest) -> FormResult:
             found, said = await act([of.of(request.values)])
@@ -228,7 +231,6 @@ class Site:
             return FormResult(found.ids, said, path, query)
 
         async def by_api(request: PageRequest) -> PageAnswer:
-            self._check_actions()
             # A session is not enough: browsers send it by themselves, a Bearer token never.
             if not self.access.holds_bearer(request.headers.get("authorization")):
                 raise PageRefused(403, "an action of the API needs the Bearer token")
@@ -246,8 +248,11 @@ class Site:
     def change(self, path: str, name: str, act: Change, filters: Filters = ()) -> None:
         """Serve a change by a form, and redirect to the page that shows its result.
 
-        `filters` are the parameters that the form may have.
+        `filters` are the parameters that the form may have. A dashboard that allows no actions does
+        not have the route.
         """
+        if not self.access.allow_actions:
+            return
 
         async def serve(request: PageRequest) -> PageAnswer:
             self._check_form(request)
@@ -460,16 +465,11 @@ class Site:
 
     # --- actions -------------------------------------------------------------------------------
 
-    def _check_actions(self) -> None:
-        if not self.access.allow_actions:
-            raise PageRefused(403, "the dashboard is read-only: allow actions, and give it a token")
-
     def _check_origin(self, request: PageRequest) -> None:
         if not self.access.is_same_origin(request.headers):
             raise PageRefused(403, "the form is not from a page of this dashboard")
 
     def _check_form(self, request: PageRequest) -> None:
-        self._check_actions()
         self._check_origin(request)
         session = request.cookie(self._cookie)
         if not self.access.holds_session(session, utc_now()) or not self.access.holds_form(

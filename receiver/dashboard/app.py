@@ -111,8 +111,7 @@ def inbox_dashboard(
         said += f"; {found.skipped} skipped: not a dead letter" if found.skipped else ""
         return found, f"{said}."
 
-    if access.allow_actions:
-        site.changes("/notifications", "redrive", redrive, pages.ID, filters)
+    site.changes("/notifications", "redrive", redrive, pages.ID, filters)
     return site
 
 

@@ -7,10 +7,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, NamedTuple
 
-from pushkit.events.receiver import CalledBack, NotificationRefused
 from pushkit.webui.api import Document, Members
 from pushkit.webui.parts import Headline, HealthFinding, NewestFirst, Percentiles
-from receiver.dashboard.memory import KeptRefusal
+from receiver.dashboard.memory import Calls, KeptRefusal
 from receiver.inbox.inspection import (
     CallbackTrouble,
     InboxQueue,
@@ -22,7 +21,7 @@ from receiver.inbox.model import CallbackState
 from receiver.refusals import Refusal
 
 _STATS = "now received in_progress dead unmatched incomplete oldest_unfinished_at"
-_REFUSED = "at code status sender task_id delivery_id peer"
+_REFUSED = "number reason event"
 
 
 class Reason(Document):
@@ -44,7 +43,7 @@ class Reasons(Document):
     reasons: Sequence[Reason]
 
 
-class Came(Document):
+class Came(NamedTuple):
     """How many notifications came in a minute, or so."""
 
     at: datetime
@@ -142,22 +141,12 @@ class MailboxesDocument(Document):
     mailboxes: Sequence[MailboxState]
 
 
-class CallsOfCallback(Document):
-    """The calls of a callback in this process."""
-
-    number: int
-    failed: int
-    seconds: Sequence[float]
-    latency_seconds: Percentiles
-    failures: Annotated[Sequence[CalledBack], Members("at notification_id task_id error")]
-
-
 class CallbackDocument(Document):
     """A callback."""
 
     callback: str
     troubles: Annotated[Sequence[CallbackTrouble], Members("error waiting dead last_at newest")]
-    calls: CallsOfCallback | None
+    calls: Annotated[Calls | None, Members("number failed seconds latency_seconds failures")]
 
 
 class Callbacks(Document):
@@ -167,25 +156,18 @@ class Callbacks(Document):
     callbacks: Sequence[CallbackDocument]
 
 
-class RefusedRequest(Document):
-    """A refused request."""
-
-    kept: Annotated[KeptRefusal, Members("number reason", inline=True)]
-    event: Annotated[NotificationRefused, Members(_REFUSED, inline=True)]
-
-
 class RefusalsDocument(Document):
     """A page of refused requests."""
 
     by_reason: Annotated[Reasons, Members(inline=True)]
-    refusals: Sequence[RefusedRequest]
+    refusals: Annotated[Sequence[KeptRefusal], Members(_REFUSED)]
     before: str | None
 
 
 class RefusalReport(Document):
     """A refused request with every step of its verification."""
 
-    request: Annotated[RefusedRequest, Members(inline=True)]
+    request: Annotated[KeptRefusal, Members(_REFUSED, inline=True)]
     refusal: Annotated[Refusal, Members("means remedy", inline=True)]
     is_of_a_sender: bool
     steps: Sequence[VerifiedStep]

@@ -16,13 +16,16 @@ import socket
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
+from typing import Annotated, Final
 
 from pushkit.clock import utc_now
 from pushkit.events.model import Event, Listener
 from pushkit.events.receiver import CalledBack, NotificationRefused
+from pushkit.webui.api import Members
+from pushkit.webui.parts import Percentiles, percentiles
 
+_REFUSED = "at code status sender task_id delivery_id peer"
 _SHOWN: Final = (NotificationRefused, CalledBack)
 MOST_KEPT: Final = 100  # refusals for each reason, of senders and of strangers
 _DURATIONS: Final = 40  # the last calls of a callback whose durations are kept
@@ -38,7 +41,7 @@ class KeptRefusal:
     """One refusal."""
 
     number: int  # 1, 2, 3… since this memory began
-    event: NotificationRefused
+    event: Annotated[NotificationRefused, Members(_REFUSED, inline=True)]
 
     @property
     def reason(self) -> str:
@@ -48,12 +51,19 @@ class KeptRefusal:
 
 @dataclass(slots=True)
 class Calls:
-    """The calls of one callback."""
+    """The calls of a callback in this process, the last failures first."""
 
-    calls: int = 0
+    number: int = 0
     failed: int = 0
-    took: deque[timedelta] = field(default_factory=lambda: deque(maxlen=_DURATIONS))
-    failures: deque[CalledBack] = field(default_factory=lambda: deque(maxlen=_FAILURES))
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_DURATIONS))
+    failures: Annotated[deque[CalledBack], Members("at notification_id task_id error")] = field(
+        default_factory=lambda: deque(maxlen=_FAILURES)
+    )
+
+    @property
+    def latency_seconds(self) -> Percentiles:
+        """How long they took."""
+        return percentiles(self.seconds)
 
 
 class RecentEvents:
@@ -77,11 +87,11 @@ class RecentEvents:
             self._kept[event.code, event.sender is not None].append(one)
         elif isinstance(event, CalledBack):
             calls = self.calls[event.callback]
-            calls.calls += 1
-            calls.took.append(event.took)
+            calls.number += 1
+            calls.seconds.append(event.took.total_seconds())
             if event.error is not None:
                 calls.failed += 1
-                calls.failures.append(event)
+                calls.failures.appendleft(event)
 
     def refusals(self, code: str | None = None) -> list[KeptRefusal]:
         """Return the kept refusals for one reason or all, the newest first."""

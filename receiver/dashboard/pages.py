@@ -24,7 +24,7 @@ from receiver.admin import InboxAdmin
 from receiver.dashboard import documents
 from receiver.dashboard.documents import StepResult, VerifiedStep
 from receiver.dashboard.health import findings, headline, is_of_a_sender
-from receiver.dashboard.memory import Calls, RecentEvents
+from receiver.dashboard.memory import RecentEvents
 from receiver.inbox.inspection import (
     CallbackTrouble,
     InboxFilter,
@@ -75,7 +75,8 @@ class InboxPages:
         degraded: Callable[[], Mapping[str, str]],
     ) -> None:
         self._inbox = inbox
-        self._memory = memory
+        self._is_known = memory is not None
+        self._memory = memory or RecentEvents()
         self._degraded = degraded
 
     async def overview(self, _request: PageRequest) -> documents.InboxOverviewDocument:
@@ -84,7 +85,7 @@ class InboxPages:
         troubles = await self._inbox.callback_troubles()
         dead = await self._inbox.browse(InboxFilter(status=InboxStatus.DEAD), limit=5)
         newest = await self._inbox.browse(limit=5)
-        kept = self._memory.refusals() if self._memory else []
+        kept = self._memory.refusals()
         found = worst_first(findings(stats, troubles, kept, self._degraded()))
         arrivals, since, now = stats.arrivals, stats.arrivals_since, stats.now
         times = buckets(((came, done is not None) for came, done in arrivals), since, now)
@@ -98,7 +99,7 @@ class InboxPages:
             seconds_until_called_back=percentiles(
                 (done - came).total_seconds() for came, done in arrivals if done
             ),
-            came=[documents.Came(at=at, done=done, other=other) for at, done, other in times],
+            came=[documents.Came(*each) for each in times],
             refusals=self._reasons(),
             newest_dead=dead.items,
             newest=newest.items,
@@ -152,17 +153,17 @@ class InboxPages:
 
     async def callbacks(self, _request: PageRequest) -> documents.Callbacks:
         """Return the callbacks: their failures, and their last calls."""
-        calls = self._memory.calls if self._memory else {}
+        calls = self._memory.calls
         by_name: dict[str, list[CallbackTrouble]] = defaultdict(list)
         for each in await self._inbox.callback_troubles():
             by_name[each.callback].append(each)
         return documents.Callbacks(
-            since=self._memory.since if self._memory else None,
+            since=self._memory.since if self._is_known else None,
             callbacks=[
                 documents.CallbackDocument(
                     callback=name,
                     troubles=by_name.get(name, []),
-                    calls=_calls(calls[name]) if name in calls else None,
+                    calls=calls.get(name),
                 )
                 for name in sorted({*by_name, *calls})
             ],
@@ -171,36 +172,35 @@ class InboxPages:
     async def refusals(self, request: PageRequest) -> documents.RefusalsDocument:
         """Return the refused requests by reason, each reason with its remedy."""
         before, limit = BEFORE.of(request.query), api.LIMIT.of(request.query)
-        kept = self._memory.refusals(CODE.of(request.query)) if self._memory else []
+        kept = self._memory.refusals(CODE.of(request.query))
         older = [each for each in kept if before is None or each.number < before]
         page = older[:limit]
         return documents.RefusalsDocument(
             by_reason=self._reasons(),
-            refusals=[documents.RefusedRequest(kept=each, event=each.event) for each in page],
+            refusals=page,
             before=str(page[-1].number) if len(older) > limit else None,
         )
 
     async def refusal(self, request: PageRequest) -> documents.RefusalReport:
         """Return one refusal with every step."""
-        number = ID.of(request.values)
-        found = self._memory.find(number) if self._memory else None
+        found = self._memory.find(ID.of(request.values))
         if found is None:
             raise PageRefused(404, _FORGOTTEN)
         return documents.RefusalReport(
-            request=documents.RefusedRequest(kept=found, event=found.event),
+            request=found,
             refusal=refusal_of(found.event.code),
             is_of_a_sender=is_of_a_sender(found.event),
             steps=steps_of_refused(found.event),
         )
 
     def _reasons(self) -> documents.Reasons:
-        counts = self._memory.counts.most_common() if self._memory else []
-        rows = [(code, number, refusal_of(code)) for code, number in counts]
+        counts = self._memory.counts
+        rows = [(code, number, refusal_of(code)) for code, number in counts.most_common()]
         return documents.Reasons(
-            is_known=self._memory is not None,
-            since=self._memory.since if self._memory else None,
-            process=os.getpid() if self._memory else None,
-            number=sum(number for _, number in counts),
+            is_known=self._is_known,
+            since=self._memory.since if self._is_known else None,
+            process=os.getpid() if self._is_known else None,
+            number=counts.total(),
             reasons=[
                 documents.Reason(
                     code=code, number=number, refusal=row, steps=[step.word for step in row.steps]
@@ -208,17 +208,6 @@ class InboxPages:
                 for code, number, row in rows
             ],
         )
-
-
-def _calls(found: Calls) -> documents.CallsOfCallback:
-    seconds = [each.total_seconds() for each in found.took]
-    return documents.CallsOfCallback(
-        number=found.calls,
-        failed=found.failed,
-        seconds=seconds,
-        latency_seconds=percentiles(seconds),
-        failures=[*reversed(found.failures)],
-    )
 
 
 def _lines(found: Sequence[NotificationSummary]) -> list[documents.GapDocument | documents.Update]:

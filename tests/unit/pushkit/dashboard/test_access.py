@@ -17,10 +17,11 @@ from pushkit.terminal.options import DashboardOptions
 from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.asgi import joined_fields
 from pushkit.webui.serving import access_of
-from tests.browser import TOKEN, Browser
+from tests.browser import BEARER, TOKEN, Browser
 from tests.unit.pushkit.dashboard.conftest import House, Open
 
 ACTING = DashboardAccess(token=TOKEN, allow_actions=True)
+FORM_TOKEN = r'name="form_token" value="(\w+)"'
 
 
 @pytest.mark.parametrize(
@@ -79,14 +80,10 @@ async def test_without_a_token_nobody_reads_through_a_proxy(
         assert answer.status == 403
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "127.8.9.1", "::ffff:127.0.0.1"])
-def test_loopback_is_known_however_it_is_written(address: str) -> None:
-    assert is_loopback(address)
-
-
-@pytest.mark.parametrize("address", ["10.0.0.1", "", None, "::", "0.0.0.1", "localhost"])
-def test_nothing_else_is_loopback(address: str | None) -> None:
-    assert not is_loopback(address)
+def test_loopback_and_nothing_else_is_known_however_it_is_written() -> None:
+    loopback = ("127.0.0.1", "::1", "127.8.9.1", "::ffff:127.0.0.1")
+    others = ("10.0.0.1", "", None, "::", "0.0.0.1", "localhost")
+    assert [each for each in (*loopback, *others) if is_loopback(each)] == [*loopback]
 
 
 @pytest.mark.parametrize("token", ["short", "with a blank in its middle", "ümläüte-are-not-ascii"])
@@ -172,10 +169,6 @@ async def test_a_form_that_cannot_be_read_is_refused_without_a_line(
     assert "pushkit.dashboard" not in {record.name for record in caplog.records}
 
 
-def test_a_cookie_of_other_bytes_is_no_session() -> None:
-    assert not ACTING.holds_session("\udcff.\udcff.", utc_now())
-
-
 async def test_a_cookie_is_of_no_use_to_scripts_and_other_sites(open_dashboard: Open) -> None:
     browser = await open_dashboard(DashboardAccess(token=TOKEN))
     origin = str(browser.client.make_url("/")).rstrip("/")
@@ -208,16 +201,19 @@ def test_a_session_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [lambda s: s[1:], lambda s: f"9{s}", lambda _: "", lambda _: "a.b.c"], ids=range(4)
+    ("token", "change"),
+    [
+        pytest.param(TOKEN, lambda s: s[1:], id="cut"),
+        pytest.param(TOKEN, lambda s: f"9{s}", id="for longer"),
+        pytest.param(TOKEN, lambda _: "", id="empty"),
+        pytest.param(TOKEN, lambda _: "a.b.c", id="made up"),
+        pytest.param(TOKEN, lambda _: "\udcff.\udcff.", id="other bytes"),
+        pytest.param(f"{TOKEN}-another", lambda s: s, id="of another token"),
+    ],
 )
-def test_a_session_that_was_changed_is_none(change: Callable[[str], str]) -> None:
-    assert not ACTING.holds_session(change(ACTING.begin_session(utc_now())), utc_now())
-
-
-def test_another_token_ends_all_sessions() -> None:
-    session = ACTING.begin_session(utc_now())
-    other = DashboardAccess(token=f"{TOKEN}-another")
-    assert not other.holds_session(session, utc_now())
+def test_any_other_cookie_is_no_session(token: str, change: Callable[[str], str]) -> None:
+    access = DashboardAccess(token=token)
+    assert not access.holds_session(change(ACTING.begin_session(utc_now())), utc_now())
 
 
 @pytest.mark.parametrize(
@@ -240,29 +236,23 @@ def test_a_form_is_of_our_own_pages(headers: dict[str, str], same: bool) -> None
     assert DashboardAccess.is_same_origin(fields) is same
 
 
-async def test_no_page_allows_a_script_or_style_of_another_origin(
+async def test_no_page_allows_a_script_or_style_of_another_origin_or_a_frame(
     house: House, reader: Browser
 ) -> None:
-    delivery_id = await house.dead_letter()
-    for path in ("/", "/deliveries", f"/deliveries/{delivery_id}", "/nothing", "/api/v1/keys"):
+    delivery = f"/deliveries/{await house.dead_letter()}"
+    for path in ("/", "/login", "/deliveries", delivery, "/nothing", "/api/v1/keys"):
         async with reader.client.get(path) as answer:
             policy = answer.headers["Content-Security-Policy"]
             assert policy.startswith("default-src 'none'")
             assert "unsafe" not in policy
             assert "http" not in policy
+            assert "frame-ancestors 'none'" in policy
+            assert answer.headers["X-Frame-Options"] == "DENY"
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
             assert answer.headers["Cache-Control"] == "no-store"
             page = await answer.text()
         assert not re.search(r"<script(?![^>]*src=\"/static/)|<style|\sstyle=|\son\w+=", page)
         assert not re.search(r"(src|href)=\"(https?:)?//", page)
-
-
-async def test_no_page_may_be_shown_in_a_frame(house: House, reader: Browser) -> None:
-    delivery_id = await house.dead_letter()
-    for path in ("/", "/login", f"/deliveries/{delivery_id}", "/nothing", "/api/v1/keys"):
-        async with reader.client.get(path) as answer:
-            assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
-            assert answer.headers["X-Frame-Options"] == "DENY"
 
 
 # --- actions -----------------------------------------------------------------------------------
@@ -319,22 +309,22 @@ async def test_the_audit_log_says_what_a_bulk_action_changed(
     assert len(set(found[1].split(",")) & set(ids[1:])) == 10
 
 
-async def test_several_dead_letters_are_redriven_together(house: House, operator: Browser) -> None:
-    ids = [await house.dead_letter(f"task-{n}") for n in range(3)]
+async def test_dead_letters_are_redriven_by_box_by_filter_and_all_together(
+    house: House, operator: Browser
+) -> None:
+    ids = [await house.dead_letter(f"task-{n}") for n in range(4)]
+
+    async def states() -> list[str]:
+        return [await house.state(each) for each in ids]
+
     page = await operator.get("/deliveries?state=dead")
-    page = await operator.submit(page, "Redrive", id=ids[1])
-    assert "1 redriven." in page
-    assert [await house.state(each) for each in ids] == ["dead", "pending", "dead"]
-
-
-async def test_all_dead_letters_of_a_filter_are_redriven(house: House, operator: Browser) -> None:
-    ids = [await house.dead_letter(f"task-{n}") for n in range(3)]
-    page = await operator.get("/deliveries?state=dead&task=task-1")
-    page = await operator.submit(page, "Redrive them all")
-    assert "1 redriven." in page
-    assert [await house.state(each) for each in ids] == ["dead", "pending", "dead"]
+    assert "1 redriven." in await operator.submit(page, "Redrive", id=ids[1])
+    assert await states() == ["dead", "pending", "dead", "dead"]
+    page = await operator.get("/deliveries?state=dead&task=task-2")
+    assert "1 redriven." in await operator.submit(page, "Redrive them all")
+    assert await states() == ["dead", "pending", "pending", "dead"]
     await operator.submit(await operator.get("/deliveries?state=dead"), "Redrive them all")
-    assert [await house.state(each) for each in ids] == ["pending", "pending", "pending"]
+    assert await states() == ["pending"] * 4
 
 
 async def test_an_operator_retries_cancels_and_resends_deliveries(
@@ -382,8 +372,7 @@ async def test_a_form_of_another_site_does_nothing(
     house: House, operator: Browser, headers: dict[str, str]
 ) -> None:
     delivery_id = await house.dead_letter()
-    page = await operator.get(f"/deliveries/{delivery_id}")
-    token = re.search(r'name="form_token" value="(\w+)"', page)
+    token = re.search(FORM_TOKEN, await operator.get(f"/deliveries/{delivery_id}"))
     assert token
     async with operator.client.post(
         f"/deliveries/{delivery_id}/redrive", data={"form_token": token[1]}, headers=headers
@@ -394,8 +383,7 @@ async def test_a_form_of_another_site_does_nothing(
 
 async def test_a_form_token_is_of_one_action_alone(house: House, operator: Browser) -> None:
     delivery_id, other = await house.dead_letter("task-1"), await house.dead_letter("task-2")
-    page = await operator.get(f"/deliveries/{delivery_id}")
-    token = re.search(r'name="form_token" value="(\w+)"', page)
+    token = re.search(FORM_TOKEN, await operator.get(f"/deliveries/{delivery_id}"))
     assert token
     for form_token in (token[1], "", "0" * 64):
         async with operator.client.post(
@@ -413,7 +401,7 @@ async def test_a_dashboard_for_reading_has_no_actions(house: House, open_dashboa
     delivery_id = await house.dead_letter()
     page = await browser.get(f"/deliveries/{delivery_id}")
     assert "Redrive</button>" not in page
-    headers = {"Sec-Fetch-Site": "same-origin", "Authorization": f"Bearer {TOKEN}"}
+    headers = {"Sec-Fetch-Site": "same-origin", **BEARER}
     for path in (f"/deliveries/{delivery_id}/redrive", f"/api/v1/deliveries/{delivery_id}/redrive"):
         async with browser.client.post(path, headers=headers) as answer:
             assert answer.status in (403, 404, 405)
@@ -427,7 +415,7 @@ async def test_a_session_is_not_enough_for_an_action_of_the_api(
     path = f"/api/v1/deliveries/{delivery_id}/redrive"
     async with operator.client.post(path, headers={"Sec-Fetch-Site": "same-origin"}) as answer:
         assert answer.status == 403
-    async with operator.client.post(path, headers={"Authorization": f"Bearer {TOKEN}"}) as answer:
+    async with operator.client.post(path, headers=BEARER) as answer:
         assert await answer.json() == {"ids": [delivery_id], "not_done": {}}
     assert await house.state(delivery_id) == "pending"
 

@@ -22,7 +22,7 @@ from pushkit.webui import asgi, site
 from pushkit.webui.aiohttp import application
 from pushkit.webui.site import Site
 from tests.asgi_server import serving
-from tests.browser import TOKEN
+from tests.browser import BEARER, TOKEN
 from tests.eventually import DEADLINE
 from tests.unit.pushkit.dashboard.conftest import House
 
@@ -102,10 +102,9 @@ async def test_a_failed_delivery_is_redriven_under_the_mount(
 async def test_the_api_and_its_description_stand_under_the_mount(
     ops: str, browser: aiohttp.ClientSession
 ) -> None:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    async with browser.get(f"{ops}/api/openapi.json", headers=headers) as answer:
+    async with browser.get(f"{ops}/api/openapi.json", headers=BEARER) as answer:
         assert (await answer.json())["servers"] == [{"url": "/ops/api/v1"}]
-    async with browser.get(f"{ops}/api/v1/overview", headers=headers) as answer:
+    async with browser.get(f"{ops}/api/v1/overview", headers=BEARER) as answer:
         assert (await answer.json())["verdict"] == "idle"
     async with browser.get(f"{ops}/api/v1/overview") as answer:
         assert answer.status == 401
@@ -118,9 +117,8 @@ async def test_a_root_path_may_stand_in_the_path_or_be_left_out(house: House, mo
     transport = httpx.ASGITransport(host, root_path="/public")  # Hypercorn leaves it out
 
     async with httpx.AsyncClient(transport=transport) as client:
-        headers = {"Authorization": f"Bearer {TOKEN}"}
         url = f"http://127.0.0.1{mount}/api/openapi.json"
-        answer = await client.get(url, headers=headers)
+        answer = await client.get(url, headers=BEARER)
 
     assert answer.json()["servers"] == [{"url": "/public/ops/api/v1"}]
 
@@ -137,7 +135,7 @@ async def test_a_path_is_read_as_a_middleware_in_front_reads_it(
     ops: str, path: str, status: int
 ) -> None:
     url = httpx.URL(ops).copy_with(raw_path=path.encode())
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+    async with httpx.AsyncClient(headers=BEARER) as client:
         assert (await client.get(url)).status_code == status
 
 
@@ -149,7 +147,7 @@ async def test_a_mount_is_found_without_a_slash(ops: str, browser: aiohttp.Clien
 async def test_another_host_is_refused_under_the_mount(
     ops: str, browser: aiohttp.ClientSession
 ) -> None:
-    headers = {"Authorization": f"Bearer {TOKEN}", "Host": "evil.example.com"}
+    headers = {**BEARER, "Host": "evil.example.com"}
     async with browser.get(f"{ops}/", headers=headers) as answer:
         assert answer.status == 421
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
@@ -166,12 +164,11 @@ async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
 ) -> None:
     monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
     monkeypatch.setattr(site, "_MAX_LIVE", 1)
-    headers = {"Authorization": f"Bearer {TOKEN}"}
     async with asyncio.timeout(DEADLINE):
         for _ in range(3):  # one at a time: each is let in once the one before has gone
             status = 503
             while status == 503:
-                async with browser.get(f"{ops}/live", headers=headers) as answer:
+                async with browser.get(f"{ops}/live", headers=BEARER) as answer:
                     status = answer.status
                     if status == 200:
                         assert await answer.content.readline() == b"event: changed\n"
@@ -184,8 +181,7 @@ async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
 async def test_another_method_is_answered_with_the_allowed_ones(
     ops: str, browser: aiohttp.ClientSession, method: str, path: str, allowed: str
 ) -> None:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    async with browser.request(method, f"{ops}{path}", headers=headers) as answer:
+    async with browser.request(method, f"{ops}{path}", headers=BEARER) as answer:
         assert (answer.status, answer.headers["Allow"]) == (405, allowed)
 
 
@@ -202,9 +198,8 @@ async def test_a_head_request_takes_no_live_page(
     ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "_MAX_LIVE", 1)
-    headers = {"Authorization": f"Bearer {TOKEN}"}
     for method in ("HEAD", "GET"):
-        async with browser.request(method, f"{ops}/live", headers=headers) as answer:
+        async with browser.request(method, f"{ops}/live", headers=BEARER) as answer:
             assert (answer.status, answer.content_type) == (200, "text/event-stream")
 
 

@@ -13,21 +13,33 @@ import pytest
 
 from pushkit import AlertOptions, PushSender, alerts
 from pushkit.errors import ConfigError, InvalidPushConfigError
-from pushkit.events.model import Event, HealthFault
+from pushkit.events.model import Event, HealthFault, Listener
 from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK, Delivered, DeliveryDead
 from tests.emitted import emitted
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
 
 
+async def started(
+    senders: Senders,
+    webhook: Webhook,
+    alerts: AlertOptions,
+    *replies: int,
+    on_event: Listener | None = None,
+) -> PushSender:
+    """Return a sender that delivers to a webhook, which at first answers so."""
+    sender = await senders.open(alerts=alerts, on_event=on_event)
+    await sender.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    webhook.replies_with(*replies)
+    return sender
+
+
 async def test_a_dead_letter_reaches_the_operators_webhook_signed_by_the_same_outbox(
     senders: Senders, webhook: Webhook
 ) -> None:
     alerts = AlertOptions(webhook=webhook.url("/alerts"), webhook_token="of-the-operator")
-    sender = await senders.open(alerts=alerts)
-    await sender.start()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    webhook.replies_with(422, 422)
+    sender = await started(senders, webhook, alerts, 422, 422)
     await sender.notify(status())
     await sender.notify(status("completed"))
     await webhook.until(lambda: bool(webhook.at("/alerts")))
@@ -45,9 +57,7 @@ async def test_a_dead_letter_reaches_the_operators_webhook_signed_by_the_same_ou
 async def test_a_dead_letter_while_the_sender_closes_is_an_alert_of_the_next_start(
     senders: Senders, webhook: Webhook
 ) -> None:
-    sender = await senders.open(alerts=AlertOptions(webhook=webhook.url("/alerts")))
-    await sender.start()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    sender = await started(senders, webhook, AlertOptions(webhook=webhook.url("/alerts")))
     answer = webhook.replies_after(422)
     await sender.notify(status())
     await webhook.until(lambda: len(webhook.received) == 1)
@@ -67,10 +77,7 @@ async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
 ) -> None:
     events: list[Event] = []
     alerts = AlertOptions(webhook=webhook.url("/alerts"))
-    sender = await senders.open(alerts=alerts, on_event=events.append)
-    await sender.start()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    webhook.replies_with(422, 200)
+    sender = await started(senders, webhook, alerts, 422, 200, on_event=events.append)
     webhook.replies_with(422, path="/alerts")
     await sender.notify(status())
 
@@ -88,10 +95,8 @@ async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
 async def test_alerts_for_a_disabled_alert_subscription_are_logged(
     senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sender = await senders.open(alerts=AlertOptions(webhook=webhook.url("/alerts")))
-    await sender.start()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    webhook.replies_with(422, 410)
+    alerts = AlertOptions(webhook=webhook.url("/alerts"))
+    sender = await started(senders, webhook, alerts, 422, 410)
     webhook.replies_with(410, path="/alerts")
 
     async def disabled() -> bool:
@@ -117,10 +122,7 @@ async def test_clients_cannot_subscribe_to_alerts(
 async def test_two_processes_send_the_same_alert_once(senders: Senders, webhook: Webhook) -> None:
     alerts = AlertOptions(webhook=webhook.url("/alerts"), every=timedelta(days=3))
     for replies in ((422,), (422, 410)):
-        sender = await senders.open(alerts=alerts)
-        await sender.start()
-        await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-        webhook.replies_with(*replies)
+        sender = await started(senders, webhook, alerts, *replies)
         for _ in replies:
             await sender.notify(status())
         await webhook.until(lambda: len(webhook.at("/alerts")) == len(replies))  # noqa: B023
@@ -136,10 +138,7 @@ async def test_a_command_receives_the_alert_on_stdin_without_our_variables(
     alert, variables = tmp_path / "alert.json", tmp_path / "variables"
     script = f"env > {shlex.quote(str(variables))}; cat > {shlex.quote(str(alert))}.new"
     script += f"; mv {shlex.quote(str(alert))}.new {shlex.quote(str(alert))}"
-    sender = await senders.open(alerts=AlertOptions(command=("sh", "-c", script)))
-    await sender.start()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    webhook.replies_with(422)
+    sender = await started(senders, webhook, AlertOptions(command=("sh", "-c", script)), 422)
     await sender.notify(status())
 
     await eventually(alert.exists)
@@ -164,10 +163,7 @@ async def test_a_fault_of_the_outbox_is_logged_and_not_sent_through_the_outbox(
 async def test_the_failure_of_a_command_is_logged_with_the_alert(
     senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sender = await senders.open(alerts=AlertOptions(command=("false",)))
-    await sender.start()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    webhook.replies_with(422)
+    sender = await started(senders, webhook, AlertOptions(command=("false",)), 422)
     await sender.notify(status())
 
     await eventually(

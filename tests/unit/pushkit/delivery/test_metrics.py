@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -216,3 +218,13 @@ async def test_an_error_of_readyz_is_logged_once(
                     )
     assert caplog.messages.count("/readyz failed") == 1
     assert "a key source of an application's own" in caplog.text
+
+
+@pytest.mark.slow
+def test_without_metrics_their_library_is_not_loaded() -> None:
+    loads = (
+        "import sys, pushkit.delivery.sender, receiver.receiver, pushkit.cli.worker;"
+        "print('prometheus_client' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True)  # noqa: S603  # our own interpreter
+    assert ran.stdout.strip() == "False"

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import logging
 from asyncio import Future, get_running_loop
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from pushkit.errors import ConfigError
 from pushkit.events.model import Event, Listeners
 from pushkit.events.sender import AttemptMade, Delivered, SubscriptionChange, SubscriptionChanged
+from tests.emitted import OF_DELIVERY, OF_SUBSCRIPTION
 
-NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LOG = logging.getLogger("events")
 
 
 def attempt(status: int | None, error: str | None, task_id: str = "task-1") -> AttemptMade:
     return AttemptMade(
-        at=NOW,
-        tenant="",
-        owner="alice",
-        task_id=task_id,
-        subscription_id="sub",
-        delivery_id="dlv",
-        origin="https://client.example.com:443",
+        **(OF_DELIVERY | {"task_id": task_id}),
         seq=1,
         attempt=2,
         outcome="delivered" if error is None else "retry",
@@ -107,17 +101,8 @@ def test_the_log_has_a_line_with_the_code_and_the_facts(caplog: pytest.LogCaptur
 
 def test_the_log_names_a_change_by_its_word(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "events")
-    Listeners(LOG).emit(
-        SubscriptionChanged(
-            at=NOW,
-            tenant="",
-            owner="alice",
-            task_id="task-1",
-            subscription_id="sub",
-            change=SubscriptionChange.REGISTERED,
-            origin="https://client.example.com:443",
-        )
-    )
+    change = SubscriptionChange.REGISTERED
+    Listeners(LOG).emit(SubscriptionChanged(**OF_SUBSCRIPTION, change=change))
     [record] = caplog.records
     assert " change=registered " in record.getMessage()
 
@@ -126,17 +111,5 @@ def test_an_event_that_another_log_line_reports_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "events")
-    Listeners(LOG).emit(
-        Delivered(
-            at=NOW,
-            tenant="",
-            owner="alice",
-            task_id="task-1",
-            subscription_id="sub",
-            delivery_id="dlv",
-            origin="https://client.example.com:443",
-            attempts=1,
-            waited=timedelta(seconds=1),
-        )
-    )
+    Listeners(LOG).emit(Delivered(**OF_DELIVERY, attempts=1, waited=timedelta(seconds=1)))
     assert caplog.records == []

@@ -14,7 +14,6 @@ import pytest
 from pytest_aiohttp.plugin import AiohttpClient
 from tenacity import stop_after_attempt
 
-from pushkit.events.receiver import NotificationRefused
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.storage.paging import AtMost
@@ -29,6 +28,7 @@ from receiver.dashboard.health import findings, headline
 from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxStats
 from tests.browser import TOKEN, Browser
+from tests.emitted import refused
 from tests.unit.receiver import storing
 
 BODY = b'{"statusUpdate":{"taskId":"%s","status":{"state":"TASK_STATE_WORKING"}}}'
@@ -139,20 +139,12 @@ def seen(situation: set[str], worst: Severity) -> Headline:
     trouble = CallbackTrouble(
         callback="told", error="ValueError", waiting=1, dead=0, last_at=now, newest=1
     )
-    refused = NotificationRefused(
-        at=now,
-        sender="agent",
-        task_id=None,
-        delivery_id=None,
-        status=401,
-        code="invalid_token",
-        peer="192.0.2.1",
-        reason="",
-    )
     return headline(
         stats,
         [trouble] if FAILED in situation else [],
-        [KeptRefusal(number=1, event=refused)] if REFUSED in situation else [],
+        [KeptRefusal(number=1, event=refused(now, "invalid_token", "agent"))]
+        if REFUSED in situation
+        else [],
         [HealthFinding(worst, "", "")],
     )
 

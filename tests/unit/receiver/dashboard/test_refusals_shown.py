@@ -12,7 +12,6 @@ import pytest
 from pytest_aiohttp.plugin import AiohttpClient
 
 from pushkit.errors import ConfigError
-from pushkit.events.receiver import NotificationRefused
 from pushkit.webui.access import DashboardAccess
 from receiver.dashboard.app import dashboard_of, receiver_dashboard
 from receiver.dashboard.memory import RecentEvents, event_sockets, receiving, sending
@@ -20,6 +19,7 @@ from receiver.dashboard.pages import steps_of_refused
 from receiver.refusals import REFUSALS
 from receiver.steps import Step
 from tests.browser import Browser
+from tests.emitted import refused
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
 
     elsewhere = world.draft()
     elsewhere.claim(aud="https://elsewhere.example.com/a2a/push")
-    for refused in (world.draft(token="guessed-by-the-agent"), elsewhere):
-        await world.receive(refused)
+    for draft in (world.draft(token="guessed-by-the-agent"), elsewhere):
+        await world.receive(draft)
     found = await client.document("/overview")
     assert found["says"] == "Nothing is accepted: every notification is refused."
     links = {each["link"]: each["severity"] for each in found["findings"]}
@@ -135,25 +135,12 @@ async def test_calls_are_timed_and_their_failures_kept(world: World, client: Bro
     assert "a-word-of-the-error" not in shown
 
 
-def refused(world: World, code: str, sender: str | None) -> NotificationRefused:
-    return NotificationRefused(
-        at=world.clock.now,
-        sender=sender,
-        task_id=None,
-        delivery_id=None,
-        status=401,
-        code=code,
-        peer="192.0.2.1",
-        reason="found this, expected that " * 100,
-    )
-
-
 def test_a_flood_of_strangers_pushes_out_neither_senders_nor_other_reasons(world: World) -> None:
     memory = RecentEvents()
-    memory.record(refused(world, "invalid_token", "agent"))
-    memory.record(refused(world, "unknown_sender", None))
+    memory.record(refused(world.clock.now, "invalid_token", "agent"))
+    memory.record(refused(world.clock.now, "unknown_sender", None))
     for _ in range(1000):
-        memory.record(refused(world, "invalid_token", None))
+        memory.record(refused(world.clock.now, "invalid_token", None))
     kept = memory.refusals()
     assert len(kept) == 102
     assert [each.number for each in kept[-2:]] == [2, 1]
@@ -167,7 +154,7 @@ async def test_a_burst_of_another_process_arrives_whole(world: World) -> None:
     with incoming, outgoing:
         send = sending(outgoing)
         for _ in range(1000):
-            send(refused(world, "invalid_token", None))
+            send(refused(world.clock.now, "invalid_token", None))
         with receiving(incoming, memory.record):
             await eventually(lambda: memory.counts.total() == 1000)
 
@@ -188,7 +175,7 @@ async def test_the_overview_says_whether_there_were_more_refusals_than_are_kept(
     site = dashboard_of(world.receiver, access=DashboardAccess(), memory=memory)
     client = await Browser.at(site, aiohttp_client)
     for _ in range(number):
-        memory.record(refused(world, "invalid_token", "agent"))
+        memory.record(refused(world.clock.now, "invalid_token", "agent"))
     assert f"{says} within the last hour" in await client.get("/")
 
 
@@ -199,7 +186,8 @@ def test_a_refusal_is_shown_at_its_step_and_none_after_it_is_passed(
 ) -> None:
     place = list(Step).index(step)
     event = dataclasses.replace(
-        refused(world, "storage", sender), steps=tuple(each.word for each in Step)[: place + 1]
+        refused(world.clock.now, "storage", sender),
+        steps=tuple(each.word for each in Step)[: place + 1],
     )
     steps = steps_of_refused(event)
     results = [each.result for each in steps]
@@ -208,7 +196,7 @@ def test_a_refusal_is_shown_at_its_step_and_none_after_it_is_passed(
 
 
 def test_a_request_that_was_no_notification_has_no_steps(world: World) -> None:
-    assert steps_of_refused(refused(world, "not_found", None)) == []
+    assert steps_of_refused(refused(world.clock.now, "not_found", None)) == []
 
 
 def test_a_mounted_dashboard_needs_a_token(world: World) -> None:
