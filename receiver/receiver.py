@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterator,
     Callable,
-    Collection,
     Mapping,
     Sequence,
 )
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote
 
-from pushkit.a2a import TaskState
 from pushkit.alerts.alerts import AlertOptions
 from pushkit.arguments import check_list, check_type
 from pushkit.clock import utc_now
@@ -44,9 +39,8 @@ from receiver.callbacks.dispatcher import (
     callback_retry,
 )
 from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
-from receiver.callbacks.waiting import Arrivals, has_ended, has_stopped, in_states
+from receiver.callbacks.waiting import Arrivals
 from receiver.expectation import Expecting
-from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
 from receiver.mailbox.service import Mailboxes, MailboxOptions
@@ -484,82 +478,6 @@ class Receiver(Expecting, CallbackDecorators):
         check_type("options", options, MailboxOptions)
         wanted["name"] = wanted.get("name") or f"mailbox:{options.name}"
         self.callbacks.add(self._mailboxes.add(options), **wanted)
-
-    # --- waiting -------------------------------------------------------------------------------
-
-    async def wait(
-        self,
-        task_id: str,
-        *,
-        until: Collection[TaskState] | Callable[[Notification], bool] = has_stopped,
-        timeout: timedelta | float | None = None,  # noqa: ASYNC109  # part of the promise
-        after: Notification | None = None,
-        sender: str | None = None,
-    ) -> Notification:
-        """Return the first notification of a task that matches, past ones included.
-
-            asked = await receiver.wait(task_id, timeout=3600)       # input-required, say
-            ...                                                      # answer the agent
-            done = await receiver.wait(task_id, after=asked, timeout=3600)
-
-        Args:
-            task_id: The task.
-            until: States, or a predicate (a plain function); by default a state in which the agent
-                stops by itself: terminal, input-required, auth-required, or unknown but `final`.
-            timeout: A timedelta or seconds; None waits for ever.
-            after: Only notifications after this one.
-            sender: The sender of the task; may be left out if there is only one.
-
-        Raises:
-            TimeoutError: No such notification arrived in time.
-            ConfigError: The state or sender is unknown, or an argument has a wrong type.
-            StorageError: This receiver was closed, before or during the wait.
-        """
-        check_type("task_id", task_id, str)
-        check_type("timeout", timeout, timedelta | float | int | None)
-        check_type("after", after, Notification | None)
-        if inspect.iscoroutinefunction(until):  # its coroutine would be true, and never awaited
-            raise ConfigError("until: found a coroutine function, expected a plain one, or states")
-        wanted = until if callable(until) else in_states(until)
-        await self._runtime.listen()
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        arrivals = self._arrivals.updates(
-            task_id, sender=self._sender(sender).name, after=after.id if after else 0
-        )
-        async with asyncio.timeout(seconds), contextlib.aclosing(arrivals) as updates:
-            async for notification in updates:
-                if wanted(notification):
-                    return await self._with_verdicts_on_data(notification)
-        raise AssertionError("updates() ended")  # it has no end
-
-    async def updates(
-        self, task_id: str, *, sender: str | None = None
-    ) -> AsyncGenerator[Notification, None]:
-        """Yield a task's notifications, until a terminal state, or an unknown one that is `final`.
-
-        Raises:
-            ConfigError: The sender is unknown, or the task is no string.
-            StorageError: This receiver was closed, before or during the iteration.
-        """
-        check_type("task_id", task_id, str)
-        await self._runtime.listen()
-        arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
-        async with contextlib.aclosing(arrivals) as updates:
-            async for notification in updates:
-                yield await self._with_verdicts_on_data(notification)
-                if has_ended(notification):
-                    return
-
-    # --- internal ------------------------------------------------------------------------------
-
-    async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
-        sender = self.trust.senders.get(notification.sender)
-        if sender is None or sender.schemas is None:
-            return notification
-        from pushkit.schemas import check_structured_data_apart
-
-        found = await check_structured_data_apart(notification.update, sender.schemas)
-        return replace(notification, data=tuple(found))
 
 
 def _check_senders(senders: Sequence[TrustedSender], ids_kept: timedelta) -> None:
