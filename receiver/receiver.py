@@ -152,13 +152,13 @@ class Receiver(Expecting, CallbackDecorators):
         if on_event is not None:
             self.events.add(on_event)
         self._clock = clock
-        self._database = open_inbox(database, clock=clock)
-        self._transport = key_transport(allow, proxy, ca_file)
-        trust = Trust.build(url, senders, self._transport, clock)
+        inbox = open_inbox(database, clock=clock)
+        transport = key_transport(allow, proxy, ca_file)
+        trust = Trust.build(url, senders, transport, clock)
         self.url: str = trust.url
         self.callbacks: CallbackRegistry = CallbackRegistry()
         self.dispatcher: Dispatcher = Dispatcher(
-            self._database,
+            inbox,
             self.callbacks,
             retry=retry,
             concurrency=concurrency,
@@ -169,25 +169,23 @@ class Receiver(Expecting, CallbackDecorators):
             tracing=tracing,
             clock=clock,
         )
-        self._arrivals = Arrivals(self._database)
-        self._mailboxes = Mailboxes(self._database, retry=retry, clock=clock, events=self.events)
-        self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.wake)
+        self._mailboxes = Mailboxes(inbox, retry=retry, clock=clock, events=self.events)
+        self.inbox: InboxAdmin = InboxAdmin(inbox, wake=self.dispatcher.wake)
         self._expected_for = retention.expected
         self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None
         self._runtime = Runtime(
-            database=self._database,
-            transport=self._transport,
+            database=inbox,
+            transport=transport,
             trust=trust,
             dispatcher=self.dispatcher,
-            arrivals=self._arrivals,
+            arrivals=Arrivals(inbox),
             mailboxes=self._mailboxes,
             retain=lambda: self.inbox.retain(retention),
             drain=drain,
         )
-        acceptance = Acceptance(
-            self._database, limits, self.dispatcher, self._arrivals.announce, tracing
-        )
+        announce = self._runtime.arrivals.announce
+        acceptance = Acceptance(inbox, limits, self.dispatcher, announce, tracing)
         self.handler: RequestHandler = RequestHandler(
             acceptance,
             self._mailboxes,
@@ -384,7 +382,10 @@ class Receiver(Expecting, CallbackDecorators):
         webhook = None
         if options.webhook is not None:
             webhook = SignedAlertWebhook(
-                options.webhook, options.webhook_secret, self._clock, self._transport.options
+                options.webhook,
+                options.webhook_secret,
+                self._clock,
+                self._runtime.transport.options,
             )
         return Alerts(options, webhook, look=self._look, events=self.events)
 
@@ -445,7 +446,7 @@ class Receiver(Expecting, CallbackDecorators):
         """
         _check_senders(senders, self._ids_kept)
         before = self.trust
-        trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
+        trust = Trust.build(self.url, senders, self._runtime.transport, self._clock, before=before)
         warn_of_weak_trust(senders)
         self.callbacks.warn_of_unknown(trust.senders)
         self._runtime.trust = trust
