@@ -1,19 +1,25 @@
-"""`Expecting`: mints the token and credentials of `expect()`, and the push config with them."""
+"""`Expecting`: hands out what an agent needs to push, and waits for the updates of its tasks."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
+import inspect
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Collection
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from pushkit.a2a import Authentication, PushConfig, WireVersion, format_push_config
+from pushkit.a2a import Authentication, PushConfig, TaskState, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.options import check_duration, check_each, check_type
 from pushkit.record import record
 from pushkit.signing.token import hash_credentials, hash_token
+from receiver.callbacks.waiting import has_ended, has_stopped, in_states
+from receiver.inbox.model import Notification
 from receiver.registrations import Registration, RegistrationStore
 from receiver.runtime import Runtime
 from receiver.senders import TrustedSender, choose_sender
@@ -37,7 +43,7 @@ class Expectation:
 
 
 class Expecting:
-    """Hands out tokens and credentials for the tasks that a receiver expects."""
+    """Hands out tokens for the tasks that a receiver expects, and waits for their updates."""
 
     url: str
     _runtime: Runtime
@@ -136,8 +142,80 @@ class Expecting:
             )
         )
 
+    async def wait(
+        self,
+        task_id: str,
+        *,
+        until: Collection[TaskState] | Callable[[Notification], bool] = has_stopped,
+        timeout: timedelta | float | None = None,  # noqa: ASYNC109  # part of the promise
+        after: Notification | None = None,
+        sender: str | None = None,
+    ) -> Notification:
+        """Return the first notification of a task that matches, past ones included.
+
+            asked = await receiver.wait(task_id, timeout=3600)       # input-required, say
+            ...                                                      # answer the agent
+            done = await receiver.wait(task_id, after=asked, timeout=3600)
+
+        Args:
+            task_id: The task.
+            until: States, or a predicate (a plain function); by default a state in which the agent
+                stops by itself: terminal, input-required, auth-required, or unknown but `final`.
+            timeout: A timedelta or seconds; None waits for ever.
+            after: Only notifications after this one.
+            sender: The sender of the task; may be left out if there is only one.
+
+        Raises:
+            TimeoutError: No such notification arrived in time.
+            ConfigError: The state or sender is unknown, or an argument has a wrong type.
+            StorageError: This receiver was closed, before or during the wait.
+        """
+        check_type("task_id", task_id, str)
+        check_type("timeout", timeout, timedelta | float | int | None)
+        check_type("after", after, Notification | None)
+        if inspect.iscoroutinefunction(until):  # its coroutine would be true, and never awaited
+            raise ConfigError("until: found a coroutine function, expected a plain one, or states")
+        wanted = until if callable(until) else in_states(until)
+        await self._runtime.listen()
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        arrivals = self._runtime.arrivals.updates(
+            task_id, sender=self._sender(sender).name, after=after.id if after else 0
+        )
+        async with asyncio.timeout(seconds), contextlib.aclosing(arrivals) as updates:
+            async for notification in updates:
+                if wanted(notification):
+                    return await self._with_verdicts_on_data(notification)
+        raise AssertionError("updates() ended")  # it has no end
+
+    async def updates(
+        self, task_id: str, *, sender: str | None = None
+    ) -> AsyncGenerator[Notification, None]:
+        """Yield a task's notifications, until a terminal state, or an unknown one that is `final`.
+
+        Raises:
+            ConfigError: The sender is unknown, or the task is no string.
+            StorageError: This receiver was closed, before or during the iteration.
+        """
+        check_type("task_id", task_id, str)
+        await self._runtime.listen()
+        arrivals = self._runtime.arrivals.updates(task_id, sender=self._sender(sender).name)
+        async with contextlib.aclosing(arrivals) as updates:
+            async for notification in updates:
+                yield await self._with_verdicts_on_data(notification)
+                if has_ended(notification):
+                    return
+
     def _sender(self, name: str | None) -> TrustedSender:
         return choose_sender(name, self._runtime.trust.senders.values(), setting="sender")
+
+    async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
+        sender = self._runtime.trust.senders.get(notification.sender)
+        if sender is None or sender.schemas is None:
+            return notification
+        from pushkit.schemas import check_structured_data_apart
+
+        found = await check_structured_data_apart(notification.update, sender.schemas)
+        return replace(notification, data=tuple(found))
 
     def _end(self, now: datetime, expires_in: timedelta | None) -> datetime | None:
         """Return when a new token expires; None for never."""

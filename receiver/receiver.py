@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterator,
     Callable,
-    Collection,
     Mapping,
     Sequence,
 )
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import unquote
 
-from pushkit.a2a import TaskState
 from pushkit.alerts import AlertOptions, Alerts
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
@@ -42,9 +37,8 @@ from receiver.callbacks.dispatcher import (
     callback_retry,
 )
 from receiver.callbacks.registry import CallbackDecorators, CallbackRegistry, Wanted
-from receiver.callbacks.waiting import Arrivals, has_ended, has_stopped, in_states
+from receiver.callbacks.waiting import Arrivals
 from receiver.expectation import Expecting
-from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
 from receiver.mailbox.service import Mailboxes, MailboxOptions
@@ -155,13 +149,13 @@ class Receiver(Expecting, CallbackDecorators):
         if on_event is not None:
             self.events.add(on_event)
         self._clock = clock
-        self._database = open_inbox(database, clock=clock)
-        self._transport = key_transport(allow, proxy, ca_file)
-        trust = Trust.build(url, senders, self._transport, clock)
+        inbox = open_inbox(database, clock=clock)
+        transport = key_transport(allow, proxy, ca_file)
+        trust = Trust.build(url, senders, transport, clock)
         self.url: str = trust.url
         self.callbacks: CallbackRegistry = CallbackRegistry()
         self.dispatcher: Dispatcher = Dispatcher(
-            self._database,
+            inbox,
             self.callbacks,
             retry=retry,
             concurrency=concurrency,
@@ -172,25 +166,23 @@ class Receiver(Expecting, CallbackDecorators):
             tracing=tracing,
             clock=clock,
         )
-        self._arrivals = Arrivals(self._database)
-        self._mailboxes = Mailboxes(self._database, retry=retry, clock=clock, events=self.events)
-        self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.wake)
+        self._mailboxes = Mailboxes(inbox, retry=retry, clock=clock, events=self.events)
+        self.inbox: InboxAdmin = InboxAdmin(inbox, wake=self.dispatcher.wake)
         self._expected_for = retention.expected
         self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None
         self._runtime = Runtime(
-            database=self._database,
-            transport=self._transport,
+            database=inbox,
+            transport=transport,
             trust=trust,
             dispatcher=self.dispatcher,
-            arrivals=self._arrivals,
+            arrivals=Arrivals(inbox),
             mailboxes=self._mailboxes,
             retain=lambda: self.inbox.retain(retention),
             drain=drain,
         )
-        acceptance = Acceptance(
-            self._database, limits, self.dispatcher, self._arrivals.announce, tracing
-        )
+        announce = self._runtime.arrivals.announce
+        acceptance = Acceptance(inbox, limits, self.dispatcher, announce, tracing)
         self.handler: RequestHandler = RequestHandler(
             acceptance,
             self._mailboxes,
@@ -386,7 +378,10 @@ class Receiver(Expecting, CallbackDecorators):
         webhook = None
         if options.webhook is not None:
             webhook = SignedAlertWebhook(
-                options.webhook, options.webhook_secret, self._clock, self._transport.options
+                options.webhook,
+                options.webhook_secret,
+                self._clock,
+                self._runtime.transport.options,
             )
         return Alerts(options, webhook, look=self._look, events=self.events)
 
@@ -447,7 +442,7 @@ class Receiver(Expecting, CallbackDecorators):
         """
         _check_senders(senders, self._ids_kept)
         before = self.trust
-        trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
+        trust = Trust.build(self.url, senders, self._runtime.transport, self._clock, before=before)
         warn_of_weak_trust(senders)
         self.callbacks.warn_of_unknown(trust.senders)
         self._runtime.trust = trust
@@ -480,82 +475,6 @@ class Receiver(Expecting, CallbackDecorators):
         check_type("options", options, MailboxOptions)
         wanted["name"] = wanted.get("name") or f"mailbox:{options.name}"
         self.callbacks.add(self._mailboxes.add(options), **wanted)
-
-    # --- waiting -------------------------------------------------------------------------------
-
-    async def wait(
-        self,
-        task_id: str,
-        *,
-        until: Collection[TaskState] | Callable[[Notification], bool] = has_stopped,
-        timeout: timedelta | float | None = None,  # noqa: ASYNC109  # part of the promise
-        after: Notification | None = None,
-        sender: str | None = None,
-    ) -> Notification:
-        """Return the first notification of a task that matches, past ones included.
-
-            asked = await receiver.wait(task_id, timeout=3600)       # input-required, say
-            ...                                                      # answer the agent
-            done = await receiver.wait(task_id, after=asked, timeout=3600)
-
-        Args:
-            task_id: The task.
-            until: States, or a predicate (a plain function); by default a state in which the agent
-                stops by itself: terminal, input-required, auth-required, or unknown but `final`.
-            timeout: A timedelta or seconds; None waits for ever.
-            after: Only notifications after this one.
-            sender: The sender of the task; may be left out if there is only one.
-
-        Raises:
-            TimeoutError: No such notification arrived in time.
-            ConfigError: The state or sender is unknown, or an argument has a wrong type.
-            StorageError: This receiver was closed, before or during the wait.
-        """
-        check_type("task_id", task_id, str)
-        check_type("timeout", timeout, timedelta | float | int | None)
-        check_type("after", after, Notification | None)
-        if inspect.iscoroutinefunction(until):  # its coroutine would be true, and never awaited
-            raise ConfigError("until: found a coroutine function, expected a plain one, or states")
-        wanted = until if callable(until) else in_states(until)
-        await self._runtime.listen()
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        arrivals = self._arrivals.updates(
-            task_id, sender=self._sender(sender).name, after=after.id if after else 0
-        )
-        async with asyncio.timeout(seconds), contextlib.aclosing(arrivals) as updates:
-            async for notification in updates:
-                if wanted(notification):
-                    return await self._with_verdicts_on_data(notification)
-        raise AssertionError("updates() ended")  # it has no end
-
-    async def updates(
-        self, task_id: str, *, sender: str | None = None
-    ) -> AsyncGenerator[Notification, None]:
-        """Yield a task's notifications, until a terminal state, or an unknown one that is `final`.
-
-        Raises:
-            ConfigError: The sender is unknown, or the task is no string.
-            StorageError: This receiver was closed, before or during the iteration.
-        """
-        check_type("task_id", task_id, str)
-        await self._runtime.listen()
-        arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
-        async with contextlib.aclosing(arrivals) as updates:
-            async for notification in updates:
-                yield await self._with_verdicts_on_data(notification)
-                if has_ended(notification):
-                    return
-
-    # --- internal ------------------------------------------------------------------------------
-
-    async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
-        sender = self.trust.senders.get(notification.sender)
-        if sender is None or sender.schemas is None:
-            return notification
-        from pushkit.schemas import check_structured_data_apart
-
-        found = await check_structured_data_apart(notification.update, sender.schemas)
-        return replace(notification, data=tuple(found))
 
 
 def _check_senders(senders: Sequence[TrustedSender], ids_kept: timedelta) -> None:

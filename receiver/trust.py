@@ -73,8 +73,8 @@ class Trust:
         self.senders: Mapping[str, TrustedSender] = {
             entry.sender.name: entry.sender for entry in self._entries
         }
-        self._endpoints = endpoints_of(self.url, self._entries)
-        self.endpoints: Mapping[str, ReceiverPath] = by_request_path(self.url, self._endpoints)
+        endpoints = endpoints_of(self.url, self._entries)
+        self.endpoints: Mapping[str, ReceiverPath] = by_request_path(self.url, endpoints)
 
     @classmethod
     def build(
@@ -100,10 +100,6 @@ class Trust:
             for each in senders
         )
         return cls(url, entries)
-
-    def at(self, path: str) -> ReceiverPath:
-        """Return the endpoint of a path, as configured; one without senders if there is none."""
-        return self._endpoints.get(path) or ReceiverPath(path, "")
 
     async def close(self, *, but: Trust | None = None) -> None:
         """Cancel the fetches of keys, except those that the trust `but` also uses."""

@@ -234,8 +234,7 @@ class CallbackDecorators:
     def on_unknown(self, **calling: Unpack[Calling]) -> Callable[[F], F]: ...
     def on_unknown(self, *functions: CallbackFunction, **calling: Unpack[Calling]) -> object:
         """Register a callback for kinds of updates that pushkit does not know (`UnknownUpdate`)."""
-        register = self.on_update(kinds=[UpdateKind.UNKNOWN], **calling)
-        return register(*functions) if functions else register
+        return self._registered(functions, kinds=[UpdateKind.UNKNOWN], **calling)
 
     @overload
     def on_gap(self, function: F, /) -> F: ...
@@ -247,8 +246,7 @@ class CallbackDecorators:
         It may ask the agent for the whole task (`GetTask`). Register it before the others, and they
         are called after it.
         """
-        register = self.on_update(gaps=True, **calling)
-        return register(*functions) if functions else register
+        return self._registered(functions, gaps=True, **calling)
 
 
 def _is(kind: Callable[[object], bool], function: CallbackFunction) -> bool:

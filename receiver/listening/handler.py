@@ -24,7 +24,7 @@ from receiver.options import Schemes
 from receiver.receiver import Receiver
 from receiver.refusals import REFUSALS
 from receiver.request import Answer, BrokenBodyError, ReadBody, Request
-from receiver.selection import read_signatures
+from receiver.selection import ReceiverPath, read_signatures
 from receiver.senders import SenderProfile, TaskPolicy, TrustedSender
 from receiver.steps import CheckResult, Result, Step, Trail, results_of
 
@@ -256,7 +256,7 @@ class ListeningHandler:
     def _possible(self, seen: Request) -> str:
         """Return the names of the senders that a request may be from, by its headers."""
         trust = self._receiver.trust
-        endpoint = trust.endpoints.get(seen.path) or trust.at(seen.path)
+        endpoint = trust.endpoints.get(seen.path) or ReceiverPath(seen.path, "")
         entries = endpoint.entries
         with contextlib.suppress(InboundError):
             entries = read_signatures(endpoint, seen.headers, Trail()).entries

@@ -13,6 +13,7 @@ from receiver.request import Request
 from receiver.selection import (
     Entry,
     HeldKeys,
+    ReceiverPath,
     keys_at_hand,
     read_signatures,
     select_sender,
@@ -35,6 +36,10 @@ def unreachable(sender: TrustedSender) -> Entry:
     return Entry(sender, JwksClient("https://agent.example.com/jwks.json", fetch=fetch))
 
 
+def endpoint_of(trust: Trust | TrustSnapshot, path: str) -> ReceiverPath:
+    return trust.endpoints[path] if isinstance(trust, Trust) else trust.at(path)
+
+
 def selected_of(trust: TrustSnapshot, path: str, headers: Headers) -> HeldKeys:
     stated = read_signatures(trust.at(path), headers, Trail())
     keys = keys_at_hand(stated)
@@ -44,13 +49,13 @@ def selected_of(trust: TrustSnapshot, path: str, headers: Headers) -> HeldKeys:
 
 async def selected_by(trust: Trust, path: str, headers: Headers) -> HeldKeys:
     """Do the same with keys that are fetched where that is due."""
-    stated = read_signatures(trust.at(path), headers, Trail())
-    return select_sender(trust.at(path), stated, await fetch_keys(stated))
+    stated = read_signatures(endpoint_of(trust, path), headers, Trail())
+    return select_sender(endpoint_of(trust, path), stated, await fetch_keys(stated))
 
 
 async def signed_by(trust: Trust | TrustSnapshot, path: str, headers: Headers) -> SignedClaims:
     """Select the sender, and verify the signatures of a head."""
-    stated = read_signatures(trust.at(path), headers, Trail())
-    held = select_sender(trust.at(path), stated, await fetch_keys(stated))
+    stated = read_signatures(endpoint_of(trust, path), headers, Trail())
+    held = select_sender(endpoint_of(trust, path), stated, await fetch_keys(stated))
     whole = WebhookRequest(target=path, headers=headers, body=b"")
     return verify_signatures(held, stated, Request.of(whole, path, trail=Trail()), [path])

@@ -157,24 +157,15 @@ async def test_a_sender_whose_key_host_hangs_does_not_delay_others_at_its_path(
     assert hosts[1].hanging == 1
 
 
-async def test_readiness_waits_for_nobodys_keys(
+async def test_keys_that_are_only_being_fetched_are_no_fault(
     make_world: WorldFactory, hosts: list[KeyHost]
 ) -> None:
+    """It would be an alert at every start, and readiness would wait for a sender's keys."""
     hosts[0].answers.clear()
     world = fetching(make_world, hosts[0])
     await world.start()
     await eventually(hosts[0].was_asked)
     assert await world.receiver.unready() == {}
-
-
-async def test_keys_that_are_only_being_fetched_are_no_fault(
-    make_world: WorldFactory, hosts: list[KeyHost]
-) -> None:
-    """It would be an alert at every start."""
-    hosts[0].answers.clear()
-    world = fetching(make_world, hosts[0])
-    await world.start()
-    await eventually(hosts[0].was_asked)
     assert world.receiver.degraded() == {}
 
 

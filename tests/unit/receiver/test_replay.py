@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import ConfigError
-from receiver import InboxRetention, Limits, Notification, RateLimit, Receiver
+from receiver import InboxRetention, Notification, RateLimit, Receiver
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -47,20 +47,6 @@ async def test_a_retry_is_a_duplicate_and_calls_nobody(world: World) -> None:
     assert [first.status, retried.status] == [202, 200]
     assert retried.code == "duplicate"
     assert called == ["delivery-task-1-1"]
-
-
-async def test_a_retry_after_a_restart_is_a_duplicate(world: World) -> None:
-    called = record_calls(world.receiver)
-    await world.receive(world.draft())
-    await all_called(world.receiver)
-    await world.restart()
-    called_later = record_calls(world.receiver)
-
-    retried = await world.receive(world.draft())
-    await all_called(world.receiver)
-
-    assert retried.code == "duplicate"
-    assert (called, called_later) == (["delivery-task-1-1"], [])
 
 
 async def test_a_retry_of_what_was_just_accepted_does_not_need_the_database(world: World) -> None:
@@ -150,20 +136,6 @@ async def test_a_refused_request_leaves_its_id_free(world: World) -> None:
     verdicts = [await world.receive(refused), await world.receive(world.draft())]
 
     assert [verdict.status for verdict in verdicts] == [401, 202]
-
-
-@pytest.mark.slow
-async def test_a_thousand_copies_at_once_are_one_callback(make_world: WorldFactory) -> None:
-    world = make_world({"limits": Limits(sender_rate=FAST)})
-    called = record_calls(world.receiver)
-    await world.start()
-    request = world.draft().request()
-
-    verdicts = await asyncio.gather(*(world.receiver.receive(request) for _ in range(1000)))
-    await all_called(world.receiver)
-
-    assert Counter(verdict.status for verdict in verdicts) == {202: 1, 200: 999}
-    assert called == ["delivery-task-1-1"]
 
 
 async def test_copies_with_two_bodies_at_once_have_one_winner(world: World) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +11,6 @@ from tenacity import stop_after_attempt
 from pushkit.a2a import MessageUpdate
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from receiver import Notification, TaskPolicy
-from tests.eventually import DEADLINE
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import Draft, World, WorldFactory
@@ -51,24 +48,6 @@ async def test_a_message_without_a_task_is_accepted_once_and_called_back(
     assert isinstance(notification.update, MessageUpdate)
     assert (notification.task_id, notification.state) == (None, None)
     assert (notification.seq, notification.missing, notification.late) == (1, 0, False)
-
-
-async def test_messages_without_a_task_do_not_wait_for_each_other(
-    make_world: WorldFactory,
-) -> None:
-    world, called = make_world({"drain": timedelta(0)}), asyncio.Queue[str]()
-
-    @world.receiver.on_update
-    async def hang(notification: Notification) -> None:
-        await called.put(notification.delivery_id)
-        await asyncio.Event().wait()
-
-    for number in (1, 2):
-        await world.receive(message(world, number))
-    async with asyncio.timeout(DEADLINE):
-        delivery_ids = {await called.get(), await called.get()}
-
-    assert delivery_ids == {"delivery-task-1-1", "delivery-task-1-2"}
 
 
 async def test_a_callback_that_failed_for_a_message_without_a_task_is_called_again(

@@ -197,7 +197,7 @@ WEAKENED = [
     row("answered", "receiver.notification.decode_update", breaking_on_what_is_new, JWT),
     row("genuine", "receiver.verification.prove_body", refuses, ["every"]),
     row("silence", "receiver.refusals.problem", telling, JWT),
-    row("logged", "receiver.refusals.Refusals.note", passes, JWT),
+    row("logged", "receiver.refusals.RepeatedLog.due", passes, JWT),
     row("discretion", "receiver.verification.read_secrets", logging_what_came, JWT),
     row("discretion", "receiver.app.HideMalformedRequests.filter", always, JWT, door="app"),
     row("signature", "receiver.signatures.verify_signature", any_claims, JWT),
