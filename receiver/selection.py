@@ -169,11 +169,7 @@ def read_signatures(endpoint: ReceiverPath, headers: Headers, trail: Trail) -> S
         trail.begun.append(Step.SIGNATURE)  # it is not known whose it is
         raise unread
     trail.begun.append(Step.SENDER)
-    if jwt is None:
-        return Stated(jwt, signatures, endpoint.entries)
-    # A stated `iss` selects that sender alone: one without an issuer must not be able to make the
-    # choice ambiguous by publishing a key with the same `kid`.
-    return Stated(jwt, signatures, endpoint.by_issuer.get(jwt.issuer) or endpoint.unnamed)
+    return Stated(jwt, signatures, _possible(endpoint, jwt))
 
 
 def keys_at_hand(stated: Stated) -> list[HeldKeys] | None:
@@ -204,6 +200,15 @@ def select_sender(endpoint: ReceiverPath, stated: Stated, held: Sequence[HeldKey
         among = [entry.sender for entry in endpoint.entries]
         raise UnknownSenderError(_unknown(stated, fitting, among))
     return held[0]
+
+
+def _possible(endpoint: ReceiverPath, jwt: UnverifiedJwt | None) -> Sequence[Entry]:
+    """Return the senders at a path that a request may be from, by its issuer."""
+    if jwt is None:
+        return endpoint.entries
+    # A stated `iss` selects that sender alone: one without an issuer must not be able to make the
+    # choice ambiguous by publishing a key with the same `kid`.
+    return endpoint.by_issuer.get(jwt.issuer) or endpoint.unnamed
 
 
 def _unknown(stated: Stated, found: Sequence[TrustedSender], among: Sequence[TrustedSender]) -> str:

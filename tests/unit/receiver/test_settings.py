@@ -143,6 +143,7 @@ CALLBACK = ("", "[[callbacks]]", 'call = "json:loads"')
 FORWARD = ("", "[[forwards]]", 'to = "https://in.example"')
 UNSIGNED = ("[[senders]]", 'name = "sdk"', 'profile = "unsigned-secret-only"', 'path = "/sdk"')
 DAYS = "a whole number from 1 to 36500, or 'forever'"
+A_URL = "expected an absolute http or https URL, without user name or fragment"
 MISTAKES = {
     # types and bounds
     "3: allow: expected a list, found a string": above('allow = "127.0.0.1:*"'),
@@ -254,11 +255,11 @@ MISTAKES = {
     "10: forwards[0].name: expected at least one character": below(*FORWARD, 'name = ""'),
     "8: forwards[0]: expected exactly one of": below(*FORWARD, 'command = ["cat"]'),
     **{
-        f"9: forwards[0].to: expected {says}": below("", "[[forwards]]", f'to = "{to}"')
+        f"9: forwards[0].to: {says}": below("", "[[forwards]]", f'to = "{to}"')
         for to, says in {
-            "https://in side/": "an absolute http or https URL, without user name or fragment",
-            "ftp://x/": "an absolute http or https URL",
-            "redis://:secret@127.0.0.1": "redis://host:port/db?stream=name[&maxlen=number]",
+            "https://in side/": f"found 'https://in side/', {A_URL}",
+            "ftp://x/": f"found 'ftp://x/', {A_URL}",
+            "redis://:secret@127.0.0.1": "expected redis://host:port/db?stream=name[&maxlen=number]",
         }.items()
     },
     "9: forwards[0].command: ./nowhere: no such program": below(
