@@ -253,6 +253,3 @@ async def test_a_task_without_its_artifacts_does_not_replace_a_whole_one(
     await older.notify(chunk("a"), snapshot=task("a"))
     await older.notify(status())  # without a snapshot, the status alone
     assert len(await waiting(older)) == 2
-
-
-# --- a token stream ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pushkit.events.sender import DeliveryDead, SubscriptionDisabled
 from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.emitted import emitted
-from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
+from tests.internet import HOOKS, Internet
 from tests.unit.pushkit.delivery.conftest import Senders, claim, deliver_due, status
 
 HOUR = timedelta(hours=1)
@@ -138,15 +138,6 @@ async def test_an_untrusted_certificate_is_a_tls_failure(
     sender = await senders.open(allow=(), ca_file=public.ca_file)
     delivery_id = await notified(sender, status())
     assert await errors_of(sender, delivery_id) == ["tls_failure"]
-
-
-async def test_a_closed_port_is_a_refused_connection(
-    public: Internet, senders: Senders, unused_tcp_port: int
-) -> None:
-    public.network.leads(HOOKS, HOOKS_ADDRESS, 443, to=unused_tcp_port)
-    sender = await senders.open(allow=())
-    delivery_id = await notified(sender, status())
-    assert await errors_of(sender, delivery_id) == ["connection_refused"]
 
 
 async def test_no_answer_in_time_is_a_timeout(public: Internet, senders: Senders) -> None:
