@@ -186,8 +186,8 @@ class Acceptance:
                 epoch=handed.epoch,
                 since=candidate.stored_at,
             )
-            self._dispatcher.hand(
-                candidate.sender, handed, job, since=candidate.since, seen_at=candidate.seen_at
+            self._dispatcher.runner.hand(
+                handed, job, since=candidate.since, seen_at=candidate.seen_at
             )
         if said.task_id is not None:
             self._announce(said.sender, said.task_id)

@@ -23,7 +23,7 @@ from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import CalledBack
 from pushkit.queue.held import Ask, Consequence
 from pushkit.queue.leases import Claimed, give_back
-from pushkit.queue.rules import Handed, PendingJob
+from pushkit.queue.rules import PendingJob
 from pushkit.queue.runner import Runner, Seen, seconds
 from pushkit.queue.worker import QueueWorker
 from pushkit.scheduling import stop_after_attempt
@@ -46,7 +46,7 @@ from receiver.callbacks.shares import CrowdedError, Slot
 from receiver.callbacks.unmatched import UnmatchedLog
 from receiver.decoding import LARGE_BODY, turn_to_decode
 from receiver.inbox.model import Attempted, Call, CallbackOutcome, Notification, NotificationJob
-from receiver.inbox.queues import INBOX, group_of
+from receiver.inbox.queues import INBOX
 from receiver.inbox.store import jobs_of, note_death, record_calls, record_late_calls
 from receiver.inbox.together import GroupItem, together
 
@@ -227,15 +227,6 @@ class Dispatcher(QueueWorker[NotificationJob]):
                 del self._abandoned[name]
                 if self._database.locks is not None:
                     self._database.locks.release(name)
-
-    # --- notifications that are stored -------------------------------------------------------
-
-    def hand(
-        self, sender: str, handed: Handed, job: NotificationJob, *, since: float, seen_at: float
-    ) -> None:
-        """Take a stored notification, after its commit (see `Runner.hand`)."""
-        group = group_of(sender)
-        self.runner.hand(job.queue_id, group, handed, job, since=since, seen_at=seen_at)
 
     # --- `QueueWorker` -----------------------------------------------------------------------
 

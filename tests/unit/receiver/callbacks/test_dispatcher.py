@@ -31,7 +31,7 @@ from receiver.callbacks.settling import Settled, Settler
 from receiver.inbox import inspection
 from receiver.inbox.inspection import InboxFilter
 from receiver.inbox.model import Attempted, Call, CallbackOutcome
-from receiver.inbox.queues import INBOX, queue_id_of
+from receiver.inbox.queues import INBOX, group_of, queue_id_of
 from receiver.inbox.store import record_calls
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.unit.receiver.callbacks.conftest import BODY, RETRY, START, House
@@ -808,7 +808,8 @@ async def test_a_notification_handed_over_after_the_end_is_not_called_back_and_k
         await house.store(len(house.called) + 1, "late")
         [job] = await house.claim(dispatcher.name)
         now = seconds()
-        dispatcher.hand("agent", Handed(job.epoch, job.seq, True), job, since=now, seen_at=now)
+        handed = Handed(job.queue_id, group_of("agent"), job.epoch, job.seq, True, version=0)
+        dispatcher.runner.hand(handed, job, since=now, seen_at=now)
         await eventually(lambda: dispatcher.usage() == (0, 1))
         await dispatcher.retire()
         assert len(house.called) == called
