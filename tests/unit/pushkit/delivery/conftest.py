@@ -31,6 +31,7 @@ from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.keys.source import KeySource
 from pushkit.net.transport import ConnectionOptions
+from pushkit.outbox.inspection import DeliveryReport
 from pushkit.outbox.schema import open_outbox
 from pushkit.queue.rules import Leased, Room
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
@@ -167,6 +168,12 @@ class Senders:
 
     def public_keys(self) -> dict[str, VerificationKey]:
         return {key.kid: key for key in parse_jwks(self.made[0].jwks().body).keys}
+
+
+async def report_of(sender: PushSender, delivery_id: str) -> DeliveryReport:
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    return report
 
 
 async def deliver_due(sender: PushSender) -> int:

@@ -17,7 +17,7 @@ from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.internet import HOOKS, Internet
-from tests.unit.pushkit.delivery.conftest import Senders, claim, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import Senders, claim, deliver_due, report_of, status
 
 HOUR = timedelta(hours=1)
 
@@ -34,8 +34,7 @@ async def notified(sender: PushSender, update: StatusUpdate) -> str:
 
 
 async def errors_of(sender: PushSender, delivery_id: str) -> list[str | None]:
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     return [attempt.error for attempt in report.attempts]
 
 

@@ -29,7 +29,6 @@ from pushkit import (
     PushConfig,
     PushSender,
     Role,
-    SenderOptions,
     TaskSnapshot,
     TaskUpdate,
     TextPart,
@@ -492,21 +491,6 @@ async def test_encoding_ahead_for_an_unused_version_fails_no_update(sender: Push
     await sender.notify(status(), snapshot=task())  # 0.3 is now encoded ahead of time
     assert (await sender.notify(replace(ARTIFACT, task_id="task-2"))).ids  # 0.3 needs a snapshot
     assert not (await sender.notify(ARTIFACT)).ids
-
-
-# --- options -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        pytest.param("concurrency_per_host", -1, id="a count"),
-        pytest.param("lease_margin", timedelta(seconds=-1), id="a time"),
-    ],
-)
-def test_a_negative_option_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{name}: found"):
-        SenderOptions(**{name: value})
 
 
 # --- opening and closing -----------------------------------------------------------------------
