@@ -44,6 +44,8 @@ from tests.eventually import DEADLINE
 from tests.internet import Internet
 
 ISSUER = "https://agent.example.com"
+# The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
+ON_SQLITE = pytest.mark.parametrize("outbox", ["sqlite"], indirect=True)
 
 Reply = int | Callable[[], web.Response] | Callable[[], Awaitable[web.Response]]
 
