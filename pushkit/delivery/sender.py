@@ -12,14 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pushkit.a2a import (
-    AnyUpdate,
-    NativeUpdate,
-    PushConfig,
-    Task,
-    WireVersion,
-    parse_push_config,
-)
+from pushkit.a2a import AnyUpdate, NativeUpdate, PushConfig, Task, WireVersion, parse_push_config
 from pushkit.alerts.alerts import AlertOptions
 from pushkit.bounded_json import JsonValue
 from pushkit.clock import utc_now

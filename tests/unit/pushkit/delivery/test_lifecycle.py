@@ -9,14 +9,7 @@ import pytest
 from aiohttp import web
 from tenacity import stop_after_attempt
 
-from pushkit import (
-    Artifact,
-    ArtifactUpdate,
-    PushSender,
-    TaskState,
-    TextPart,
-    decode_update,
-)
+from pushkit import Artifact, ArtifactUpdate, PushSender, TaskState, TextPart, decode_update
 from pushkit.events.model import Event, EventKind
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
