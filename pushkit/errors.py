@@ -17,10 +17,12 @@ class PushkitError(Exception):
     """The root of every error that is raised on purpose."""
 
     code: ClassVar[str] = "error"
+    codes: ClassVar[set[str]] = set()  # of all its subclasses that are loaded
     reported: bool = False  # logged and counted: the caller need not do it again
 
     def __init_subclass__(cls, *, code: str | None = None) -> None:
         cls.code = code or cls.code
+        cls.codes.add(cls.code)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Process pools pickle errors. Some `__init__` want more than the message, so they are not

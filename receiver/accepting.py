@@ -30,7 +30,6 @@ from receiver.inbox.store import (
     PlaceInSequence,
     Sequences,
     accepted_before,
-    group_of,
     new_queue,
     queue_id_of,
     together,
@@ -194,12 +193,7 @@ class Acceptance:
                 since=candidate.stored_at,
             )
             self._dispatcher.runner.hand(
-                new.queue_id,
-                group_of(candidate.sender),
-                handed,
-                job,
-                since=candidate.since,
-                seen_at=candidate.seen_at,
+                handed, job, since=candidate.since, seen_at=candidate.seen_at
             )
         if said.task_id is not None:
             self._announce(said.sender, said.task_id)

@@ -91,21 +91,16 @@ def retry_after(headers: Headers, now: datetime) -> timedelta | None:
     if len(values) != 1:
         return None
     value = values[0].strip()
-    wait = _seconds(value) if value.isascii() and value.isdigit() else _until_date(value, now)
-    return None if wait is None else min(max(wait, _MIN_WAIT), _MAX_WAIT)
-
-
-def _seconds(value: str) -> timedelta:
-    # A longer number is over the maximum: int() never parses digits without end.
-    return _MAX_WAIT if len(value) > 9 else timedelta(seconds=int(value))
-
-
-def _until_date(value: str, now: datetime) -> timedelta | None:
-    try:
-        moment = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):  # no date, or one outside the calendar
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now
+    if value.isascii() and value.isdigit():
+        # A longer number is over the maximum: int() never parses digits without end.
+        wait = _MAX_WAIT if len(value) > 9 else timedelta(seconds=int(value))
+    else:
+        try:
+            moment = parsedate_to_datetime(value)
+        except (ValueError, OverflowError):  # no date, or one outside the calendar
+            return None
+        wait = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now
+    return min(max(wait, _MIN_WAIT), _MAX_WAIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

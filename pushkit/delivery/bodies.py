@@ -17,16 +17,19 @@ from typing import Final, TypeAlias
 from pushkit.a2a import (
     SNAPSHOT_VERSIONS,
     AnyUpdate,
+    Message,
+    MessageUpdate,
     NativeUpdate,
     StatusUpdate,
     Task,
     TaskSnapshot,
+    TaskState,
     TaskStatus,
     WireVersion,
     push_body,
 )
 from pushkit.bounded_json import MAX_DEPTH, is_too_deep
-from pushkit.errors import InvalidUpdateError, PayloadTooLargeError, PushkitError
+from pushkit.errors import ConfigError, InvalidUpdateError, PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.options import check_type
 from pushkit.record import field, record
@@ -56,7 +59,17 @@ class BodyEncoder:
         now: datetime,
         tenant: str = "",
     ) -> Bodies:
-        """Return an update's bodies; the likely ones are encoded already."""
+        """Return an update's bodies; the likely ones are encoded already.
+
+        Raises:
+            InvalidUpdateError: The update has no task id, or the snapshot is of another task.
+            ConfigError: The update, a member of it, or the snapshot has a wrong type.
+        """
+        _check(update)
+        if snapshot is not None and not callable(snapshot):
+            check_type("snapshot", snapshot, Task)
+            if snapshot.id != update.task_id:
+                raise InvalidUpdateError("snapshot: expected the task that the update is about")
         task = (tenant, update.task_id or "")
         bodies = Bodies(
             encoder=self,
@@ -134,6 +147,30 @@ class BodyEncoder:
         if is_too_deep(body):  # pushkit's receiver would refuse it, and others would, too
             raise InvalidUpdateError(f"nested deeper than {MAX_DEPTH} levels")
         return body
+
+
+def _check(update: AnyUpdate) -> None:
+    """Check the members that an update's own properties look into, and its task."""
+    if not isinstance(update, AnyUpdate):
+        raise ConfigError(
+            f"update: found {type(update).__name__}, expected an update of pushkit's, such as a"
+            " StatusUpdate"
+        )
+    if isinstance(update, StatusUpdate):
+        check_type("status", update.status, TaskStatus)
+    elif isinstance(update, TaskSnapshot):
+        check_type("task", update.task, Task)
+        check_type("task.status", update.task.status, TaskStatus)
+    elif isinstance(update, MessageUpdate):
+        check_type("message", update.message, Message)
+    if update.task_id is not None:
+        check_type("task_id", update.task_id, str)
+    if not update.task_id:
+        raise InvalidUpdateError(
+            f"task_id: found none in a {update.kind.value} update, expected the task's id"
+        )
+    if update.state is not None:
+        check_type("state", update.state, TaskState)
 
 
 def _status_update(update: AnyUpdate) -> StatusUpdate | None:

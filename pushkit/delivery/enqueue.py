@@ -52,7 +52,7 @@ class Notice:
     # The worker to whose memory its deliveries may be handed; None for no worker.
     worker: Worker | None = None
     # Its deliveries that were handed to that worker as they were stored.
-    handed: list[tuple[OpenQueue, Handed, DeliveryJob]] = field(default_factory=list)
+    handed: list[tuple[Handed, DeliveryJob]] = field(default_factory=list)
     since: float = 0.0  # a moment before their queues were read (`pushkit.queue.runner.seconds`)
     seen_at: float = 0.0  # a moment when these were still locked
     some_wait: bool = False  # whether one of its deliveries waits for a claim
@@ -70,17 +70,8 @@ class Notice:
         """Hand over the deliveries that were stored, after the commit."""
         if self.worker is None or isinstance(stored, BaseException):
             return
-        for queue, handed, job in self.handed:
-            row = queue.recipient.queue
-            self.worker.runner.hand(
-                row.id,
-                row.group,
-                handed,
-                job,
-                version=queue.recipient.revision,
-                since=self.since,
-                seen_at=self.seen_at,
-            )
+        for handed, job in self.handed:
+            self.worker.runner.hand(handed, job, since=self.since, seen_at=self.seen_at)
         if self.some_wait:
             self.worker.wake()
 
@@ -352,7 +343,7 @@ class _Transaction:
         if handed is not None:
             route = self._enqueuer.routes.known(recipient.id, recipient.revision)
             job = job_of(new, route)
-            notice.handed.append((queue, handed, job))
+            notice.handed.append((handed, job))
             if route is None:
                 self._unrouted.append(job)
         elif (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from pushkit.errors import CodeTable, PushkitError, page_of
@@ -61,18 +60,7 @@ _STATUS = re.compile(r"status_[1-5][0-9]{2}")
 
 def is_error_code(code: str) -> bool:
     """Return whether a delivery may have this code."""
-    return code in ERROR_CODES or _STATUS.fullmatch(code) is not None or code in codes_of_errors()
-
-
-def codes_of_errors() -> set[str]:
-    """Return the codes of all error classes that are loaded."""
-    return {error.code for error in _below(PushkitError)}
-
-
-def _below(error: type[PushkitError]) -> Iterator[type[PushkitError]]:
-    for below in error.__subclasses__():
-        yield below
-        yield from _below(below)
+    return code in ERROR_CODES or _STATUS.fullmatch(code) is not None or code in PushkitError.codes
 
 
 def told_to_client(code: str) -> str:

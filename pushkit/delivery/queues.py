@@ -84,6 +84,7 @@ class Queues:
             until=until,
             probation_from=probation_from,
             not_before=not_before,
+            version=recipient.revision,
         )
         queue.has_new = True
         self._bytes += len(body)

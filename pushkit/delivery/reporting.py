@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.a2a import AnyUpdate
-from pushkit.delivery.error_codes import codes_of_errors
-from pushkit.errors import CodeTable, page_of
+from pushkit.errors import CodeTable, PushkitError, page_of
 from pushkit.events.model import Listeners, facts_of
 from pushkit.events.sender import (
     Enqueued,
@@ -196,7 +195,7 @@ class Reports:
 
 def _page_said(code: str) -> str:
     """Return where an error's code is explained, as the end of a message; empty for others."""
-    return f"; see {page_of(CodeTable.ERROR, code)}" if code in codes_of_errors() else ""
+    return f"; see {page_of(CodeTable.ERROR, code)}" if code in PushkitError.codes else ""
 
 
 def report_changed(

@@ -14,16 +14,9 @@ from typing import TYPE_CHECKING, Self
 
 from pushkit.a2a import (
     AnyUpdate,
-    Message,
-    MessageUpdate,
     NativeUpdate,
     PushConfig,
-    StatusUpdate,
     Task,
-    TaskSnapshot,
-    TaskState,
-    TaskStatus,
-    TaskUpdate,
     WireVersion,
     parse_push_config,
 )
@@ -58,7 +51,6 @@ from pushkit.errors import (
     ConfigError,
     DestinationRefusedError,
     InvalidPushConfigError,
-    InvalidUpdateError,
     PushkitError,
     StorageError,
     UnsupportedVersionError,
@@ -94,6 +86,7 @@ from pushkit.subscriptions.model import (
     DisabledBy,
     Filter,
     Profile,
+    StoredSubscription,
     Subscription,
     SubscriptionKey,
 )
@@ -180,8 +173,11 @@ class PushSender:
             passphrase,
             lambda before, now: report_ring_changes(self.events, before, now, self._clock()),
         )
-        secret_keys = _secret_keys(secrets)
-        self._vault = Vault(secret_keys, seals_bodies=self.options.seal_bodies)
+        if secrets is None:
+            secrets = SecretKeys.from_environment()
+        elif not isinstance(secrets, SecretKeys):
+            secrets = SecretKeys.from_file(secrets)
+        self._vault = Vault(secrets, seals_bodies=self.options.seal_bodies)
         self._policy = DestinationPolicy(allow, self.options.destinations)
         self._database = open_outbox(database, clock=clock)
         connections = ConnectionOptions(
@@ -228,8 +224,7 @@ class PushSender:
         self._closed = False  # and not opened again since
         self._opened_in: int | None = None  # the process that opened it, and in which it is open
         self._loop: asyncio.AbstractEventLoop | None = None  # in which it was opened
-        self._running: asyncio.Task[None] | None = None
-        self._housekeeping: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []  # the worker, and housekeeping
         self._metrics: SenderMetrics | None = None
         alerts = self.options.alerts
         self._alerts = None if alerts is None else self._new_alerts(alerts)
@@ -243,11 +238,13 @@ class PushSender:
         waits for the end of that.
         """
         await self.open()
-        if self._running is None:
-            self._running = asyncio.create_task(self.worker.run(), name="pushkit-worker")
+        if not self._background:
             outbox, retention = self.outbox, self.options.retain
             housekeeping = housekeep("outbox", lambda: outbox.retain(retention), log=_log)
-            self._housekeeping = asyncio.create_task(housekeeping, name="pushkit-housekeeping")
+            self._background = [
+                asyncio.create_task(self.worker.run(), name="pushkit-worker"),
+                asyncio.create_task(housekeeping, name="pushkit-housekeeping"),
+            ]
             if self._alerts is not None:
                 self._alerts.start()
 
@@ -302,11 +299,9 @@ class PushSender:
 
     async def _close(self) -> None:
         async with self._opening.here:  # a concurrent `open()` has finished
-            background = (self._running, self._housekeeping)
-            self._running = self._housekeeping = None
+            background, self._background = self._background, []
         for task in background:
-            if task is not None:
-                await cancelled(task)
+            await cancelled(task)
         if self._is_open:
             await self._worker.finish(within=self.options.drain)
             if self._alerts is not None:
@@ -424,8 +419,8 @@ class PushSender:
         found: dict[str, str] = {}
         if fault := await fault_of(self._database, self._database.now()):
             found["storage"] = f"storage: {fault}"
-        without = self._is_open and self._running is None  # opened by `open()`: others deliver
-        if not without and (self._running is None or self._running.done()):
+        # One that was opened by `open()` has no worker: others deliver.
+        if self._background[0].done() if self._background else not self._is_open:
             found["worker"] = "worker: it does not run"
         try:
             self._keys.ring().active_key(self._clock())
@@ -771,12 +766,7 @@ class PushSender:
 
     async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
         """Return all owners' active subscriptions to a task: for the agent, not for clients."""
-        check_each(str, task_id=task_id, tenant=tenant)
-        await self._ready()
-        found = await self._database.read(
-            subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
-        )
-        return [each.subscription for each in found]
+        return [each.subscription for each in await self._active(task_id, tenant)]
 
     async def configs_to_send_with(self, task_id: str, *, tenant: str = "") -> list[PushConfig]:
         """Return the active configs of all owners for a task, with tokens and credentials.
@@ -786,14 +776,15 @@ class PushSender:
         Raises:
             SealedSecretError: A secret of one of them cannot be opened.
         """
+        found = await self._active(task_id, tenant)
+        opened = [open_subscription(self._vault, each) for each in found]
+        return [replace(each.config, task_id=task_id) for each in opened]
+
+    async def _active(self, task_id: str, tenant: str) -> list[StoredSubscription]:
         check_each(str, task_id=task_id, tenant=tenant)
         await self._ready()
-        found = await self._database.read(
-            subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
-        )
-        return [
-            replace(open_subscription(self._vault, each).config, task_id=task_id) for each in found
-        ]
+        of_task = subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
+        return await self._database.read(of_task)
 
     # --- updates -------------------------------------------------------------------------------
 
@@ -851,24 +842,8 @@ class PushSender:
             CommitUncertainError: The connection broke in the commit: it may be stored or not.
             StorageError: The database refused.
         """
-        if not isinstance(update, AnyUpdate):
-            raise ConfigError(
-                f"update: found {type(update).__name__}, expected an update of pushkit's, such as"
-                " a StatusUpdate"
-            )
         check_type("tenant", tenant, str)
-        if not isinstance(update, NativeUpdate):  # which an adapter has made
-            _check_members(update)
-        if not update.task_id:
-            raise InvalidUpdateError(
-                f"task_id: found none in a {update.kind.value} update, expected the task's id"
-            )
-        if update.state is not None:
-            check_type("state", update.state, TaskState)
-        if snapshot is not None and not callable(snapshot):
-            check_type("snapshot", snapshot, Task)
-            if snapshot.id != update.task_id:
-                raise InvalidUpdateError("snapshot: expected the task that the update is about")
+        bodies = self._bodies.prepare(update, snapshot, now=self._clock(), tenant=tenant)
         if idempotency_key is not None and not isinstance(idempotency_key, IdempotencyKey):
             check_type("idempotency_key", idempotency_key, str)
             neutral = update.neutral if isinstance(update, NativeUpdate) else update
@@ -876,7 +851,7 @@ class PushSender:
         if not self._is_open:
             await self._ready()
         notice = Notice(
-            bodies=self._bodies.prepare(update, snapshot, now=self._clock(), tenant=tenant),
+            bodies=bodies,
             idempotency_key=idempotency_key,
             # Deliveries stored by a caller's connection cannot be attempted before it commits.
             worker=None if connection is not None else self._worker,
@@ -884,7 +859,7 @@ class PushSender:
         if self._tracing is None:
             result = await self._enqueuer.store(notice, connection)
         else:
-            with self._tracing.notifying(update.task_id) as span:
+            with self._tracing.notifying(bodies.task[1]) as span:
                 notice = replace(notice, traceparent=span.traceparent)
                 result = await self._enqueuer.store(notice, connection)
         self._reports.report(update, tenant, result)
@@ -909,22 +884,3 @@ class PushSender:
     def jwks(self, if_none_match: str | None = None) -> DocumentResponse:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
-
-
-def _check_members(update: TaskUpdate) -> None:
-    """Check the members that an update's own properties look into, and its task."""
-    if isinstance(update, StatusUpdate):
-        check_type("status", update.status, TaskStatus)
-    elif isinstance(update, TaskSnapshot):
-        check_type("task", update.task, Task)
-        check_type("task.status", update.task.status, TaskStatus)
-    elif isinstance(update, MessageUpdate):
-        check_type("message", update.message, Message)
-    if update.task_id is not None:
-        check_type("task_id", update.task_id, str)
-
-
-def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
-    if secrets is None:
-        return SecretKeys.from_environment()
-    return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from pushkit.queue.rules import QUANTUM, GroupKey, Handed, Leased
+from pushkit.queue.rules import QUANTUM, Handed, Leased
 from pushkit.queue.scheduler import count_down
 
 KNOWN_FOR = 0.25
@@ -217,27 +217,18 @@ class Memory(Generic[J]):
         self.queues: dict[str, HeldQueue[J]] = {}
         self.at_origin = Counter[str]()  # how many of them are of each origin
 
-    def hand(
-        self,
-        queue_id: str,
-        group: GroupKey,
-        handed: Handed,
-        job: J,
-        *,
-        version: int,
-        until: float,
-        seen_at: float,
-    ) -> HeldQueue[J] | None:
+    def hand(self, handed: Handed, job: J, *, until: float, seen_at: float) -> HeldQueue[J] | None:
         """Take a job that was stored and handed over; return its queue, if it is held.
 
         Only under the same epoch, and behind what the memory has. A new lease replaces what is
         known of an older one.
         """
-        if handed.took:
-            leased = Leased(queue_id, group, handed.epoch, (), handed.seq - 1, version)
+        queue_id, group, epoch, seq, took, version = handed
+        if took:
+            leased = Leased(queue_id, group, epoch, (), seq - 1, version)
             self.claimed(leased, until=until, seen_at=seen_at)
         queue = self.queues.get(queue_id)
-        if queue is not None and queue.epoch == handed.epoch:
+        if queue is not None and queue.epoch == epoch:
             queue.append(job)
             queue.seen_at = max(queue.seen_at, seen_at)
             queue.stops |= queue.version != version

@@ -86,9 +86,12 @@ def due_of(job: PendingJob, now: int) -> int:
 class Handed(NamedTuple):
     """A job that was handed to the memory of its queue's holder as it was stored."""
 
+    queue_id: str
+    group: GroupKey
     epoch: int
     seq: int
     took: bool  # whether the lease began with it
+    version: int  # of what the queue's jobs have in common
 
 
 def leased(queue: Queue, worker: str, *, now: int, until: int) -> Queue:
@@ -118,6 +121,7 @@ def appended(
     until: int,
     probation_from: int,
     not_before: int = 0,
+    version: int = 0,
 ) -> tuple[Queue, Handed | None]:
     """Add one job to a queue, and hand it to a worker's memory if that is allowed.
 
@@ -128,6 +132,7 @@ def appended(
         worker: The worker in whose process the job is stored, if it has room; None to leave the
             job in the table.
         not_before: When the job may be sent.
+        version: Of what the queue's jobs have in common.
     """
     seq = queue.last_seq + 1
     may_hand = (
@@ -146,7 +151,8 @@ def appended(
     took = queue.lease_worker is None
     if took and worker is not None:
         queue = leased(queue, worker, now=now, until=until)
-    return queue._replace(last_seq=seq, sending_to=seq), Handed(queue.epoch, seq, took)
+    handed = Handed(queue.id, queue.group, queue.epoch, seq, took, version)
+    return queue._replace(last_seq=seq, sending_to=seq), handed
 
 
 def schedule(queue: Queue, first: PendingJob | None, now: int) -> int | None:

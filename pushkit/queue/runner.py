@@ -24,7 +24,7 @@ from pushkit.errors import StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.queue.held import KNOWN_FOR, Ask, Consequence, HeldQueue, Job, Memory, Reply
 from pushkit.queue.leases import ClaimResult
-from pushkit.queue.rules import QUANTUM, GroupKey, Handed, Room
+from pushkit.queue.rules import QUANTUM, Handed, Room
 from pushkit.queue.scheduler import Scheduler, count_down
 
 J = TypeVar("J", bound=Job)
@@ -200,42 +200,22 @@ class Runner(Generic[J]):
             )
         )
 
-    def hand(
-        self,
-        queue_id: str,
-        group: GroupKey,
-        handed: Handed,
-        job: J,
-        *,
-        version: int = 0,
-        since: float,
-        seen_at: float,
-    ) -> None:
+    def hand(self, handed: Handed, job: J, *, since: float, seen_at: float) -> None:
         """Take a stored job, in the event loop after its commit.
 
         Args:
-            queue_id: Its queue.
-            group: The queue's group.
             handed: How it was handed over.
             job: The job.
-            version: Of what the queue's jobs have in common.
             since: A moment (`seconds`) before the transaction read the queue's row.
             seen_at: A moment at which it still held it.
         """
         if self._is_retired:
             return  # its lease ends with this worker
         self._active_at = since
-        known = self.memory.queues.get(queue_id)
+        known = self.memory.queues.get(handed.queue_id)
         before = 0 if known is None else known.bytes
-        queue = self.memory.hand(
-            queue_id,
-            group,
-            handed,
-            job,
-            version=version,
-            until=since + self._begins_within,
-            seen_at=seen_at,
-        )
+        until = since + self._begins_within
+        queue = self.memory.hand(handed, job, until=until, seen_at=seen_at)
         if queue is None:
             return
         if known is not None and known is not queue:

@@ -71,6 +71,11 @@ class QueueTables:
     def indexes(self) -> str:
         """Return the indexes that the scripts need, as SQL."""
         due = "WHERE due_at IS NOT NULL AND lease_worker IS NULL"
+        of_group = ""
+        if self.groups is not None:  # for `leased_in`, which only groups that fail need
+            of_group = f"""CREATE INDEX {self.queues}_leased_of_group
+    ON {self.queues} (tenant, owner, origin) WHERE lease_worker IS NOT NULL;
+"""
         return f"""
 CREATE INDEX {self.queues}_due ON {self.queues} (due_at) {due};
 CREATE INDEX {self.queues}_due_of_group  -- from one group to the next
@@ -79,15 +84,7 @@ CREATE INDEX {self.queues}_leased
     ON {self.queues} (lease_worker, lease_until) WHERE lease_worker IS NOT NULL;
 CREATE INDEX {self.jobs}_pending
     ON {self.jobs} ({self.queue_id}, {self.place}) WHERE state = 'pending';
-{self._index_of_groups()}"""
-
-    def _index_of_groups(self) -> str:
-        """Return the index of `leased_in`, which only groups that fail need."""
-        if self.groups is None:
-            return ""
-        return f"""CREATE INDEX {self.queues}_leased_of_group
-    ON {self.queues} (tenant, owner, origin) WHERE lease_worker IS NOT NULL;
-"""
+{of_group}"""
 
     # --- queues ------------------------------------------------------------------------------
 

@@ -16,14 +16,7 @@ from pushkit.errors import StorageError
 from pushkit.queue.held import Ask, Job, Reply
 from pushkit.queue.leases import Claimed, ClaimResult, Claims
 from pushkit.queue.rules import Leased, PendingJob, Room
-from pushkit.queue.runner import (
-    Due,
-    Renewed,
-    Runner,
-    Seen,
-    Work,
-    seconds,
-)
+from pushkit.queue.runner import Due, Renewed, Runner, Seen, Work, seconds
 from pushkit.queue.tables import QueueTables
 from pushkit.storage.database import Database
 from pushkit.storage.script import Group, Script, alone, from_micros, to_micros

@@ -41,7 +41,7 @@ from receiver.inbox import inspection, retention
 from receiver.inbox import model as inbox_model
 from receiver.inbox import store as inbox
 from receiver.inbox.model import InboxStatus
-from receiver.inbox.store import INBOX, group_of
+from receiver.inbox.store import INBOX
 from receiver.limits import Limits
 from receiver.notification import Verified
 from receiver.senders import TaskPolicy
@@ -157,7 +157,7 @@ def _store(
     updates: int,
     worker: str | None = None,
     drops: bool = False,
-) -> Script[list[tuple[Recipient, Handed, DeliveryJob]]]:
+) -> Script[list[tuple[Handed, DeliveryJob]]]:
     """Store some updates of a task; return those that were handed to a worker."""
     queues = Queues(recipients)
     handed = []
@@ -174,7 +174,7 @@ def _store(
                 probation_from=_PROBATION_FROM,
             )
             if hand is not None:
-                handed.append((queue.recipient, hand, job_of(new, None)))
+                handed.append((hand, job_of(new, None)))
         yield from queues.write()
         if drops:
             yield from outbox.supersede(queue.row, by_new_status=False, now=now)
@@ -219,16 +219,8 @@ def _enqueue(chance: random.Random, number: int) -> Make:
         yield from memory.database.wake()
 
         def done() -> None:
-            for recipient, hand, job in handed:
-                memory.leased[worker or ""].hand(
-                    recipient.id,
-                    recipient.queue.group,
-                    hand,
-                    job,
-                    version=recipient.revision,
-                    until=inf,
-                    seen_at=inf,
-                )
+            for hand, job in handed:
+                memory.leased[worker or ""].hand(hand, job, until=inf, seen_at=inf)
 
         return done
 
@@ -486,12 +478,7 @@ def _accept(chance: random.Random, _number: int) -> Make:
                     epoch=handed.epoch,
                     since=each.stored_at,
                 )
-                memory.inboxes[worker or ""].hand(
-                    *(new.queue_id, group_of(new.sender), handed, job),
-                    version=0,
-                    until=inf,
-                    seen_at=inf,
-                )
+                memory.inboxes[worker or ""].hand(handed, job, until=inf, seen_at=inf)
 
         return done
 

@@ -31,6 +31,7 @@ from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.transport import ConnectionOptions
+from pushkit.outbox.inspection import DeliveryReport
 from pushkit.outbox.schema import open_outbox
 from pushkit.queue.rules import Leased, Room
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
@@ -43,6 +44,8 @@ from tests.eventually import DEADLINE
 from tests.internet import Internet
 
 ISSUER = "https://agent.example.com"
+# The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
+ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 
 Reply = int | Callable[[], web.Response] | Callable[[], Awaitable[web.Response]]
 
@@ -167,6 +170,12 @@ class Senders:
 
     def public_keys(self) -> dict[str, VerificationKey]:
         return {key.kid: key for key in parse_jwks(self.made[0].jwks().body).keys}
+
+
+async def report_of(sender: PushSender, delivery_id: str) -> DeliveryReport:
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    return report
 
 
 async def deliver_due(sender: PushSender) -> int:

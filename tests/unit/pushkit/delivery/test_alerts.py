@@ -151,8 +151,8 @@ async def test_a_fault_of_the_outbox_is_logged_and_not_sent_through_the_outbox(
 ) -> None:
     alerts = AlertOptions(webhook=webhook.url("/alerts"))
     sender = await senders.open(alerts=alerts)
-    sender._running = asyncio.create_task(asyncio.sleep(0))  # its worker has ended
-    await asyncio.wait([sender._running])
+    sender._background = [asyncio.create_task(asyncio.sleep(0))]  # its worker has ended
+    await asyncio.wait(sender._background)
     assert sender._alerts is not None
     sender._alerts.start()
     with caplog.at_level(logging.ERROR, "pushkit.alerts"):

@@ -15,15 +15,14 @@ from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.scheduling import event_loop
 from tests.clock import Clock
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, report_of, status
 from tests.unit.pushkit.net.test_transport import says, serving
 
 LOG = logging.getLogger("pushkit.delivery")
 
 
 async def attempts_of(sender: PushSender, delivery_id: str) -> tuple[LoggedAttempt, ...]:
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     return report.attempts
 
 
@@ -116,8 +115,7 @@ async def test_an_answer_with_a_sound_status_line_counts_and_what_was_wrong_is_l
     async with serving(says(answer)) as server:
         delivery_id = await notify(sender, server.url, status())
         assert len(server.requests) == 1
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     [attempt] = report.attempts
     expected = (DeliveryState.DELIVERED, error) if status_code == 202 else ("dead", "gone")
     assert (report.delivery.state, attempt.error) == expected

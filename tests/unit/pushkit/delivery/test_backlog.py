@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -111,10 +112,14 @@ async def test_the_outbox_is_counted_again_after_a_second(senders: Senders, cloc
     await eventually(accepted)
 
 
+@pytest.mark.parametrize(
+    "limit", ["max_backlog_per_subscription", "max_backlog_per_owner", "max_backlog"]
+)
 async def test_a_superseded_working_is_dropped_before_an_update_is_refused(
-    senders: Senders,
+    senders: Senders, limit: str
 ) -> None:
-    sender = await senders.open(max_backlog_per_subscription=3, coalesce=True)
+    options: dict[str, Any] = {limit: 3, "coalesce": True}
+    sender = await senders.open(**options)
     await sender.subscribe("task-1", HOOK, version="1.0")
     for _ in range(3):
         await sender.notify(status("working"))
@@ -186,11 +191,3 @@ async def test_a_delivery_in_flight_is_never_dropped(senders: Senders) -> None:
     await sender.notify(status("working"))
     states = {each.seq: each.state.value for each in await deliveries(sender)}
     assert states == {1: "in_flight", 2: "cancelled", 3: "pending"}
-
-
-async def test_coalescing_frees_capacity_of_the_whole_outbox(senders: Senders) -> None:
-    sender = await senders.open(max_backlog=2, coalesce=True)
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    for _ in range(5):
-        await sender.notify(status("working"))
-    assert await pending(sender) == [5]

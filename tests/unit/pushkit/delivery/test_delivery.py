@@ -385,16 +385,6 @@ async def test_the_retry_schedule_counts_from_the_failure(
     assert (await only(sender)).not_before - clock.now >= timedelta(seconds=4)
 
 
-@pytest.mark.parametrize("answer", [301, 302, 303, 307, 308])
-async def test_redirects_are_never_followed(
-    sender: PushSender, webhook: Webhook, answer: int
-) -> None:
-    webhook.replies_with(answering(answer, Location=webhook.url("/canary")))
-    await attempt(sender, webhook)
-    assert [request.path for request in webhook.received] == ["/hook"]
-    assert (await only(sender)).last_error == "redirect"
-
-
 async def test_a_webhook_that_refuses_connections_is_retried(
     sender: PushSender, unused_tcp_port: int
 ) -> None:
@@ -468,18 +458,6 @@ async def test_a_delivery_too_old_before_its_first_attempt_is_tried_once(
     await sender.worker.run_once()
     assert (await only(sender)).state is DEAD
     assert len(webhook.received) == 1
-
-
-async def test_a_clock_that_steps_back_loses_no_delivery(
-    sender: PushSender, webhook: Webhook, clock: Clock
-) -> None:
-    webhook.replies_with(500)
-    await attempt(sender, webhook)
-    clock.advance(-3600)
-    assert await sender.worker.run_once() == 0
-    clock.advance(3606)
-    await sender.worker.run_once()
-    assert (await only(sender)).state is DELIVERED
 
 
 # --- order and independence --------------------------------------------------------------------

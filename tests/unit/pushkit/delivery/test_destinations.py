@@ -150,6 +150,7 @@ async def test_a_redirect_to_loopback_is_not_followed(
     await sender.worker.run_once()
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.state, delivery.last_status) == (DeliveryState.PENDING, status_code)
+    assert delivery.last_error == "redirect"
     assert public.network.dialled == [(HOOKS_ADDRESS, 443)]
     assert canary[1:] == []
 

@@ -16,7 +16,14 @@ from pushkit.errors import ConfigError
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
 from pushkit.storage.script import Row, Script, Statement
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, key_ring, status
+from tests.unit.pushkit.delivery.conftest import (
+    Senders,
+    Webhook,
+    deliver_due,
+    key_ring,
+    report_of,
+    status,
+)
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
@@ -37,8 +44,7 @@ async def deliver(sender: PushSender, webhook: Webhook, *, path: str = "/hook") 
 
 
 async def answer_to(sender: PushSender, delivery_id: str) -> bytes | None:
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     return report.attempts[-1].answer
 
 
@@ -146,8 +152,7 @@ async def test_with_secret_keys_answers_are_sealed_and_shown(
     [answer] = await stored(senders, "SELECT answer FROM pushkit_attempts")
     assert b"tenant" not in answer
     keyless = await senders.open()
-    report = await keyless.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(keyless, delivery_id)
     [attempt] = report.attempts
     assert (attempt.answer, attempt.is_sealed) == (None, True)
 
@@ -192,7 +197,6 @@ async def test_a_sealed_answer_is_not_sent_as_a_body(senders: Senders, webhook: 
     await sender.outbox.redrive([delivery_id])
     await deliver_due(sender)
     assert len(webhook.received) == 1
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     assert report.delivery.state is DeliveryState.PENDING
     assert report.delivery.last_error == "sealed_secret"

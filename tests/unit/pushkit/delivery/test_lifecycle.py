@@ -9,30 +9,25 @@ import pytest
 from aiohttp import web
 from tenacity import stop_after_attempt
 
-from pushkit import (
-    Artifact,
-    ArtifactUpdate,
-    PushSender,
-    TaskState,
-    TextPart,
-    decode_update,
-)
-from pushkit.delivery.admin import OutboxAdmin
+from pushkit import Artifact, ArtifactUpdate, PushSender, TaskState, TextPart, decode_update
 from pushkit.events.model import Event, EventKind
-from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.subscriptions.model import Filter
 from tests.clock import Clock
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, claim, deliver_due, status, task
+from tests.unit.pushkit.delivery.conftest import (
+    ON_SQLITE,
+    Senders,
+    Webhook,
+    claim,
+    deliver_due,
+    status,
+    task,
+)
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
-
-
-# The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
-ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 
 
 def chunk(*, last: bool = False) -> ArtifactUpdate:
@@ -267,37 +262,27 @@ async def test_registering_after_the_end_creates_a_new_subscription(
     assert await sender.unsubscribe("task-1") == 1
 
 
-@ON_SQLITE
 async def test_a_dead_letter_of_an_ended_subscription_can_be_redriven(
-    senders: Senders, clock: Clock, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     webhook.replies_with(400)
     [delivery_id] = (await sender.notify(status("completed"))).ids
     await deliver_due(sender)
     assert await sender.subscriptions("task-1") == []
-    database = open_outbox(senders.database, clock=clock)
-    await database.open()
-    redriven = await OutboxAdmin(database).redrive([delivery_id])
-    await database.close()
+    redriven = await sender.outbox.redrive([delivery_id])
     assert redriven.ids == (delivery_id,)
     assert await deliver_due(sender) == 1
     assert await states(sender) == ["delivered"]
     assert await sender.subscriptions("task-1") == []
 
 
-@ON_SQLITE
 async def test_an_ended_subscription_is_removed_when_an_operator_cancels_its_last_delivery(
-    senders: Senders, clock: Clock, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     ids = (await sender.notify(status("completed"))).ids
-    database = open_outbox(senders.database, clock=clock)
-    await database.open()
-    assert await OutboxAdmin(database).cancel(ids) == ids
-    await database.close()
+    assert await sender.outbox.cancel(ids) == ids
     assert await sender.subscriptions("task-1") == []
 
 

@@ -176,15 +176,6 @@ async def test_delivered_updates_free_capacity(
     assert [each.state for each in found] == [DeliveryState.DELIVERED] * 3
 
 
-async def test_superseded_updates_are_dropped_before_an_owner_is_refused(either: Senders) -> None:
-    sender = await either.open(max_backlog_per_owner=2, coalesce=True)
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    for _ in range(6):
-        await sender.notify(status())
-    states = [each.state for each in await sender.deliveries("task-1")]
-    assert states.count(DeliveryState.PENDING) <= 2
-
-
 # --- rate ----------------------------------------------------------------------------------------
 
 

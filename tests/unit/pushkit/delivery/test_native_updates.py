@@ -6,14 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pushkit import (
-    ArtifactUpdate,
-    DeliveryState,
-    Filter,
-    PushSender,
-    TaskUpdate,
-    WireVersion,
-)
+from pushkit import ArtifactUpdate, DeliveryState, Filter, PushSender, TaskUpdate, WireVersion
 from pushkit.a2a import NativeUpdate, encode_update
 from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
 from pushkit.record import record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,30 +11,28 @@ from pushkit import SenderOptions
 from pushkit.errors import ConfigError
 
 COUNTS = [
-    "concurrency",
-    "concurrency_per_host",
-    "max_body_bytes",
-    "max_backlog_per_subscription",
-    "max_backlog",
-    "max_configs_per_task",
+    *("concurrency", "concurrency_per_host", "max_body_bytes", "max_configs_per_task"),
+    *("max_backlog_per_subscription", "max_backlog", "max_backlog_per_owner"),
     "max_subscriptions_per_owner",
-    "max_backlog_per_owner",
 ]
 TIMES = ["timeout", "disable_after", "lease_margin", "poll_interval"]
+LEAST = timedelta(microseconds=1)
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_a_count_is_at_least_one(name: str) -> None:
-    SenderOptions(**{name: 1})  # type: ignore[arg-type]  # one of several
-    with pytest.raises(ConfigError, match=f"^{name}: found 0, expected at least 1"):
-        SenderOptions(**{name: 0})  # type: ignore[arg-type]  # one of several
-
-
-@pytest.mark.parametrize("name", TIMES)
-def test_a_time_is_more_than_zero(name: str) -> None:
-    SenderOptions(**{name: timedelta(microseconds=1)})  # type: ignore[arg-type]  # one of several
-    with pytest.raises(ConfigError, match=f"^{name}: found 0:00:00, expected more than zero"):
-        SenderOptions(**{name: timedelta(0)})  # type: ignore[arg-type]  # one of several
+@pytest.mark.parametrize(
+    ("name", "least", "less", "says"),
+    [
+        *((name, 1, 0, "found 0, expected at least 1") for name in COUNTS),
+        *((name, LEAST, timedelta(0), "found 0:00:00, expected more than zero") for name in TIMES),
+    ],
+)
+def test_an_option_has_a_least_value(name: str, least: Any, less: Any, says: str) -> None:
+    SenderOptions(**{name: least})
+    for wrong in (less, less - least):
+        with pytest.raises(ConfigError, match=f"^{name}: found"):
+            SenderOptions(**{name: wrong})
+    with pytest.raises(ConfigError, match=f"^{name}: {says}"):
+        SenderOptions(**{name: less})
 
 
 def test_the_defaults_match_the_documentation() -> None:

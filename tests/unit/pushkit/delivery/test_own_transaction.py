@@ -119,24 +119,15 @@ async def test_on_sqlite_a_recipient_that_is_refused_leaves_the_transaction_usab
     assert await stored(sender) == 2
 
 
-async def test_on_sqlite_the_callers_row_factory_stays(
+async def test_on_sqlite_the_callers_factories_of_rows_and_text_stay(
     sender: PushSender, own: sqlite3.Connection
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0")
     own.row_factory = lambda cursor, row: {"row": row}  # noqa: ARG005  # sqlite3's signature
-    own.execute("BEGIN IMMEDIATE")
-    assert len((await sender.notify(status(), connection=own)).ids) == 1
-    assert own.execute("SELECT 1").fetchone() == {"row": (1,)}
-
-
-async def test_on_sqlite_the_callers_text_factory_stays(
-    sender: PushSender, own: sqlite3.Connection
-) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0")
     own.text_factory = bytes
     own.execute("BEGIN IMMEDIATE")
-    await sender.notify(status(), connection=own)
-    assert own.execute("SELECT 'x'").fetchone() == (b"x",)
+    assert len((await sender.notify(status(), connection=own)).ids) == 1
+    assert own.execute("SELECT 'x'").fetchone() == {"row": (b"x",)}
     own.execute("COMMIT")
     assert await stored(sender) == 1
 

@@ -15,7 +15,7 @@ from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import DEFAULT_SCHEDULE
 from tests.clock import Clock
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, report_of, status
 
 
 class _Suspending(Clock):
@@ -57,8 +57,7 @@ async def test_the_attempt_log_uses_the_clock_of_the_database(
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     await sender.worker.run_once()
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     [attempt] = report.attempts
     ahead = attempt.started_at - report.delivery.notified_at
     assert abs(ahead) < timedelta(hours=1)

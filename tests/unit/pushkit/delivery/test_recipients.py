@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from pushkit import (
-    Artifact,
-    ArtifactUpdate,
-    Filter,
-    PushSender,
-    Task,
-    TextPart,
-    UpdateKind,
-)
+from pushkit import Artifact, ArtifactUpdate, Filter, PushSender, Task, TextPart, UpdateKind
 from pushkit.events.model import Event
 from pushkit.events.sender import RecipientRefused
 from tests.clock import Clock

@@ -17,7 +17,7 @@ from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.unit.pushkit.delivery.conftest import Senders, claim, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import Senders, claim, deliver_due, report_of, status
 
 HOUR = timedelta(hours=1)
 
@@ -40,8 +40,7 @@ async def notified(sender: PushSender, update: StatusUpdate) -> str:
 
 
 async def errors_of(sender: PushSender, delivery_id: str) -> list[str | None]:
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     return [attempt.error for attempt in report.attempts]
 
 
@@ -178,15 +177,6 @@ async def test_an_untrusted_certificate_is_a_tls_failure(
     sender = await senders.open(allow=(), ca_file=public.ca_file)
     delivery_id = await notified(sender, status())
     assert await errors_of(sender, delivery_id) == ["tls_failure"]
-
-
-async def test_a_closed_port_is_a_refused_connection(
-    public: Internet, senders: Senders, unused_tcp_port: int
-) -> None:
-    public.network.leads(HOOKS, HOOKS_ADDRESS, 443, to=unused_tcp_port)
-    sender = await senders.open(allow=())
-    delivery_id = await notified(sender, status())
-    assert await errors_of(sender, delivery_id) == ["connection_refused"]
 
 
 async def test_no_answer_in_time_is_a_timeout(public: Internet, senders: Senders) -> None:

@@ -12,27 +12,18 @@ import pytest
 
 from pushkit import DeliveryState, PushSender, SecretKeys
 from pushkit.bounded_json import JsonObject
-from pushkit.errors import (
-    ConfigError,
-    IdempotencyConflictError,
-    SealedSecretError,
-)
+from pushkit.errors import ConfigError, IdempotencyConflictError, SealedSecretError
 from pushkit.events.model import Event
 from pushkit.events.sender import LocalFault
 from pushkit.outbox.schema import open_outbox
-from pushkit.secrets.resealing import (
-    SecretsAdmin,
-    before_all,
-    find_other_keys,
-    write_resealed,
-)
+from pushkit.secrets.resealing import SecretsAdmin, before_all, find_other_keys, write_resealed
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import CREDENTIALS, TOKEN
 from pushkit.storage.script import Row, Script, Statement
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.eventually import DEADLINE
-from tests.unit.pushkit.delivery.conftest import Received, Senders, Webhook, status
+from tests.unit.pushkit.delivery.conftest import Received, Senders, Webhook, report_of, status
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
@@ -223,8 +214,7 @@ async def test_bodies_are_sealed_in_the_database_and_sent_and_shown_as_they_are(
     assert [found.body for found in await sender.deliveries("task-1")] == [first.body] * 2
     for found in await sender.outbox.find():
         assert found.body_bytes == len(first.body)
-        report = await sender.outbox.show(found.id)
-        assert report is not None
+        report = await report_of(sender, found.id)
         assert report.body == first.body
 
 
@@ -235,8 +225,7 @@ async def test_a_sealed_body_is_not_shown_without_its_key(
     await subscribe(sender, webhook)
     [delivery_id] = (await sender.notify(status())).ids
     without = await senders.open()
-    report = await without.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(without, delivery_id)
     assert report.body is None
     with pytest.raises(SealedSecretError, match=delivery_id):
         await without.deliveries("task-1")

@@ -29,7 +29,6 @@ from pushkit import (
     PushConfig,
     PushSender,
     Role,
-    SenderOptions,
     TaskSnapshot,
     TaskUpdate,
     TextPart,
@@ -353,6 +352,7 @@ async def test_without_a_snapshot_only_recipients_that_need_one_are_refused(
     result = await sender.notify(update)
     assert [each.owner for each in result.deliveries] == ["new"]
     assert [(each.owner, each.code) for each in result.refused] == [("old", "snapshot_required")]
+    assert f"A2A {version}" in result.refused[0].message
     assert [each.id for each in await sender.deliveries("task-1")] == result.ids
 
 
@@ -493,21 +493,6 @@ async def test_encoding_ahead_for_an_unused_version_fails_no_update(sender: Push
     assert not (await sender.notify(ARTIFACT)).ids
 
 
-# --- options -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        pytest.param("concurrency_per_host", -1, id="a count"),
-        pytest.param("lease_margin", timedelta(seconds=-1), id="a time"),
-    ],
-)
-def test_a_negative_option_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{name}: found"):
-        SenderOptions(**{name: value})
-
-
 # --- opening and closing -----------------------------------------------------------------------
 
 
@@ -581,16 +566,21 @@ async def test_an_unprintable_issuer_is_refused(tmp_path: Path, clock: Clock, is
         PushSender(issuer=issuer, keys=KeyRing.create(clock.now), database=tmp_path / "o.db")
 
 
+async def attempting(senders: Senders, webhook: Webhook) -> tuple[PushSender, asyncio.Event]:
+    """Return a sender with an attempt under way, and the event that lets the webhook answer."""
+    sender, answered = await senders.open(), webhook.replies_after()
+    await sender.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    await webhook.until_received(1)
+    return sender, answered
+
+
 async def test_close_waits_for_running_attempts(senders: Senders, webhook: Webhook) -> None:
-    first = await senders.open()
-    await first.start()
-    gate = webhook.replies_after()
-    await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await first.notify(status())
-    await webhook.until(lambda: len(webhook.received) == 1)
+    first, answered = await attempting(senders, webhook)
     closing = asyncio.create_task(first.close())
     await asyncio.sleep(0)
-    gate.set()
+    answered.set()
     await closing
     second = await senders.open()
     assert [d.state for d in await second.deliveries("task-1")] == [DeliveryState.DELIVERED]
@@ -759,12 +749,7 @@ async def test_two_senders_with_different_paths_to_one_file_respect_each_others_
 
 
 async def test_closing_twice_cancels_no_attempt(senders: Senders, webhook: Webhook) -> None:
-    answered = webhook.replies_after()
-    sender = await senders.open()
-    await sender.start()
-    await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
-    await sender.notify(status())
-    await webhook.until(lambda: len(webhook.received) == 1)
+    sender, answered = await attempting(senders, webhook)
     closings = [asyncio.create_task(sender.close()) for _ in range(2)]
     await asyncio.wait(closings, timeout=0.05)
     starting = asyncio.create_task(sender.start())
@@ -778,12 +763,7 @@ async def test_closing_twice_cancels_no_attempt(senders: Senders, webhook: Webho
 
 
 async def test_a_cancelled_close_still_completes(senders: Senders, webhook: Webhook) -> None:
-    answered = webhook.replies_after()
-    sender = await senders.open()
-    await sender.start()
-    await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
-    await sender.notify(status())
-    await webhook.until(lambda: len(webhook.received) == 1)
+    sender, answered = await attempting(senders, webhook)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(sender.close(), 0.05)
     answered.set()

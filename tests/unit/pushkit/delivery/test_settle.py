@@ -24,7 +24,7 @@ from pushkit.queue.rules import QUANTUM, Leased
 from pushkit.storage.script import Script, Statement, alone
 from tests.clock import Clock
 from tests.long_runs import examples
-from tests.unit.pushkit.delivery.conftest import Senders, claim, status
+from tests.unit.pushkit.delivery.conftest import Senders, claim, report_of, status
 from tests.unit.pushkit.delivery.sides import SIDES, everything_of, run_group, write
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
@@ -186,8 +186,7 @@ async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
     if not newer_first:
         asks.reverse()
     await sender._database.write(sender.worker._settling(asks, wait=True))
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     assert sorted(each.status or 0 for each in report.attempts) == [200, 204]
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.state.value, delivery.last_status) == ("delivered", 204)
@@ -203,8 +202,7 @@ async def test_an_attempt_settled_twice_is_logged_once(
     ask = ask_of(leased, AttemptResult(outcome=outcome, retry_at=clock.now, started_at=clock.now))
     for _ in range(2):  # as after a commit whose confirmation was lost
         await sender._database.write(alone(sender.worker._settling, ask))
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     assert [each.number for each in report.attempts] == [1]
 
 
@@ -264,8 +262,7 @@ async def test_concurrent_late_attempts_are_both_logged(on_postgres: Senders, cl
     await asyncio.gather(
         *(sender._database.write(holding_locks(attempts.add_late(delivery, each))) for each in made)
     )
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     assert [each.number for each in report.attempts] == [1, 2]
 
 
@@ -283,6 +280,5 @@ async def test_a_late_attempt_recorded_twice_is_logged_once(
             duration=timedelta(seconds=10),
         )
         await sender._database.write(attempts.add_late(delivery, result))
-    report = await sender.outbox.show(delivery_id)
-    assert report is not None
+    report = await report_of(sender, delivery_id)
     assert [each.number for each in report.attempts] == [1]

@@ -13,11 +13,16 @@ from pushkit import Artifact, Filter, PushSender, SecretKeys, Task, TextPart
 from pushkit.delivery.snapshots import HELD_FOR
 from pushkit.errors import InvalidPushConfigError, InvalidUpdateError, StorageError
 from tests.clock import Clock
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status, task
+from tests.unit.pushkit.delivery.conftest import (
+    ON_SQLITE,
+    Senders,
+    Webhook,
+    deliver_due,
+    status,
+    task,
+)
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
-# The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
-ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 STEPS = 7  # moments of a registration at which an update can come
 
 

@@ -303,18 +303,6 @@ async def test_a_refused_update_does_not_roll_back_the_others(senders: Senders) 
     await check_due(sender)
 
 
-async def test_a_full_queue_does_not_refuse_updates_of_others(senders: Senders) -> None:
-    sender = await senders.open(max_backlog_per_subscription=3)
-    for n in range(5):
-        await sender.subscribe(f"task-{n}", HOOK, version="1.0")
-    found = await asyncio.gather(
-        *(sender.notify(status(task_id=f"task-{n}")) for n in [0, 1, 0, 2, 0, 3, 0, 4, 0])
-    )
-    refused = [each for each in found if each.refused]
-    assert len(refused) == 2
-    assert [len(await sender.deliveries(f"task-{n}")) for n in range(5)] == [3, 1, 1, 1, 1]
-
-
 async def test_the_quota_of_an_owner_counts_updates_of_the_same_group(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_owner=7)
     for n in range(10):

@@ -13,7 +13,6 @@ from pushkit import (
     Artifact,
     ArtifactUpdate,
     Message,
-    MessageUpdate,
     PushSender,
     Role,
     StatusUpdate,
@@ -79,48 +78,29 @@ async def test_each_version_gets_its_own_body_of_an_artifact(
     assert found["agentvault-0.2"]["artifact"] == {"id": "a", "type": "text", "content": "hi"}
 
 
-async def test_a_0_1_subscription_needs_a_snapshot_for_a_message(
-    sender: PushSender, webhook: Webhook
-) -> None:
-    url = webhook.url()
-    await sender.subscribe("task-1", CONFIGS[WireVersion.V0_1](url), version="0.1")
-    message = Message(
-        message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),), task_id="task-1"
-    )
-    [refused] = (await sender.notify(MessageUpdate(message=message))).refused
-    assert refused.code == "snapshot_required"
-    assert "A2A 0.1" in refused.message
-    assert await sender.deliveries("task-1") == []
+LARGE = Artifact(artifact_id="a", parts=(TextPart(text="x" * 500),))
+NAMELESS = Message(message_id="", role=Role.AGENT, parts=(TextPart(text="hi"),))
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["a status", "the task itself"])
-async def test_a_0_3_client_gets_the_status_of_a_task_that_grew_too_large(
-    senders: Senders, *, is_whole: bool
+@pytest.mark.parametrize(
+    ("cannot_be_sent", "reason"),
+    [
+        pytest.param({"artifacts": (LARGE,)}, "expected at most 500", id="too large"),
+        pytest.param({"history": (NAMELESS,)}, "history.0.messageId: expected", id="not encoded"),
+    ],
+)
+async def test_a_0_3_client_gets_the_status_of_a_task_that_cannot_be_sent_whole(
+    senders: Senders,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    cannot_be_sent: dict[str, Any],
+    reason: str,
+    is_whole: bool,
 ) -> None:
     sender = await senders.open(max_body_bytes=500)
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="0.3")
-    artifact = Artifact(artifact_id="a", parts=(TextPart(text="x" * 500),))
-    large = replace(task(state="completed"), artifacts=(artifact,))
-
-    if is_whole:
-        result = await sender.notify(TaskSnapshot(task=large))
-    else:
-        result = await sender.notify(status("completed"), snapshot=large)
-
-    assert result.refused == ()
-    [delivery] = await sender.deliveries("task-1")
-    said = json.loads(delivery.body)
-    assert said.keys() == {"kind", "id", "contextId", "status"}
-    assert said["status"]["state"] == "completed"
-
-
-@pytest.mark.parametrize("is_whole", [False, True], ids=["a status", "the task itself"])
-async def test_a_0_3_client_gets_the_status_of_a_task_that_cannot_be_encoded(
-    sender: PushSender, caplog: pytest.LogCaptureFixture, *, is_whole: bool
-) -> None:
-    await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="0.3")
-    nameless = Message(message_id="", role=Role.AGENT, parts=(TextPart(text="hi"),))
-    snapshot = replace(task(state="completed"), history=(nameless,))
+    snapshot = replace(task(state="completed"), **cannot_be_sent)
 
     if is_whole:
         result = await sender.notify(TaskSnapshot(task=snapshot))
@@ -132,7 +112,8 @@ async def test_a_0_3_client_gets_the_status_of_a_task_that_cannot_be_encoded(
     said = json.loads(delivery.body)
     assert said.keys() == {"kind", "id", "contextId", "status"}
     assert said["status"]["state"] == "completed"
-    assert "only its status: history.0.messageId: expected" in caplog.text
+    assert "clients of A2A 0.3 get only its status: " in caplog.text
+    assert reason in caplog.text
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -142,7 +123,6 @@ def nested(levels: int) -> dict[str, Any]:
     return {"deep": value}
 
 
-NAMELESS = Message(message_id="", role=Role.AGENT, parts=(TextPart(text="hi"),))
 LONG = replace(NAMELESS, message_id="m", parts=(TextPart(text="x" * 500),))
 DEEP = replace(NAMELESS, message_id="m", metadata=nested(61))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -12,17 +11,11 @@ from pushkit import PushConfig, PushSender
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.queue.rules import Room
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import ON_SQLITE, Senders, Webhook, deliver_due, status
+
+pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 SECONDS = 20  # polling would find what is due much later
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return str(tmp_path / "outbox.db")
-    dsn: str = request.getfixturevalue("postgres_dsn")
-    return dsn
 
 
 def waiting() -> web.Response:
@@ -76,7 +69,7 @@ async def test_a_client_that_moves_its_webhook_does_not_wait_for_the_old_one(
     await eventually(lambda: webhook.at("/1"), within=SECONDS)
 
 
-@pytest.mark.parametrize("outbox", ["sqlite"], indirect=True)  # whose time the test moves
+@ON_SQLITE
 async def test_a_delivery_with_which_two_workers_died_goes_on_after_its_wait(
     senders: Senders, webhook: Webhook
 ) -> None:

@@ -94,16 +94,8 @@ class Leasing:
         """Store a delivery in a worker's process; return it, and whether it was handed over."""
         new, handed = yield from append_delivery(subscription, worker, now=now, until=now + LEASE)
         if handed is not None:
-            group = (new.tenant, new.owner, new.origin)
-            memory = self.workers[worker].hand(
-                new.subscription_id,
-                group,
-                handed,
-                job_of(new, None),
-                version=0,
-                until=math.inf,
-                seen_at=math.inf,
-            )
+            job = job_of(new, None)
+            memory = self.workers[worker].hand(handed, job, until=math.inf, seen_at=math.inf)
             assert memory is not None
             self._remember(memory, [new])
         return new, handed is not None

@@ -80,9 +80,9 @@ class Toy:
         if self.runner.has_room(queue, size) and (is_alone or not took):
             self.epochs[queue] += took
             self.leased.add(queue)
-            handed, now = Handed(self.epochs[queue], self.last[queue], took), seconds()
-            job = self.pending[queue][-1]
-            self.runner.hand(queue, group_of(queue), handed, job, since=now, seen_at=now)
+            job, now = self.pending[queue][-1], seconds()
+            handed = Handed(queue, group_of(queue), self.epochs[queue], job.seq, took, version=0)
+            self.runner.hand(handed, job, since=now, seen_at=now)
 
     def take_away(self, queue: str) -> None:
         """End the lease of a queue."""

@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -85,6 +85,18 @@ class Gate:
         yield Statement("SELECT 1")
         self.loop.call_soon_threadsafe(self.reached.set)
         assert self.opened.wait(DEADLINE)
+
+
+@contextlib.asynccontextmanager
+async def busy(database: SqliteDatabase) -> AsyncIterator[None]:
+    """Keep the writer busy meanwhile: what is submitted waits, and is run together afterwards."""
+    gate = Gate()
+    working = asyncio.create_task(database.write(gate.script()))
+    await gate.reached.wait()
+    yield
+    await asyncio.sleep(0)  # all of it has been submitted
+    gate.opened.set()
+    await working
 
 
 # --- one script --------------------------------------------------------------------------------
@@ -392,16 +404,12 @@ def iter_nonsense() -> Script[None]:
 async def test_a_script_is_stored_though_its_caller_was_cancelled(
     database: SqliteDatabase,
 ) -> None:
-    gate = Gate()
-    busy = asyncio.create_task(database.write(gate.script()))
-    await gate.reached.wait()
-    caller = asyncio.create_task(database.write(insert("a")))
-    await asyncio.sleep(0)
-    caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
-    gate.opened.set()
-    await busy
+    async with busy(database):
+        caller = asyncio.create_task(database.write(insert("a")))
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
     await database.write(insert("b"))
     assert await database.read(names()) == ["a", "b"]
 
@@ -412,14 +420,10 @@ async def test_a_script_is_stored_though_its_caller_was_cancelled(
 async def test_writes_that_wait_share_the_next_transaction(
     traced: list[str], database: SqliteDatabase
 ) -> None:
-    gate = Gate()
-    first = asyncio.create_task(database.write(gate.script()))
-    await gate.reached.wait()
-    waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(100)]
-    await asyncio.sleep(0)
-    traced.clear()
-    gate.opened.set()
-    await asyncio.gather(first, *waiting)
+    async with busy(database):
+        waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(100)]
+        traced.clear()
+    await asyncio.gather(*waiting)
     assert traced.count("COMMIT") == 2
     assert len(await database.read(names())) == 100
 
@@ -427,7 +431,6 @@ async def test_writes_that_wait_share_the_next_transaction(
 async def test_items_that_wait_side_by_side_share_a_script_and_keep_their_place(
     traced: list[str], database: SqliteDatabase
 ) -> None:
-    gate = Gate()
     made: list[list[str]] = []
     done: list[str] = []
 
@@ -442,15 +445,13 @@ async def test_items_that_wait_side_by_side_share_a_script_and_keep_their_place(
         done.append("alone")
         yield from insert("alone")
 
-    first = asyncio.create_task(database.write(gate.script()))
-    await gate.reached.wait()
-    waiting = [database.write_together(group, item) for item in "abc"]
-    between = asyncio.create_task(database.write(alone()))
-    await asyncio.sleep(0)  # it has been submitted
-    waiting += [database.write_together(group, item) for item in "de"]
-    traced.clear()
-    gate.opened.set()
-    await asyncio.gather(first, between, *waiting)
+    async with busy(database):
+        waiting = [database.write_together(group, item) for item in "abc"]
+        between = asyncio.create_task(database.write(alone()))
+        await asyncio.sleep(0)  # it has been submitted
+        waiting += [database.write_together(group, item) for item in "de"]
+        traced.clear()
+    await asyncio.gather(between, *waiting)
     assert traced.count("COMMIT") == 2
     assert made == [["a", "b", "c"], ["d", "e"]]
     assert done == ["a", "b", "c", "alone", "d", "e"]
@@ -459,7 +460,6 @@ async def test_items_that_wait_side_by_side_share_a_script_and_keep_their_place(
 async def test_two_groups_that_wait_beside_each_other_share_a_script_each(
     traced: list[str], database: SqliteDatabase
 ) -> None:
-    gate = Gate()
     made: list[list[str]] = []
 
     def lower(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
@@ -470,15 +470,11 @@ async def test_two_groups_that_wait_beside_each_other_share_a_script_each(
     def upper(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:
         return lower(items, wait=wait)
 
-    first = asyncio.create_task(database.write(gate.script()))
-    await gate.reached.wait()
-    waiting = [
-        database.write_together(lower if name.islower() else upper, name) for name in "aBcDe"
-    ]
-    await asyncio.sleep(0)
-    traced.clear()
-    gate.opened.set()
-    await first
+    async with busy(database):
+        waiting = [
+            database.write_together(lower if name.islower() else upper, name) for name in "aBcDe"
+        ]
+        traced.clear()
     assert await asyncio.gather(*waiting) == list("aBcDe")
     assert traced.count("COMMIT") == 2
     assert made == [["a", "c", "e"], ["B", "D"]]
@@ -494,57 +490,6 @@ async def test_a_database_serves_the_event_loop_in_which_it_was_opened(
         await asyncio.to_thread(write_elsewhere)
     assert await database.write(insert("b")) == "b"
     assert await database.read(names()) == ["b"]
-
-
-async def test_a_group_that_fails_is_run_again_item_by_item(database: SqliteDatabase) -> None:
-    gate = Gate()
-    made: list[list[str]] = []
-
-    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
-        made.append(list(items))
-        for item in items:
-            yield from insert(item)
-        return list(items)
-
-    first = asyncio.create_task(database.write(gate.script()))
-    await gate.reached.wait()
-    waiting = [database.write_together(group, item) for item in "abac"]
-    await asyncio.sleep(0)
-    gate.opened.set()
-    found = await asyncio.gather(first, *waiting, return_exceptions=True)
-    assert made == [["a", "b", "a", "c"], ["a"], ["b"], ["a"], ["c"]]
-    assert [type(each) for each in found[1:]] == [str, str, StorageError, str]
-    assert await database.read(names()) == ["a", "b", "c"]
-
-
-async def test_an_item_refused_in_a_group_makes_no_other_run_again(
-    database: SqliteDatabase,
-) -> None:
-    gate = Gate()
-    made: list[list[str]] = []
-
-    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str | Refused]]:  # noqa: ARG001
-        made.append(list(items))
-        found: list[str | Refused] = []
-        for item in items:
-            if item == "no":
-                found.append(Refused(RefusedError(item)))
-            else:
-                found.append((yield from insert(item)))
-        return found
-
-    first = asyncio.create_task(database.write(gate.script()))
-    await gate.reached.wait()
-    names_asked = ["a", "no", "b"]
-    waiting = [database.write_together(group, item) for item in names_asked]
-    await asyncio.sleep(0)
-    gate.opened.set()
-    found = await asyncio.gather(first, *waiting, return_exceptions=True)
-    assert made == [names_asked]
-    assert [type(each) for each in found[1:]] == [str, RefusedError, str]
-    with pytest.raises(RefusedError):
-        await database.write_together(group, "no")
-    assert await database.read(names()) == ["a", "b"]
 
 
 async def test_a_group_whose_script_cannot_be_made_fails_for_its_items(
@@ -784,13 +729,14 @@ def test_another_process_is_asked_often_while_it_may_be_committing(
     assert locked.tries <= tries
 
 
+def fill_up() -> Script[None]:
+    rows = yield Statement("PRAGMA page_count")
+    yield Statement(f"PRAGMA max_page_count = {rows[0]['page_count'] + 4}")
+
+
 async def test_a_full_disk_is_a_storage_error_and_nothing_is_stored(
     database: SqliteDatabase, write: Write
 ) -> None:
-    def fill_up() -> Script[None]:
-        rows = yield Statement("PRAGMA page_count")
-        yield Statement(f"PRAGMA max_page_count = {rows[0]['page_count'] + 4}")
-
     def insert_much() -> Script[None]:
         yield from insert("a")
         yield from insert("b" * 100_000)
@@ -830,10 +776,6 @@ async def test_an_error_of_a_statement_is_no_fault_of_the_disk(
 async def test_with_a_full_disk_no_item_of_the_batch_gets_a_result(
     database: SqliteDatabase,
 ) -> None:
-    def fill_up() -> Script[None]:
-        rows = yield Statement("PRAGMA page_count")
-        yield Statement(f"PRAGMA max_page_count = {rows[0]['page_count'] + 4}")
-
     await database.write(fill_up())
     sizes = [10, 100_000, 10, 100_000, 10]
     results = await asyncio.gather(
@@ -884,14 +826,9 @@ async def test_a_refused_commit_stores_nothing_and_delays_nobody(
         yield Statement("INSERT INTO parts (name) VALUES ($1)", (name,))
         return name
 
-    gate = Gate()
-    first = asyncio.create_task(database.write(gate.script()))
-    await gate.reached.wait()
-    waiting = [asyncio.create_task(database.write(insert_part("of nothing")))]
-    waiting += [asyncio.create_task(database.write(insert(str(n)))) for n in range(1, number)]
-    await asyncio.sleep(0)
-    gate.opened.set()
-    await first
+    async with busy(database):
+        waiting = [asyncio.create_task(database.write(insert_part("of nothing")))]
+        waiting += [asyncio.create_task(database.write(insert(str(n)))) for n in range(1, number)]
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(result) for result in results] == [StorageError] * number
     await database.write(insert("a"))
@@ -962,10 +899,10 @@ async def test_a_file_that_is_created_is_private(path: Path, database: SqliteDat
 # --- migrations --------------------------------------------------------------------------------
 
 
-async def test_a_process_that_is_too_old_is_refused_in_its_own_transaction_too(path: Path) -> None:
-    older, newer = things(path), things(path, COLOURS)
-    await older.open()
-    await newer.open()
+async def test_a_process_that_is_too_old_is_refused_in_its_own_transaction_too(
+    path: Path, opens: Opens
+) -> None:
+    older, newer = await opens(things(path)), await opens(things(path, COLOURS))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as own:
         own.execute("BEGIN IMMEDIATE")
         with pytest.raises(SchemaError, match="upgraded while this process ran"):
@@ -973,8 +910,6 @@ async def test_a_process_that_is_too_old_is_refused_in_its_own_transaction_too(p
         assert await newer.write_on(own, insert("b")) == "b"
         own.execute("COMMIT")
     assert await newer.read(names()) == ["b"]
-    await older.close()
-    await newer.close()
 
 
 _OPEN_IT = """

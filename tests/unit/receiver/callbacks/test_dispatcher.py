@@ -807,8 +807,8 @@ async def test_a_notification_handed_over_after_the_end_is_not_called_back_and_k
         await house.store(len(house.called) + 1, "late")
         [job] = await house.claim(dispatcher.name)
         now = seconds()
-        handed = Handed(job.epoch, job.seq, True)
-        dispatcher.runner.hand(job.queue_id, group_of("agent"), handed, job, since=now, seen_at=now)
+        handed = Handed(job.queue_id, group_of("agent"), job.epoch, job.seq, True, version=0)
+        dispatcher.runner.hand(handed, job, since=now, seen_at=now)
         await eventually(lambda: dispatcher.usage() == (0, 1))
         await dispatcher.retire()
         assert len(house.called) == called
