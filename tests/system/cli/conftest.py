@@ -145,12 +145,16 @@ class Captured:
 
 @dataclass
 class Webhook:
-    """Answers every POST with `status` and `answer`, and every GET with `document`."""
+    """Answers every POST with `status` and `answer`, and every GET with `document`.
+
+    If there are `documents`, a GET is answered with that of its path.
+    """
 
     port: int = 0
     status: int = 202
     answer: bytes = b""
     document: bytes = b""
+    documents: dict[str, bytes] = field(default_factory=dict)
     requests: list[Captured] = field(default_factory=list)
 
     @property
@@ -177,7 +181,8 @@ def webhook() -> Iterator[Webhook]:
             self._answer(webhook.status, webhook.answer)
 
         def do_GET(self) -> None:
-            self._answer(200, webhook.document)
+            found = webhook.documents.get(self.path) if webhook.documents else webhook.document
+            self._answer(404 if found is None else 200, found or b"")
 
         def _answer(self, status: int, body: bytes) -> None:
             self.send_response(status)

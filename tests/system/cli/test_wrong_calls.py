@@ -96,7 +96,7 @@ ERRORS = {
     "pushkit keys revoke unknown": "unknown",
     "pushkit keys new new.json --passphrase-file empty": "empty: empty, expected a passphrase",
     "pushkit keys import broken.json --keys new.json": "broken.json: not a private key in PEM",
-    "pushkit keys import agent.pem --keys new.json": "agent.pem: expected a private key in PEM, found a public",
+    "pushkit keys import agent.pem --keys new.json": "agent.pem: expected a private key",
     "pushkit keys import sealed.pem --keys new.json": "sealed.pem: the private key is encrypted",
     "receiver check --config none.toml": "none.toml: No such file or directory; name the",
     "receiver serve --config none.toml": "none.toml: No such file or directory; name the",
