@@ -374,15 +374,6 @@ def test_what_does_not_hold_is_said_in_one_line(
     assert says in ran.error
 
 
-def test_without_keys_it_says_which_requests_have_them_beside_them(
-    pushkit_command: Run, captured: Captured
-) -> None:
-    ran = pushkit_command("verify", "-", stdin=as_http(captured))
-    assert ran.status == 2
-    assert "expected the sender's JWK Set" in ran.err
-    assert "`listen --save`" in ran.err
-
-
 def test_an_id_that_is_not_the_signed_one_is_refused(verify: Run, captured: Captured) -> None:
     ran = verify(tampered(captured, "webhook-id", "dlv_other"))
     assert ran.error == "1 step fails: ids"

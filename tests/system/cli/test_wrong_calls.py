@@ -66,6 +66,9 @@ USAGE = {
     "pushkit trigger completed": "found 'completed' alone, expected one KIND or more",
     f"{LISTEN} --jwks jwks.json --any-key": "expected one of them",
     f"{LISTEN} --profile unsigned-secret-only --any-key": "expected no keys",
+    "pushkit secrets generate --standby": "--standby is only for a FILE",
+    "pushkit secrets status": "Missing option '--database'",
+    "pushkit verify request.json": "Only a request of `listen --save` has its keys beside it",
     # values
     **{f"{SEND} --timeout {value}": "'--timeout'" for value in ("0", "nan")},
     f"{SEND} --seq 0": "'--seq'",
@@ -118,6 +121,15 @@ ERRORS = {
     f"{SEND} --profile a2a-samples": "no RS256 key is active",
     f"{SEND} --allow 127.0.0.1": "expected host:port",
     f"{SEND} --token 'a\nb'": "token: expected",
+    **{
+        f"{SEND} --scheme standard-webhooks --webhook-secrets-file {name}": says
+        for name, says in {
+            "empty": "found none",
+            "short": "3 bytes",
+            "public": "which verifies; whsk_… signs",
+            "latin": "not UTF-8; expected a text file with one webhook secret a line",
+        }.items()
+    },
     "receiver listen --listen nonsense": "expected host:port",
     f"{LISTEN} --jwks none.json": "none.json",
     f"{LISTEN} --forward nonsense": "http",
@@ -147,6 +159,10 @@ def files(pushkit_command: Run, own_folder: Path) -> None:
     (own_folder / "huge.json").write_text('{"name": "' + "a" * 10_000_000 + '"}')
     (own_folder / "folder").mkdir()
     (own_folder / "empty").write_text("\n")
+    (own_folder / "short").write_text("whsec_AAAA\n")
+    (own_folder / "public").write_text("whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")
+    (own_folder / "latin").write_bytes(b"\xff")
+    (own_folder / "request.json").write_text('{"headers": {}, "body": "x"}')
     (own_folder / "sealed.pem").write_bytes(SEALED)
     (own_folder / "receiver.toml").write_text(RECEIVER)
 
