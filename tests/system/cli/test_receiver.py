@@ -292,16 +292,6 @@ def test_expect_takes_what_it_is_for(receiver_command: Run, config: Path, versio
 # --- what check tries ---------------------------------------------------------------------------
 
 
-def test_check_ends_with_1_if_the_database_cannot_be_had(
-    receiver_command: Run, config: Path
-) -> None:
-    config.write_text(CONFIG.replace('"inbox.db"', '"none/inbox.db"'))
-    ran = receiver_command("check")
-    assert ran.status == 1
-    assert "database: error: " in ran.err
-    assert "agent: 1 key\n" in ran.out
-
-
 @pytest.mark.parametrize("found", ["nothing", "garbage"])
 def test_check_ends_with_1_if_the_certificate_cannot_be_had(
     receiver_command: Run, config: Path, found: str
