@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import shlex
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -113,6 +115,29 @@ def environment(**changes: str) -> dict[str, str]:
     """Return an environment in which a process finds this source tree, installed or not."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PUSHKIT_", "RECEIVER_"))}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **changes}
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path, *command: str, **variables: str
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Run a command of ours until the block ends; yield the process and its output."""
+    output = folder / "output.log"
+    with (
+        output.open("w") as file,
+        subprocess.Popen(  # noqa: S603  # our own command
+            command,
+            cwd=folder,
+            env=environment(**variables),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield process, output
+        finally:
+            process.kill()
 
 
 # Modules to put before the real one: a process of ours finds them in its folder.
