@@ -39,9 +39,9 @@ from pushkit.terminal.options import (
     card_trust_options,
     choice_option,
     egress_options,
+    out_options,
 )
-from pushkit.terminal.out import FileKind, OutFile, out_options
-from pushkit.terminal.output import example
+from pushkit.terminal.output import FileKind, OutFile, example
 from pushkit.url import Url
 
 

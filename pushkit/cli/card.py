@@ -45,9 +45,9 @@ from pushkit.terminal.options import (
     card_trust_options,
     choice_option,
     egress_options,
+    out_options,
 )
-from pushkit.terminal.out import FileKind, OutFile, out_options
-from pushkit.terminal.output import document, example, in_a_line, table
+from pushkit.terminal.output import FileKind, OutFile, document, example, in_a_line, table
 from pushkit.url import Url, is_http_url
 
 _T = TypeVar("_T")
@@ -262,7 +262,9 @@ def _with_transport(
 
 
 def _verdict_lines(verdict: CardVerdict) -> list[str]:
-    lines = [_headline(verdict)]
+    name, reason = _shown(str(verdict.card.get("name", "(no name)"))), _shown(verdict.reason, 1000)
+    head = painted(f"REFUSED      {name}: {reason}", "red")
+    lines = [painted(f"verified     {name}", "green") if verdict.verified else head]
     lines += [f"  {n}. {_signature_line(entry)}" for n, entry in enumerate(verdict.signatures, 1)]
     lines += [painted(f"warning: {_shown(each, 1000)}", "yellow") for each in verdict.warnings]
     if verdict.best is not None and verdict.fields:
@@ -368,13 +370,6 @@ def _form_cells(form: Mapping[str, Any]) -> tuple[str, str]:
     return str(form["bytes"]), _shown(", ".join(each["path"] for each in form["uncovered"])) or "-"
 
 
-def _headline(verdict: CardVerdict) -> str:
-    name = _shown(str(verdict.card.get("name", "(no name)")))
-    if verdict.verified:
-        return painted(f"verified     {name}", "green")
-    return painted(f"REFUSED      {name}: {_shown(verdict.reason, 1000)}", "red")
-
-
 def _signature_line(entry: SignatureVerdict) -> str:
     key = f"{entry.algorithm or '-'} kid {_shown(entry.kid or '-')}"
     if entry.accepted and entry.key is not None:
@@ -386,12 +381,10 @@ def _signature_line(entry: SignatureVerdict) -> str:
 
 def _signature_document(entry: SignatureVerdict) -> JsonObject:
     return {
-        **document(entry, "accepted decision reason"),
+        **document(entry, "accepted decision reason kid jku form forms stated notes"),
         "alg": entry.algorithm,
-        **document(entry, "kid jku"),
         "key": entry.key.key.kid if entry.key else None,
         "jwks_url": entry.key.jwks_url if entry.key else None,
-        **document(entry, "form forms stated notes"),
     }
 
 

@@ -27,9 +27,8 @@ from pushkit.keys.jwk import (
 from pushkit.keys.jwks import is_jwks, jwks_document
 from pushkit.keys.ring import KeyRing, KeyState, RingKey, in_seconds
 from pushkit.terminal.command import json_option
-from pushkit.terminal.options import FILE, PATH, read_by
-from pushkit.terminal.out import FileKind, OutFile, out_options
-from pushkit.terminal.output import example, moment, table
+from pushkit.terminal.options import FILE, PATH, out_options, read_by
+from pushkit.terminal.output import FileKind, OutFile, example, moment, table
 from pushkit.webui.api import json_of
 
 _DEFAULT_MAX_AGE_SECONDS: Final = JWKS_MAX_AGE // timedelta(seconds=1)

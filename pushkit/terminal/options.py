@@ -24,7 +24,7 @@ from pushkit.files import unmarked
 from pushkit.options import REQUIRED, Bounds, Option, age_text, options_of, sentences_of
 from pushkit.storage.location import masked
 from pushkit.terminal.command import json_option, parse_age
-from pushkit.terminal.output import Columns, table_of
+from pushkit.terminal.output import Columns, OutFile, table_of
 
 if TYPE_CHECKING:
     from pushkit.bounded_json import JsonValue
@@ -166,12 +166,16 @@ def choice_option(*names: str, of: Iterable[Enum], **more: Any) -> OptionDecorat
 
     Other arguments are those of `click.option`; a default is a value, not a member.
     """
+    return click.option(*names, **_choice(of), **more)
+
+
+def _choice(of: Iterable[Enum]) -> dict[str, Any]:
     members = {each.value: each for each in of}
 
     def member(value: Any) -> Any:
         return tuple(map(member, value)) if isinstance(value, tuple) else members[value]
 
-    return click.option(*names, type=click.Choice(list(members)), callback=read_by(member), **more)
+    return {"type": click.Choice(list(members)), "callback": read_by(member)}
 
 
 def seconds_option(*names: str, within: tuple[int, int], **more: Any) -> OptionDecorator:
@@ -208,12 +212,7 @@ def _click_type(option: Option) -> dict[str, Any]:
     if option.items:
         return {"multiple": True, "type": PATH if Path in option.items else str}
     if option.enum is not None:
-        choices = {each.value: each for each in option.enum}
-        return {
-            "type": click.Choice(list(choices)),
-            "default": default and option.enum(default).value,
-            "callback": read_by(choices.__getitem__),
-        }
+        return {**_choice(option.enum), "default": default and option.enum(default).value}
     if timedelta in option.kinds:
         return _click_age(option, default)
     if int in option.kinds:
@@ -296,6 +295,26 @@ def chosen_options(
         ids=click.argument("ids", metavar="[ID]...", nargs=-1, type=ids),
         wanted=wanted,
         everything=click.option("--all", "everything", is_flag=True, help=all_says),
+    )
+
+
+def out_options(
+    name: str = "--out", says: str = "The file to write.  [default: standard output]"
+) -> OptionDecorator:
+    """Add this option and `--force` to a command, which gets an `OutFile` as `out`."""
+
+    def make(*, path: Path | None, force: bool) -> OutFile:
+        if force and path is None:
+            raise click.UsageError(f"--force is only for {name}")
+        return OutFile(path=path, force=force)
+
+    return gathered(
+        "out",
+        make,
+        path=click.option(name, "path", type=PATH, help=says),
+        force=click.option(
+            "--force", is_flag=True, help=f"Replace another kind of file by {name}."
+        ),
     )
 
 

@@ -331,7 +331,7 @@ class Relay:
     def __enter__(self) -> Self:
         if _SOCKET in os.environ:
             self._folder = Path(tempfile.mkdtemp(prefix="pushkit-notify-"))
-            self._listen(self._folder)
+            self.keep()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -340,19 +340,17 @@ class Relay:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _listen(self, folder: Path) -> None:
+    def keep(self) -> None:
+        """Make the socket, again if it was removed, as whoever cleans `/tmp` does."""
+        if self._folder is None or (self._folder / _NAME).exists():
+            return
+        for channel in self.channels:
+            channel.close()
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         channel.setblocking(False)
-        channel.bind(str(folder / _NAME))
+        channel.bind(str(self._folder / _NAME))
         self.channels = [channel]
-
-    def keep(self) -> None:
-        """Make the socket again if it was removed, as whoever cleans `/tmp` does."""
-        if self._folder is not None and not (self._folder / _NAME).exists():
-            for channel in self.channels:
-                channel.close()
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            self._listen(self._folder)
 
     @contextlib.contextmanager
     def receiving(self) -> Iterator[None]:

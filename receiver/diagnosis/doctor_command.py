@@ -19,9 +19,14 @@ from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.jwks_client import load_jwks
 from pushkit.net.transport import ConnectionOptions
 from pushkit.terminal.listening import listen_option, listening_at
-from pushkit.terminal.options import PATH, egress_options, refuse_given, variable_option
-from pushkit.terminal.out import FileKind, OutFile, out_options
-from pushkit.terminal.output import example
+from pushkit.terminal.options import (
+    PATH,
+    egress_options,
+    out_options,
+    refuse_given,
+    variable_option,
+)
+from pushkit.terminal.output import FileKind, OutFile, example
 from pushkit.url import host_and_port, masked_url
 from receiver.diagnosis.by_itself import Expected
 from receiver.diagnosis.checks import BODY_CHECKS, CHECKS

@@ -314,11 +314,7 @@ def lines_of(result: Examined) -> Iterator[str]:
 def summary(results: Sequence[Examined]) -> str:
     """Return the last line: how many checks have each outcome."""
     counts = Counter(result.outcome for result in results)
-    shown = [
-        outcome
-        for outcome in CheckOutcome
-        if counts[outcome] or outcome is not CheckOutcome.NOT_RUN
-    ]
+    shown = [one for one in CheckOutcome if counts[one] or one is not CheckOutcome.NOT_RUN]
     return ", ".join(f"{counts[outcome]} {outcome.value.replace('_', ' ')}" for outcome in shown)
 
 

@@ -101,8 +101,8 @@ class ReceiverAtUrl(ReceiverUnderTest):
         self,
         url: str,
         *,
-        observe: str | None,
-        restart: str | None,
+        observe: str | None = None,
+        restart: str | None = None,
         connections: ConnectionOptions = _DIRECT,
     ) -> None:
         self.url = url

@@ -79,13 +79,8 @@ class Trusting:
     path: str  # of the webhook
     token: str = field(repr=False)  # of the push config
     trial_key: VerificationKey  # a key of this machine, to try it with
-    _receiver: Receiver | None = None
     _any: SigningKey = field(default_factory=lambda: generate_key(Algorithm.ES256), repr=False)
     _issuers: list[str] = field(default_factory=list)
-
-    def watch(self, receiver: Receiver) -> None:
-        """Set the receiver whose senders change as new issuers arrive."""
-        self._receiver = receiver
 
     def senders(self) -> list[TrustedSender]:
         """Return the trusted senders at this moment."""
@@ -110,8 +105,8 @@ class Trusting:
         names = ["agent", *(f"agent-{number}" for number in range(2, len(issuers) + 1))]
         return [trial, *map(self._agent, names, issuers)]
 
-    async def prepare(self, headers: Headers) -> Headers:
-        """Trust a new issuer, if any is accepted; return the headers to verify.
+    async def prepare(self, headers: Headers, receiver: Receiver) -> Headers:
+        """Let a receiver trust a new issuer, if any is accepted; return the headers to verify.
 
         If any key is accepted, their JWT is signed again with a key of our own: the claims stay,
         and are checked.
@@ -124,19 +119,18 @@ class Trusting:
             jwt = read_unverified(token)
             # `pushkit trigger --keys` states the same issuer, with a key of the JWK Set.
             if jwt.issuer != TRIAL_ISSUER or (source.jwks and jwt.kid != self.trial_key.kid):
-                await self._trust(jwt.issuer)
+                await self._trust(jwt.issuer, receiver)
             if source.any_key:
                 return signed_again(headers, self._any)
         return headers
 
-    async def _trust(self, issuer: str | None) -> None:
+    async def _trust(self, issuer: str | None, receiver: Receiver) -> None:
         source = self.source
         by_issuer = source.names_keys and source.states_issuer
         if not by_issuer or source.issuer or issuer is None or issuer in self._issuers:
             return
         self._issuers = [*self._issuers, issuer][-_MOST_ISSUERS:]
-        if self._receiver is not None:
-            await self._receiver.reload_senders(self.senders())
+        await receiver.reload_senders(self.senders())
 
     def _agent(self, name: str, issuer: str | None) -> TrustedSender:
         source, own = self.source, self._any.to_verification_key()
@@ -212,7 +206,7 @@ class ListeningHandler:
         self._arrived += 1
         number, now = self._arrived, utc_now()
         trail = Trail()
-        headers = await self._trusting.prepare(asked.headers)
+        headers = await self._trusting.prepare(asked.headers, self._receiver)
         body: bytes | None = None
         is_read = False
 

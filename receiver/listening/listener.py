@@ -86,7 +86,6 @@ async def listening(
         ca_file=options.connections.ca_file,
         validation_echo=True,
     )
-    trusting.watch(receiver)
     output = _Output(options, receiver)
     handler = ListeningHandler(receiver, trusting, output.show)
     server = HttpServer(

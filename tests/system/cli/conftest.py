@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import shlex
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -115,6 +117,29 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **changes}
 
 
+@contextlib.contextmanager
+def running(
+    folder: Path, *command: str, **variables: str
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Run a command of ours until the block ends; yield the process and its output."""
+    output = folder / "output.log"
+    with (
+        output.open("w") as file,
+        subprocess.Popen(  # noqa: S603  # our own command
+            command,
+            cwd=folder,
+            env=environment(**variables),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield process, output
+        finally:
+            process.kill()
+
+
 # Modules to put before the real one: a process of ours finds them in its folder.
 UVLOOPS = {
     "installed": """\
@@ -145,12 +170,16 @@ class Captured:
 
 @dataclass
 class Webhook:
-    """Answers every POST with `status` and `answer`, and every GET with `document`."""
+    """Answers every POST with `status` and `answer`, and every GET with `document`.
+
+    If there are `documents`, a GET is answered with that of its path.
+    """
 
     port: int = 0
     status: int = 202
     answer: bytes = b""
     document: bytes = b""
+    documents: dict[str, bytes] = field(default_factory=dict)
     requests: list[Captured] = field(default_factory=list)
 
     @property
@@ -177,7 +206,8 @@ def webhook() -> Iterator[Webhook]:
             self._answer(webhook.status, webhook.answer)
 
         def do_GET(self) -> None:
-            self._answer(200, webhook.document)
+            found = webhook.documents.get(self.path) if webhook.documents else webhook.document
+            self._answer(404 if found is None else 200, found or b"")
 
         def _answer(self, status: int, body: bytes) -> None:
             self.send_response(status)

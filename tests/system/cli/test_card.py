@@ -6,11 +6,7 @@ import json
 import os
 import pty
 import subprocess
-import threading
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,44 +15,11 @@ import pytest
 from pushkit.cards import canonicalize
 from pushkit.cards.forms import CardForm
 from tests.forked import forked
-from tests.system.cli.conftest import Run, environment
+from tests.system.cli.conftest import Run, Webhook, environment
 from tests.unit.pushkit.cards.vectors import FOLDER, load, served
 
 ALLOW = ("--allow", "127.0.0.1:*")
 VECTOR_KEY = "vector-key.pem"
-
-
-@dataclass
-class Site:
-    """Answers every GET with the document of its path."""
-
-    origin: str = ""
-    documents: dict[str, bytes] = field(default_factory=dict)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    """A web site in a thread of its own: the commands run their own event loop."""
-    site = Site()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = site.documents.get(self.path)
-            self.send_response(404 if body is None else 200)
-            self.send_header("Content-Length", str(len(body or b"")))
-            self.end_headers()
-            self.wfile.write(body or b"")
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the interface
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        site.origin = f"http://127.0.0.1:{server.server_address[1]}"
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        serving.start()
-        yield site
-        server.shutdown()
-        serving.join()
 
 
 @pytest.fixture
@@ -196,47 +159,49 @@ def test_json_for_programs(pushkit_command: Run, own_folder: Path) -> None:
     assert {"path": "/name", "covered": "whole", "reason": ""} in found["fields"]
 
 
-def test_a_card_and_its_keys_from_urls(pushkit_command: Run, signed: Path, site: Site) -> None:
-    site.documents = {
+def test_a_card_and_its_keys_by_url(pushkit_command: Run, signed: Path, webhook: Webhook) -> None:
+    webhook.documents = {
         "/.well-known/agent-card.json": signed.read_bytes(),
         "/.well-known/jwks.json": signed.with_name("jwks.json").read_bytes(),
     }
-    jwks = ("--jwks", f"{site.origin}/.well-known/jwks.json")
-    ran = pushkit_command("card", "verify", site.origin, *jwks)
+    jwks = ("--jwks", f"{webhook.origin}/.well-known/jwks.json")
+    ran = pushkit_command("card", "verify", webhook.origin, *jwks)
     assert (ran.status, ran.err) == (0, "")
-    assert f"under {site.origin}/.well-known/jwks.json" in ran.out
-    loud = site.origin.replace("http", "HTTP")
+    assert f"under {webhook.origin}/.well-known/jwks.json" in ran.out
+    loud = webhook.origin.replace("http", "HTTP")
     assert pushkit_command("card", "verify", loud, *jwks, *ALLOW).out == ran.out
     local = pushkit_command("card", "verify", str(signed), *jwks, *ALLOW)
     assert local.status == 0
-    for target in (str(signed), site.origin):
+    for target in (str(signed), webhook.origin):
         assert pushkit_command("card", "verify", target, "--jwks", "jwks.json", *ALLOW).status == 0
-    gone = pushkit_command("card", "verify", str(signed), "--jwks", f"{site.origin}/gone", *ALLOW)
+    gone = pushkit_command(
+        "card", "verify", str(signed), "--jwks", f"{webhook.origin}/gone", *ALLOW
+    )
     assert gone.status == 1
     assert "could not be fetched" in gone.out
 
 
-def test_many_cards_under_a_trust_file(pushkit_command: Run, signed: Path, site: Site) -> None:
-    site.documents = {
+def test_many_cards_by_a_trust_file(pushkit_command: Run, signed: Path, webhook: Webhook) -> None:
+    webhook.documents = {
         "/.well-known/agent-card.json": signed.read_bytes(),
         "/evil": signed.read_bytes().replace(b"GeoSpatial", b"Evil"),
     }
     trust = signed.with_name("cards.toml")
-    trust.write_text(f'[[origins."{site.origin}".keys]]\nfile = "agent.pem"\n')
-    urls = (site.origin, f"{site.origin}/evil", f"{site.origin}/gone")
+    trust.write_text(f'[[origins."{webhook.origin}".keys]]\nfile = "agent.pem"\n')
+    urls = (webhook.origin, f"{webhook.origin}/evil", f"{webhook.origin}/gone")
     ran = pushkit_command("card", "verify", *urls, "--trust", str(trust), *ALLOW)
     assert ran.status == 1
     assert "3 cards: 1 verified, 1 refused, 1 failed" in ran.out
     ran = pushkit_command("card", "verify", *urls, "--trust", str(trust), *ALLOW, "--json")
     assert json.loads(ran.out)["counts"]["verified"] == 1
-    one = pushkit_command("card", "verify", site.origin, "--trust", str(trust), *ALLOW)
+    one = pushkit_command("card", "verify", webhook.origin, "--trust", str(trust), *ALLOW)
     assert one.status == 0
     file = ("card", "verify", str(signed), "--trust", str(trust), *ALLOW)
     assert pushkit_command(*file).status == 2
-    assert pushkit_command(*file, "--origin", site.origin).status == 0
+    assert pushkit_command(*file, "--origin", webhook.origin).status == 0
     elsewhere = pushkit_command(*file, "--origin", "https://other.example.com")
     assert elsewhere.status == 1
-    told = f"no keys are trusted for https://other.example.com:443, only for {site.origin}"
+    told = f"no keys are trusted for https://other.example.com:443, only for {webhook.origin}"
     assert told in elsewhere.err
 
 
@@ -298,19 +263,19 @@ CARD_PATH, JWKS_PATH = "/.well-known/agent-card.json", "/.well-known/jwks.json"
 
 
 @pytest.fixture
-def agent(site: Site, pushkit_command: Run, card: Path) -> Site:
+def agent(webhook: Webhook, pushkit_command: Run, card: Path) -> Webhook:
     """An agent that serves its card, signed, and the keys; `cards.toml` trusts it."""
-    jku = f"{site.origin}{JWKS_PATH}"
+    jku = f"{webhook.origin}{JWKS_PATH}"
     assert pushkit_command("card", "sign", str(card), "--jku", jku, "--out", "s.json").status == 0
-    site.documents[CARD_PATH] = card.with_name("s.json").read_bytes()
-    site.documents[JWKS_PATH] = card.with_name("jwks.json").read_bytes()
-    trust = f'[origins."{site.origin}"]\njwks_urls = ["{jku}"]\n'
+    webhook.documents[CARD_PATH] = card.with_name("s.json").read_bytes()
+    webhook.documents[JWKS_PATH] = card.with_name("jwks.json").read_bytes()
+    trust = f'[origins."{webhook.origin}"]\njwks_urls = ["{jku}"]\n'
     card.with_name("cards.toml").write_text(trust)
-    return site
+    return webhook
 
 
 def test_a_verified_card_becomes_a_trusted_sender(
-    receiver_command: Run, agent: Site, own_folder: Path
+    receiver_command: Run, agent: Webhook, own_folder: Path
 ) -> None:
     options = ("--trust", "cards.toml", "--save", "agent.json")
     ran = receiver_command("pin", agent.origin, *options)
@@ -330,7 +295,7 @@ def test_a_verified_card_becomes_a_trusted_sender(
 
 
 def test_a_pinned_card_replaces_a_card_alone(
-    receiver_command: Run, agent: Site, own_folder: Path
+    receiver_command: Run, agent: Webhook, own_folder: Path
 ) -> None:
     pin = ("pin", agent.origin, "--trust", "cards.toml", "--allow", "127.0.0.1:*", "--save")
     assert receiver_command(*pin, "s.json").status == 0
@@ -340,14 +305,14 @@ def test_a_pinned_card_replaces_a_card_alone(
     assert (own_folder / "keys.json").read_bytes() == before
 
 
-def test_a_sender_may_have_any_name(receiver_command: Run, agent: Site) -> None:
+def test_a_sender_may_have_any_name(receiver_command: Run, agent: Webhook) -> None:
     name = "agent é 😀 \x7f"
     options = ("--trust", "cards.toml", "--name", name, "--allow", "127.0.0.1:*")
     [sender] = tomllib.loads(receiver_command("pin", agent.origin, *options).out)["senders"]
     assert sender["name"] == name
 
 
-def test_a_card_that_was_changed_pins_nothing(receiver_command: Run, agent: Site) -> None:
+def test_a_card_that_was_changed_pins_nothing(receiver_command: Run, agent: Webhook) -> None:
     document = json.loads(agent.documents[CARD_PATH])
     document["name"] = "Another agent"
     agent.documents[CARD_PATH] = json.dumps(document).encode()
@@ -357,7 +322,7 @@ def test_a_card_that_was_changed_pins_nothing(receiver_command: Run, agent: Site
 
 
 def test_a_card_under_a_pinned_key_alone_names_no_jwk_set(
-    receiver_command: Run, agent: Site, own_folder: Path
+    receiver_command: Run, agent: Webhook, own_folder: Path
 ) -> None:
     trust = f'[[origins."{agent.origin}".keys]]\nfile = "agent.pem"\n'
     own_folder.joinpath("cards.toml").write_text(trust)
@@ -366,7 +331,7 @@ def test_a_card_under_a_pinned_key_alone_names_no_jwk_set(
     assert "or their JWK Set in a file (--jwks FILE)" in ran.error
 
 
-def test_keys_that_are_named_pin_as_a_trust_file_does(receiver_command: Run, agent: Site) -> None:
+def test_named_keys_pin_as_a_trust_file_does(receiver_command: Run, agent: Webhook) -> None:
     url = f"{agent.origin}{JWKS_PATH}"
     pin = ("pin", agent.origin.upper())
     for options, name, value in (
@@ -385,7 +350,7 @@ def test_keys_that_are_named_pin_as_a_trust_file_does(receiver_command: Run, age
 
 
 def test_a_card_that_only_an_admitted_form_covers_is_pinned_with_a_warning(
-    receiver_command: Run, pushkit_command: Run, agent: Site, card: Path
+    receiver_command: Run, pushkit_command: Run, agent: Webhook, card: Path
 ) -> None:
     forms = ("--form", "sdk-without-security-schemes")
     assert pushkit_command("card", "sign", str(card), *forms, "--out", "s.json").status == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from tests.eventually import eventually_sync
 from tests.forked import forked
 from tests.ports import free_port
-from tests.system.cli.conftest import ISSUER, TOKEN, Run, environment
+from tests.system.cli.conftest import ISSUER, TOKEN, Run, running
 from tests.system.cli.test_serve import is_listening
 
 CONFIG = """\
@@ -34,17 +33,9 @@ def port(tmp_path: Path, pushkit_command: Run) -> Iterator[int]:
     pushkit_command("keys", "export", "--out", "jwks.json")
     text = CONFIG.format(url="http://localhost:9000", port=port, issuer=ISSUER, token=TOKEN)
     (tmp_path / "receiver.toml").write_text(text)
-    with subprocess.Popen(  # noqa: S603  # our own command
-        [*forked("receiver.cli"), "serve"],
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            eventually_sync(lambda: is_listening(port))
-            yield port
-        finally:
-            process.kill()
+    with running(tmp_path, *forked("receiver.cli"), "serve"):
+        eventually_sync(lambda: is_listening(port))
+        yield port
 
 
 def test_a_misconfigured_audience_is_found_and_its_remedy_found_good(

@@ -153,91 +153,47 @@ CREDENTIALS = '[[credentials]]\norigin = "https://a.partner.net"\n'
 OAUTH = CREDENTIALS + '[credentials.oauth]\ntoken_url = "https://t.partner.net"\nclient_id = "a"\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        pytest.param("proxy = ", "not TOML", id="not TOML"),
-        pytest.param(
-            'proxxy = "http://canary"',
-            ":1: proxxy: there is no such setting; did you mean 'proxy'?",
-            id="an unknown setting",
-        ),
-        pytest.param('[rules]\nports = ["canary"]', ":2: rules.ports[0]: ", id="a port in words"),
-        pytest.param(
-            "[[credentials]]", ":1: credentials[0].origin: expected, but missing", id="no origin"
-        ),
-        pytest.param('ca_file = ""', ":1: ca_file: expected the path of a file", id="no roots"),
-        pytest.param(
-            CREDENTIALS + 'ca_file = ""',
-            ":3: credentials[0].ca_file: expected the path of a file",
-            id="no roots of a destination",
-        ),
-        pytest.param("rate_per_origin = 0", ":1: rate_per_origin: ", id="a rate of nothing"),
-        pytest.param(
-            'proxy = "http://canary:1"\nproxy_env = "EGRESS"',
-            ":2: proxy_env: expected either proxy",
-            id="two proxies",
-        ),
-        pytest.param(
-            'proxy_env = "NOBODY"',
-            ":1: proxy_env: the variable NOBODY is not set",
-            id="a variable that is not set",
-        ),
-        pytest.param(
-            'proxy_env = "http://user:canary@proxy.example.com:3128"',
-            ":1: proxy_env: the variable of that name is not set",
-            id="a proxy in place of a variable",
-        ),
-        pytest.param(
-            CREDENTIALS.replace("https://", "https://canary@") + 'scheme = "Bearer"',
-            "***@a.partner.net: expected scheme",
-            id="an origin with a user",
-        ),
-        pytest.param("x = " + "[" * 9000, "not TOML", id="deep"),
-        pytest.param("x = 1" + "0" * 5000, "not TOML", id="a number of many digits"),
-        pytest.param(
-            CREDENTIALS + 'scheme = "Bearer"',
-            ":1: credentials[0]: https://a.partner.net: expected scheme",
-            id="a scheme alone",
-        ),
-        pytest.param(
-            CREDENTIALS + 'credentials_env = "API_KEY"', "expected scheme", id="credentials alone"
-        ),
-        pytest.param(
-            CREDENTIALS + 'scheme = "B"\ncredentials_env = "API_KEY"\ncredentials_file = "x"',
-            "either credentials_env or credentials_file",
-            id="credentials twice",
-        ),
-        pytest.param(
-            CREDENTIALS + 'client_key = "client.key"',
-            "client_certificate: expected together with its key",
-            id="a client's key without its certificate",
-        ),
-        pytest.param(OAUTH, "expected client_secret_env", id="no secret"),
-        pytest.param(
-            OAUTH + 'client_secret = "canary"',
-            ":6: credentials[0].oauth.client_secret: there is no such setting",
-            id="a secret in the file",
-        ),
-        pytest.param(
-            OAUTH + 'client_secret_file = "nowhere.txt"',
-            ":6: credentials[0].oauth.client_secret_file: cannot read",
-            id="no such file",
-        ),
-        pytest.param(
-            OAUTH + 'client_secret_file = "empty.txt"', "empty.txt: empty", id="an empty file"
-        ),
-        pytest.param(
-            OAUTH + 'client_secret_env = "API_KEY"\nauthentication = "canary"',
-            ":7: credentials[0].oauth.authentication: ",
-            id="an unknown way",
-        ),
-    ],
-)
-def test_a_mistake_is_named_and_no_value_repeated(folder: Path, text: str, said: str) -> None:
+MISTAKES = {
+    "not TOML: Invalid": "proxy = ",
+    "destinations.toml: not TOML: ": f"x = {'[' * 9000}",
+    "not TOML: ": f"x = 1{'0' * 5000}",
+    ":1: proxxy: there is no such setting; did you mean 'proxy'?": 'proxxy = "http://canary"',
+    ":2: rules.ports[0]: ": '[rules]\nports = ["canary"]',
+    ":1: credentials[0].origin: expected, but missing": "[[credentials]]",
+    ":1: ca_file: expected the path of a file": 'ca_file = ""',
+    ":3: credentials[0].ca_file: expected the path of a file": CREDENTIALS + 'ca_file = ""',
+    ":1: rate_per_origin: ": "rate_per_origin = 0",
+    ":2: proxy_env: expected either proxy": 'proxy = "http://canary:1"\nproxy_env = "EGRESS"',
+    ":1: proxy_env: the variable NOBODY is not set": 'proxy_env = "NOBODY"',
+    ":1: proxy_env: the variable of that name is not set": (
+        'proxy_env = "http://user:canary@proxy.example.com:3128"'
+    ),
+    "***@a.partner.net: expected scheme": (
+        CREDENTIALS.replace("https://", "https://canary@") + 'scheme = "Bearer"'
+    ),
+    ":1: credentials[0]: https://a.partner.net: expected scheme": CREDENTIALS + 'scheme = "Bearer"',
+    "https://a.partner.net: expected scheme together": CREDENTIALS + 'credentials_env = "API_KEY"',
+    "either credentials_env or credentials_file": (
+        CREDENTIALS + 'scheme = "B"\ncredentials_env = "API_KEY"\ncredentials_file = "x"'
+    ),
+    "client_certificate: expected together with its key": CREDENTIALS + 'client_key = "client.key"',
+    "expected client_secret_env": OAUTH,
+    ":6: credentials[0].oauth.client_secret: there is no such": OAUTH + 'client_secret = "canary"',
+    ":6: credentials[0].oauth.client_secret_file: cannot read": (
+        OAUTH + 'client_secret_file = "nowhere.txt"'
+    ),
+    "empty.txt: empty": OAUTH + 'client_secret_file = "empty.txt"',
+    ":7: credentials[0].oauth.authentication: ": (
+        OAUTH + 'client_secret_env = "API_KEY"\nauthentication = "canary"'
+    ),
+}
+
+
+@pytest.mark.parametrize("said", MISTAKES)
+def test_a_mistake_is_named_and_no_value_repeated(folder: Path, said: str) -> None:
     (folder / "empty.txt").write_text("\n")
     with pytest.raises(ConfigError) as caught:
-        load_destinations(written(folder, text))
+        load_destinations(written(folder, MISTAKES[said]))
     assert said in str(caught.value)
     assert "canary" not in str(caught.value)
 

@@ -6,7 +6,6 @@ import contextlib
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -18,26 +17,17 @@ from receiver.listening.command import listen
 from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
 from tests.ports import free_port
-from tests.system.cli.conftest import ROOT, Run, environment
+from tests.system.cli.conftest import ROOT, Run, running
 
 pytestmark = pytest.mark.slow
 
 
-@contextlib.contextmanager
-def listening(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def listening(
+    folder: Path, *options: str
+) -> contextlib.AbstractContextManager[tuple[subprocess.Popen[str], Path]]:
     """Run `receiver listen` until the block ends; yield the process and its output."""
-    output = folder / "output.log"
     call = [*forked("receiver.cli"), "listen", "--listen", "127.0.0.1:0", *options]
-    with (
-        output.open("w") as file,
-        subprocess.Popen(  # noqa: S603  # our own command
-            call, cwd=folder, env=environment(), stdout=file, stderr=subprocess.STDOUT, text=True
-        ) as process,
-    ):
-        try:
-            yield process, output
-        finally:
-            process.kill()
+    return running(folder, *call)
 
 
 def trial(output: Path) -> list[str]:

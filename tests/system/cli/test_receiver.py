@@ -86,14 +86,6 @@ def test_check_prints_its_finding_first_and_the_configuration_only_when_asked(
     assert document["senders"][0]["tokens"] == ["***"]
 
 
-def test_settings_are_not_printed_with_a_check_of_the_url(
-    receiver_command: Run, config: Path
-) -> None:
-    assert config.exists()
-    ran = receiver_command("check", "--url", "--settings")
-    assert ran.status == 2
-
-
 def test_a_database_in_a_folder_that_is_missing_names_setting_and_folder(
     receiver_command: Run, pushkit_command: Run, config: Path
 ) -> None:
@@ -278,13 +270,6 @@ def test_a_jwk_set_must_be_in_its_file(
     assert says in ran.error
 
 
-def test_no_configuration_is_one_line(receiver_command: Run) -> None:
-    for command in ("check", "serve", "expect"):
-        ran = receiver_command(command)
-        assert ran.status == 1
-        assert ran.error.startswith("receiver.toml: No such file or directory; name the")
-
-
 def test_expect_mints_a_token(receiver_command: Run, config: Path) -> None:
     assert config.exists()
     configs = [json.loads(receiver_command("expect").out) for _ in range(2)]
@@ -304,41 +289,7 @@ def test_expect_takes_what_it_is_for(receiver_command: Run, config: Path, versio
     assert config_of_version["url"] == "https://client.example.com/a2a/push"
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        pytest.param(["--sender", "none"], "expected one of agent", id="sender"),
-        pytest.param(["--version", "7"], "'7' is not supported", id="version"),
-    ],
-)
-def test_expect_says_what_is_wrong(
-    receiver_command: Run, config: Path, options: list[str], says: str
-) -> None:
-    assert config.exists()
-    ran = receiver_command("expect", *options)
-    assert ran.status == 1
-    assert says in ran.error
-
-
-@pytest.mark.parametrize("seconds", ["0", "99999999999999999"])
-def test_expect_takes_a_time_within_reason(
-    receiver_command: Run, config: Path, seconds: str
-) -> None:
-    assert config.exists()
-    assert receiver_command("expect", "--expires-in", seconds).status == 2
-
-
 # --- what check tries ---------------------------------------------------------------------------
-
-
-def test_check_ends_with_1_if_the_database_cannot_be_had(
-    receiver_command: Run, config: Path
-) -> None:
-    config.write_text(CONFIG.replace('"inbox.db"', '"none/inbox.db"'))
-    ran = receiver_command("check")
-    assert ran.status == 1
-    assert "database: error: " in ran.err
-    assert "agent: 1 key\n" in ran.out
 
 
 @pytest.mark.parametrize("found", ["nothing", "garbage"])

@@ -149,16 +149,3 @@ def test_a_body_is_shown_with_its_key_and_named_sealed_without(
     assert "(encrypted with a secret key that this command does not have)" in without
     as_json = json.loads(pushkit_command("outbox", "show", outbox, "--body", "--json").out)
     assert as_json["body"] is None
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(("secrets", "generate", "--standby"), id="standby without a file"),
-        pytest.param(("secrets", "status"), id="no database"),
-    ],
-)
-def test_a_wrong_call_is_answered_with_the_usage(
-    pushkit_command: Run, arguments: tuple[str, ...]
-) -> None:
-    assert pushkit_command(*arguments).status == 2

@@ -144,29 +144,3 @@ def test_every_scheme_can_be_tried_out(
     for name in ("Authorization", "Signature", "webhook-signature"):
         assert f"> {name}: ***" in ran.out
         assert (request.header(name) or "").removeprefix("Bearer ") not in ran.out
-
-
-@pytest.mark.parametrize(
-    ("contents", "says"),
-    [
-        pytest.param("\n \n", "found none", id="empty"),
-        pytest.param("whsec_AAAA\n", "3 bytes", id="too short"),
-        pytest.param("whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=", "signs", id="public"),
-        pytest.param("\udcff", "one webhook secret a line", id="not text"),
-    ],
-)
-def test_a_file_without_webhook_secrets_is_named(
-    pushkit_command: Run, webhook: Webhook, update: str, contents: str, says: str
-) -> None:
-    secrets = Path(update).with_name("secrets.txt")
-    secrets.write_bytes(contents.encode("utf-8", "surrogateescape"))
-    ran = pushkit_command(
-        "send",
-        update,
-        *to(webhook.url),
-        "--scheme=standard-webhooks",
-        f"--webhook-secrets-file={secrets}",
-    )
-    assert ran.status != 0
-    assert says in ran.err
-    assert webhook.requests == []

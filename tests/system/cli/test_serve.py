@@ -28,7 +28,7 @@ from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
 from tests.metrics_page import MetricsRead
 from tests.ports import free_port
-from tests.system.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment
+from tests.system.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment, running
 
 pytestmark = pytest.mark.slow
 
@@ -113,30 +113,6 @@ def is_listening(port: int) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def running(
-    folder: Path, port: int, *options: str, command: list[str] | None = None
-) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Run `receiver serve`, listening where the environment says."""
-    output = folder / "output.log"
-    with (
-        output.open("w") as file,
-        subprocess.Popen(  # noqa: S603  # our own command
-            [*(command or forked("receiver.cli")), "serve", *options],
-            cwd=folder,
-            env=environment(RECEIVER_LISTEN=f"127.0.0.1:{port}"),
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process,
-    ):
-        try:
-            eventually_sync(lambda: is_listening(port) or process.poll() is not None)
-            yield process, output
-        finally:
-            process.kill()
-
-
 Start = Callable[..., Service]
 
 
@@ -160,9 +136,11 @@ def start(tmp_path: Path, pushkit_command: Run, receiver_command: Run) -> Iterat
             (tmp_path / "receiver.toml").write_text(first + text + settings)
             (tmp_path / "service_handlers.py").write_text(handlers)
             token = json.loads(receiver_command("expect").out)["token"]
+            call = [*(command or forked("receiver.cli")), "serve", *options]
             process, output = stack.enter_context(
-                running(tmp_path, port, *options, command=command)
+                running(tmp_path, *call, RECEIVER_LISTEN=f"127.0.0.1:{port}")
             )
+            eventually_sync(lambda: is_listening(port) or process.poll() is not None)
             return Service(
                 port=port, process=process, output=output, token=token, pushkit=pushkit_command
             )

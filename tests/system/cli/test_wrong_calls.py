@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pushkit.keys.jwk import Algorithm, generate_key, signing_key_to_pem
 from tests.system.cli.conftest import ISSUER, UPDATE, Ran, Run
 
 CARD = "pushkit card verify card.json --key agent.pem"
@@ -16,6 +17,14 @@ WORKER = f"pushkit worker --database outbox.db --issuer {ISSUER}"
 ALERT = f"{WORKER} --alert-command ' '"
 LISTEN = "receiver listen --listen 127.0.0.1:0"
 OUTBOX = "--database outbox.db"
+SEALED = signing_key_to_pem(generate_key(Algorithm.ES256), b"a passphrase")
+RECEIVER = f"""\
+url = "https://client.example.com"
+[[senders]]
+name = "agent"
+issuer = "{ISSUER}"
+jwks_file = "jwks.json"
+"""
 AGE = "expected a number and s, m, h or d"
 NO_ALERT = "--alert-command: found an empty text, expected a program"
 
@@ -44,7 +53,10 @@ USAGE = {
     f"{DOCTOR} --jwks jwks.json": "--jwks is only for --sender",
     f"{DOCTOR} --run true": "--run is only for --sender",
     "pushkit doctor --sender --rounds 3": "--rounds is only for a receiver, without --sender",
+    "pushkit keys new --max-age 60": "--max-age is only for a new file, but keys.json exists",
+    "pushkit keys rotate --force": "--force is only for --now",
     "receiver check --keys keys.json": "--keys is only for --url",
+    "receiver check --url --settings": "--settings is only for a check without --url",
     "receiver check --sender agent": "--sender is only for --url",
     "receiver expect --overlap 60": "--overlap is only for --replaces",
     "receiver inbox purge --keep 1 --status dead": "--status is only for --older-than",
@@ -54,9 +66,17 @@ USAGE = {
     "pushkit trigger completed": "found 'completed' alone, expected one KIND or more",
     f"{LISTEN} --jwks jwks.json --any-key": "expected one of them",
     f"{LISTEN} --profile unsigned-secret-only --any-key": "expected no keys",
+    "pushkit secrets generate --standby": "--standby is only for a FILE",
+    "pushkit secrets status": "Missing option '--database'",
+    "pushkit verify request.json": "Only a request of `listen --save` has its keys beside it",
     # values
     **{f"{SEND} --timeout {value}": "'--timeout'" for value in ("0", "nan")},
     f"{SEND} --seq 0": "'--seq'",
+    "pushkit keys use HS256": "'ALG'",
+    **{
+        f"receiver expect --expires-in {value}": "'--expires-in'"
+        for value in ("0", "99999999999999999")
+    },
     **{f"{SEND} --id 'a{character}b'": "'--id'" for character in (".", "\r\n")},
     f"{SEND} --profile none": "'--profile'",
     **{SEND.replace("update.json", name): f"'{name}'" for name in ("none.json", "folder")},
@@ -72,6 +92,20 @@ USAGE = {
 
 # The call, and what is in the one line that says why it cannot be done.
 ERRORS = {
+    **{
+        f"pushkit keys {command} --keys none.json": "none.json: does not exist"
+        for command in ("list", "rotate", "export")
+    },
+    "pushkit keys revoke unknown": "unknown",
+    "pushkit keys new new.json --passphrase-file empty": "empty: empty, expected a passphrase",
+    "pushkit keys import broken.json --keys new.json": "broken.json: not a private key in PEM",
+    "pushkit keys import agent.pem --keys new.json": "agent.pem: expected a private key",
+    "pushkit keys import sealed.pem --keys new.json": "sealed.pem: the private key is encrypted",
+    "receiver check --config none.toml": "none.toml: No such file or directory; name the",
+    "receiver serve --config none.toml": "none.toml: No such file or directory; name the",
+    "receiver expect --config none.toml": "none.toml: No such file or directory; name the",
+    "receiver expect --sender none": "--sender: found 'none', expected one of agent",
+    "receiver expect --version 7": "'7' is not supported",
     CARD.replace("card.json", "none.json"): "No such file",
     CARD.replace("card.json", "broken.json"): "the card: not JSON",
     CARD.replace("agent.pem", "none.pem"): "No such file",
@@ -87,6 +121,15 @@ ERRORS = {
     f"{SEND} --profile a2a-samples": "no RS256 key is active",
     f"{SEND} --allow 127.0.0.1": "expected host:port",
     f"{SEND} --token 'a\nb'": "token: expected",
+    **{
+        f"{SEND} --scheme standard-webhooks --webhook-secrets-file {name}": says
+        for name, says in {
+            "empty": "found none",
+            "short": "3 bytes",
+            "public": "which verifies; whsk_… signs",
+            "latin": "not UTF-8; expected a text file with one webhook secret a line",
+        }.items()
+    },
     "receiver listen --listen nonsense": "expected host:port",
     f"{LISTEN} --jwks none.json": "none.json",
     f"{LISTEN} --forward nonsense": "http",
@@ -115,6 +158,13 @@ def files(pushkit_command: Run, own_folder: Path) -> None:
     (own_folder / "broken.json").write_text("{")
     (own_folder / "huge.json").write_text('{"name": "' + "a" * 10_000_000 + '"}')
     (own_folder / "folder").mkdir()
+    (own_folder / "empty").write_text("\n")
+    (own_folder / "short").write_text("whsec_AAAA\n")
+    (own_folder / "public").write_text("whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")
+    (own_folder / "latin").write_bytes(b"\xff")
+    (own_folder / "request.json").write_text('{"headers": {}, "body": "x"}')
+    (own_folder / "sealed.pem").write_bytes(SEALED)
+    (own_folder / "receiver.toml").write_text(RECEIVER)
 
 
 @pytest.mark.parametrize("call", USAGE)
@@ -135,4 +185,4 @@ def test_what_cannot_be_done_is_one_line_and_status_1(
     ran = run_line(call)
     assert ran.status == 1
     assert ERRORS[call] in ran.error
-    assert not (own_folder / "outbox.db").exists()
+    assert not any((own_folder / name).exists() for name in ("outbox.db", "new.json"))

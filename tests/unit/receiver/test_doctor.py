@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import xml.etree.ElementTree as ET
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -120,7 +120,7 @@ async def test_a_wrong_receiver_is_caught_over_http_alone_or_its_check_is_unseen
     run: Run, kind: type[Miniature]
 ) -> None:
     async with run(kind) as wrong:
-        subject = ReceiverAtUrl(wrong.agent.webhook_url, observe=None, restart=None)
+        subject = ReceiverAtUrl(wrong.agent.webhook_url)
         results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
     unseen = {name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN}
     assert failed(results) | unseen == CAUGHT_BY[kind]
@@ -129,31 +129,47 @@ async def test_a_wrong_receiver_is_caught_over_http_alone_or_its_check_is_unseen
         assert "--observe" in results[name].details[0]
 
 
+Ours = Callable[..., Awaitable[SigningAgent]]
+
+
 @pytest.fixture
-async def ours(aiohttp_server: AiohttpServer, tmp_path: Path) -> SigningAgent:
-    """Run pushkit's own receiver; return the agent that it trusts."""
-    port = free_port()
-    agent = SigningAgent(webhook_url=f"http://127.0.0.1:{port}/a2a/push")
-    sender = TrustedSender(
-        name="agent",
-        issuer=agent.issuer,
-        keys=[agent.key.to_verification_key()],
-        tokens=[agent.token],
-        tasks=TaskPolicy.ANY,
-    )
-    url, database = f"http://127.0.0.1:{port}", tmp_path / "inbox.db"
-    limits = Limits(request_timeout=timedelta(seconds=2))
-    receiver = Receiver(url=url, senders=[sender], database=database, limits=limits)
-    await aiohttp_server(receiver.app(), port=port)
-    return agent
+def ours(aiohttp_server: AiohttpServer, tmp_path: Path) -> Ours:
+    """Run pushkit's own receiver; return the agent that it trusts, which signs by a scheme."""
+
+    async def run(scheme: Scheme = Scheme.JWT) -> SigningAgent:
+        port = free_port()
+        secrets = (generate_webhook_secret(),) if scheme is Scheme.STANDARD_WEBHOOKS else ()
+        agent = SigningAgent(
+            webhook_url=f"http://127.0.0.1:{port}/a2a/push",
+            schemes=frozenset({scheme}),
+            webhook_secrets=secrets,
+        )
+        sender = TrustedSender(
+            name="agent",
+            issuer=agent.issuer if scheme is Scheme.JWT else None,
+            keys=None if secrets else [agent.key.to_verification_key()],
+            schemes=[scheme],
+            webhook_secrets=secrets,
+            tokens=[agent.token],
+            tasks=TaskPolicy.ANY,
+        )
+        receiver = Receiver(
+            url=f"http://127.0.0.1:{port}",
+            senders=[sender],
+            database=tmp_path / "inbox.db",
+            limits=Limits(request_timeout=timedelta(seconds=2)),
+        )
+        await aiohttp_server(receiver.app(), port=port)
+        return agent
+
+    return run
 
 
 @pytest.mark.slow
-async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(
-    ours: SigningAgent,
-) -> None:
-    subject = ReceiverAtUrl(ours.webhook_url, observe=None, restart=None)
-    results = await found(subject, ours, patience=timedelta(seconds=25))
+async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(ours: Ours) -> None:
+    agent = await ours()
+    subject = ReceiverAtUrl(agent.webhook_url)
+    results = await found(subject, agent, patience=timedelta(seconds=25))
     assert failed(results) == set()
     assert set(results) == set(NAMES)
     unseen = [name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN]
@@ -168,38 +184,21 @@ async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(
 
 @pytest.mark.parametrize("scheme", [Scheme.HTTP_MESSAGE_SIGNATURES, Scheme.STANDARD_WEBHOOKS])
 async def test_the_doctor_signs_by_the_scheme_that_a_receiver_expects(
-    aiohttp_server: AiohttpServer, tmp_path: Path, scheme: Scheme
+    ours: Ours, scheme: Scheme
 ) -> None:
-    port = free_port()
-    secrets = (generate_webhook_secret(),) if scheme is Scheme.STANDARD_WEBHOOKS else ()
-    agent = SigningAgent(
-        webhook_url=f"http://127.0.0.1:{port}/a2a/push",
-        schemes=frozenset({scheme}),
-        webhook_secrets=secrets,
-    )
-    key = agent.key.to_verification_key()
-    sender = TrustedSender(
-        name="agent",
-        keys=None if secrets else [key],
-        schemes=[scheme],
-        webhook_secrets=secrets,
-        tokens=[agent.token],
-        tasks=TaskPolicy.ANY,
-    )
-    url, database = f"http://127.0.0.1:{port}", tmp_path / "inbox.db"
-    await aiohttp_server(Receiver(url=url, senders=[sender], database=database).app(), port=port)
-    subject = ReceiverAtUrl(agent.webhook_url, observe=None, restart=None)
+    agent = await ours(scheme)
+    subject = ReceiverAtUrl(agent.webhook_url)
     checks = ["genuine", "signature", "raw_body", "timestamp", "audience", "token", "silence"]
     results = await found(subject, agent, *checks, "conflict", "key_from_message")
     assert failed(results) == set()
     unseen = {name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN}
-    assert unseen == {"key_from_message"} | ({"audience"} if secrets else set())
+    assert unseen == {"key_from_message"} | ({"audience"} if agent.webhook_secrets else set())
 
 
 @pytest.mark.slow
 async def test_a_receiver_that_takes_any_body_and_waits_for_it_is_caught(run: Run) -> None:
     async with run(Miniature) as careless:
-        subject = ReceiverAtUrl(careless.agent.webhook_url, observe=None, restart=None)
+        subject = ReceiverAtUrl(careless.agent.webhook_url)
         strained = ("malformed_json", "oversized_body", "slow_body")
         results = await found(subject, careless.agent, *strained, patience=timedelta(seconds=1))
     assert failed(results) == {"malformed_json", "slow_body"}
@@ -211,7 +210,7 @@ async def test_checks_that_a_receiver_that_accepts_nothing_would_pass_are_shown_
 ) -> None:
     async with run(Miniature) as receiver:
         stranger = SigningAgent(webhook_url=receiver.agent.webhook_url)
-        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=None, restart=None)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url)
         results = await found(subject, stranger)
     assert list(results) == list(NAMES)
     assert failed(results) == {"genuine"}
@@ -229,7 +228,7 @@ async def test_a_receiver_that_accepts_nothing_passes_no_check_that_is_run_alone
 ) -> None:
     async with run(Miniature) as receiver:
         stranger = SigningAgent(webhook_url=receiver.agent.webhook_url)
-        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=None, restart=None)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url)
         results = await found(subject, stranger, check)
     assert failed(results) == {check}
 
@@ -237,7 +236,7 @@ async def test_a_receiver_that_accepts_nothing_passes_no_check_that_is_run_alone
 @pytest.mark.parametrize("observe", [None, "cat called.txt"])
 async def test_what_cannot_be_seen_is_not_claimed(run: Run, observe: str | None) -> None:
     async with run(Miniature) as receiver:
-        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=observe, restart=None)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=observe)
         results = await found(subject, receiver.agent, "genuine", "conflict", "signature")
     assert {result.outcome for result in results.values()} == {CheckOutcome.PASSED}
     claims = [result.promise for result in results.values() if "called back" in result.promise]
@@ -246,9 +245,10 @@ async def test_what_cannot_be_seen_is_not_claimed(run: Run, observe: str | None)
         assert ("add --observe" in "".join(results[name].details)) is (observe is None)
 
 
-async def test_a_refusal_names_the_steps_that_its_code_can_come_from(ours: SigningAgent) -> None:
-    subject = ReceiverAtUrl(ours.webhook_url, observe=None, restart=None)
-    stranger = SigningAgent(webhook_url=ours.webhook_url, token=ours.token)
+async def test_a_refusal_names_the_steps_that_its_code_can_come_from(ours: Ours) -> None:
+    agent = await ours()
+    subject = ReceiverAtUrl(agent.webhook_url)
+    stranger = SigningAgent(webhook_url=agent.webhook_url, token=agent.token)
     results = await found(subject, stranger, "genuine")
     told = "answered 401 invalid_signature, by step signature or body, expected 2xx"
     assert results["genuine"].details == (told,)
@@ -256,7 +256,7 @@ async def test_a_refusal_names_the_steps_that_its_code_can_come_from(ours: Signi
 
 async def test_a_command_that_fails_is_reported(run: Run) -> None:
     async with run(Miniature) as receiver:
-        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe="cat none.txt", restart=None)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe="cat none.txt")
         with pytest.raises(ConfigError, match="--observe: cat ended with status 1"):
             await found(subject, receiver.agent, "genuine")
 
@@ -264,7 +264,7 @@ async def test_a_command_that_fails_is_reported(run: Run) -> None:
 async def test_a_process_that_a_command_leaves_running_is_not_waited_for(run: Run) -> None:
     left = "sh -c 'sleep 600 & echo $!'"  # it keeps the command's output open
     async with run(Miniature) as receiver:
-        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=left, restart=None)
+        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=left)
         async with asyncio.timeout(60):
             [pid] = await subject.callbacks()
         os.kill(int(pid), signal.SIGKILL)
@@ -273,15 +273,13 @@ async def test_a_process_that_a_command_leaves_running_is_not_waited_for(run: Ru
 # --- consent --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9/push", "http://[::1]:9/", "http://localhost/"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://[::1]:9/", "http://localhost/"])
 async def test_this_machine_needs_no_consent(url: str) -> None:
-    await check_consent(ReceiverAtUrl(url, observe=None, restart=None), operated=False)
+    await check_consent(ReceiverAtUrl(url), operated=False)
 
 
 async def test_the_operators_confirmation_is_enough_for_another_machine() -> None:
-    await check_consent(
-        ReceiverAtUrl("https://client.example.com/push", observe=None, restart=None), operated=True
-    )
+    await check_consent(ReceiverAtUrl("https://client.example.com/push"), operated=True)
 
 
 @pytest.mark.parametrize("echoes", [True, False])
@@ -300,7 +298,7 @@ async def test_another_machine_that_echoes_a_token_has_consented(
     with refused:
         # RFC 6761 §6.3: names below localhost are this machine, but doctor does not rely on that.
         await check_consent(
-            ReceiverAtUrl(f"http://app.localhost:{port}{sender.path}", observe=None, restart=None),
+            ReceiverAtUrl(f"http://app.localhost:{port}{sender.path}"),
             operated=False,
         )
 

@@ -118,21 +118,8 @@ def results(arrival: dict[str, Any]) -> dict[str, bool | None]:
 
 
 STEPS = (
-    "request",
-    "sender",
-    "signature",
-    "time",
-    "issuer",
-    "audience",
-    "ids",
-    "token",
-    "size",
-    "body",
-    "rate",
-    "content",
-    "replay",
-    "task",
-    "stored",
+    *("request", "sender", "signature", "time", "issuer", "audience", "ids", "token", "size"),
+    *("body", "rate", "content", "replay", "task", "stored"),
 )
 
 
