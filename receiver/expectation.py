@@ -13,7 +13,7 @@ from pushkit.errors import ConfigError
 from pushkit.record import record
 from pushkit.signing.token import hash_credentials, hash_token
 from pushkit.storage.script import Script
-from receiver.registrations import Registration, RegistrationStore
+from receiver.registrations import Registration, register, replace_token
 from receiver.senders import TrustedSender
 
 OVERLAP = timedelta(hours=1)
@@ -34,7 +34,6 @@ class Expectation:
 
 
 def hand_out(
-    store: RegistrationStore,
     sender: TrustedSender,
     *,
     url: str,
@@ -83,9 +82,9 @@ def hand_out(
         expires_at=expires_at,
     )
     if replaces is None:
-        yield from store.register(registration)
+        yield from register(registration)
     else:
-        task_id = yield from store.replace(hash_token(replaces), registration, overlap=overlap)
+        task_id = yield from replace_token(hash_token(replaces), registration, overlap=overlap)
     config = PushConfig(url=url, token=token, task_id=task_id, authentication=minted)
     return Expectation(sender=sender.name, config=config, version=wire_version)
 

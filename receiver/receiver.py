@@ -51,7 +51,7 @@ from receiver.inbox.model import Notification
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
 from receiver.mailbox.service import Mailboxes, MailboxOptions
-from receiver.registrations import RegistrationStore
+from receiver.registrations import unregister
 from receiver.request import Answer, Request
 from receiver.request_handler import RequestHandler
 from receiver.runtime import DRAIN, Runtime
@@ -181,7 +181,6 @@ class Receiver(CallbackDecorators):
         self._arrivals = Arrivals(self._database)
         self._mailboxes = Mailboxes(self._database, retry=retry, clock=clock, events=self.events)
         self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.wake)
-        self._registrations = RegistrationStore()
         self._expected_for = retention.expected
         self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None
@@ -531,7 +530,6 @@ class Receiver(CallbackDecorators):
         await self._runtime.ask()
         return await self._database.write(
             hand_out(
-                self._registrations,
                 trusted,
                 url=f"{self.url}{trusted.path}",
                 task_id=task_id,
@@ -563,7 +561,7 @@ class Receiver(CallbackDecorators):
             raise ConfigError("unregister: expected a token or a task_id, found neither")
         await self._runtime.ask()
         return await self._database.write(
-            self._registrations.unregister(
+            unregister(
                 sender=self._sender(sender).name, token=token, task_id=task_id, now=self._clock()
             )
         )
