@@ -85,21 +85,16 @@ def replace_token(old: str, new: Registration, *, overlap: timedelta) -> Script[
     """
     now = new.created_at
     rows = yield Statement(
-        "SELECT * FROM pushkit_expected WHERE sender = $1 AND token_sha256 = $2"
-        " AND static = 0 FOR UPDATE",
-        (new.sender, old),
-    )
-    if not rows or not _registered_secret(rows[0], to_micros(now)).live:
-        raise ConfigError(f"replaces: found no valid token of sender {new.sender!r}")
-    expectation = rows[0]["expectation"] or new.expectation
-    yield Statement(
-        "UPDATE pushkit_expected SET expectation = $3,"
+        "UPDATE pushkit_expected SET expectation = COALESCE(expectation, $3),"
         " expires_at = CASE WHEN expires_at < $4 THEN expires_at ELSE $4 END"
-        " WHERE sender = $1 AND token_sha256 = $2",
-        (new.sender, old, expectation, to_micros(now + overlap)),
+        " WHERE sender = $1 AND token_sha256 = $2 AND static = 0 AND withdrawn_at IS NULL"
+        " AND (expires_at IS NULL OR expires_at > $5) RETURNING expectation, task_id",
+        (new.sender, old, new.expectation, to_micros(now + overlap), to_micros(now)),
     )
+    if not rows:
+        raise ConfigError(f"replaces: found no valid token of sender {new.sender!r}")
     task_id: str | None = rows[0]["task_id"]
-    yield from register(new._replace(expectation=expectation, task_id=task_id))
+    yield from register(new._replace(expectation=rows[0]["expectation"], task_id=task_id))
     return task_id
 
 
