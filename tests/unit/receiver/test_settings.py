@@ -196,8 +196,8 @@ def test_a_mistake_says_what_was_found_and_what_was_expected_in_words_of_the_fil
         ),
         pytest.param(
             '[[forwards]]\nto = "https://in side/"',
-            "9: forwards[0].to: expected an absolute http or https URL, without user name or"
-            " fragment",
+            "9: forwards[0].to: found 'https://in side/', expected an absolute http or https URL,"
+            " without user name or fragment",
             id="url",
         ),
         pytest.param(
