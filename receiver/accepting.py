@@ -38,7 +38,13 @@ from receiver.inbox.store import store as store_rows
 from receiver.limits import Limits
 from receiver.notification import Accepted, Verified, VerifiedNotification
 from receiver.refusals import REFUSALS
-from receiver.registrations import RegisteredSecrets, RegistrationStore
+from receiver.registrations import (
+    RegisteredSecrets,
+    bind_secret,
+    check_expected,
+    handed_out,
+    read_secrets,
+)
 from receiver.senders import TaskPolicy, TrustedSender
 from receiver.steps import Step, Trail
 from receiver.tokens import HandedOut, Presented
@@ -111,7 +117,6 @@ class Acceptance:
         tracing: Tracing | None = None,
     ) -> None:
         self._database = database
-        self._registrations = RegistrationStore()
         self._dispatcher = dispatcher
         self._capacity = Capacity(
             per_sender=limits.max_backlog_per_sender,
@@ -126,7 +131,7 @@ class Acceptance:
 
     async def handed_out(self, sender: TrustedSender, secrets: Presented) -> list[HandedOut]:
         """Return the sender's registrations that fit the secrets of a request, for step 5."""
-        return await self._database.read(self._registrations.handed_out(sender.name, secrets))
+        return await self._database.read(handed_out(sender.name, secrets))
 
     async def accept(self, verified: Verified, trail: Trail, traceparent: str | None) -> Accepted:
         """Do steps 7 to 9: store a notification, unless it was before.
@@ -244,7 +249,7 @@ class Acceptance:
             each.result = DEFERRED
         before = yield from accepted_before([each.key for each in ours])
         fresh = [each for each in ours if not _is_known(each, before)]
-        registered = yield from self._registrations.registered(
+        registered = yield from read_secrets(
             [(each.sender, each.secret) for each in fresh if each.secret], now
         )
         yield from self._capacity.count({each.sender for each in fresh}, now)
@@ -332,7 +337,7 @@ class Acceptance:
         task_id = each.notification.task_id
         each.trail.begun.append(Step.TASK)  # 8
         if secret is None or not registered.is_bound(sender, secret, task_id):
-            bind = yield from self._registrations.check(
+            bind = yield from check_expected(
                 each.tasks,
                 sender=sender,
                 secret=secret,
@@ -344,7 +349,7 @@ class Acceptance:
         self._capacity.take(sender)
         if bind and secret is not None and task_id is not None:
             each.trail.begun.pop()  # 8 again
-            yield from self._registrations.bind(sender, secret, task_id, now, registered)
+            yield from bind_secret(sender, secret, task_id, now, registered)
             each.trail.begun.append(Step.STORED)
 
     def _decide_on_copies(

@@ -34,7 +34,7 @@ from receiver.inbox.mailboxes import MailboxChange, MailboxState
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention, Position
 from receiver.inbox.schema import RECEIVER_MIGRATIONS
-from receiver.registrations import RegistrationStore
+from receiver.registrations import forget_registrations
 
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Gauges
@@ -205,7 +205,7 @@ class InboxAdmin:
         now = await self._database.read(self._database.now())
         before, silent_since = now - retention.ids, now - retention.sequences
         await self._change(lambda: deletion.forget_ids(before))
-        await self._change(lambda: RegistrationStore().forget(before))
+        await self._change(lambda: forget_registrations(before))
         await self._change(lambda: deletion.forget_sequences(silent_since))
         return purged
 

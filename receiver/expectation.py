@@ -10,7 +10,6 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
 
 from pushkit.a2a import Authentication, PushConfig, TaskState, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
@@ -20,12 +19,11 @@ from pushkit.record import record
 from pushkit.signing.token import hash_credentials, hash_token
 from receiver.callbacks.waiting import has_ended, has_stopped, in_states
 from receiver.inbox.model import Notification
-from receiver.registrations import Registration, RegistrationStore
+from receiver.registrations import Registration, register, replace_token, unregister
 from receiver.runtime import Runtime
 from receiver.senders import TrustedSender, choose_sender
 
 OVERLAP = timedelta(hours=1)
-_STORE: Final = RegistrationStore()
 _MINTED = frozenset({"apikey", "basic", "bearer"})
 
 
@@ -108,10 +106,10 @@ class Expecting:
         await self._runtime.ask()
         write = self._runtime.database.write
         if replaces is None:
-            await write(_STORE.register(registration))
+            await write(register(registration))
         else:
             _moment("overlap", now, overlap)
-            replacing = _STORE.replace(hash_token(replaces), registration, overlap=overlap)
+            replacing = replace_token(hash_token(replaces), registration, overlap=overlap)
             task_id = await write(replacing)
         config = PushConfig(
             url=f"{self.url}{trusted.path}", token=token, task_id=task_id, authentication=minted
@@ -137,7 +135,7 @@ class Expecting:
             raise ConfigError("unregister: expected a token or a task_id, found neither")
         await self._runtime.ask()
         return await self._runtime.database.write(
-            _STORE.unregister(
+            unregister(
                 sender=self._sender(sender).name, token=token, task_id=task_id, now=self._clock()
             )
         )

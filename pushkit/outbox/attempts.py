@@ -18,6 +18,7 @@ from pushkit.clock import Timing
 from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.states import SETTLED, SETTLING, DeliveryState, Outcome
 from pushkit.record import field, record
+from pushkit.storage.paging import read_record
 from pushkit.storage.script import (
     EPOCH,
     Row,
@@ -25,7 +26,6 @@ from pushkit.storage.script import (
     SqlValue,
     Statement,
     chunks,
-    from_micros,
     padded,
     run_for_ids,
     slices,
@@ -256,9 +256,9 @@ def _values(delivery_id: str, result: AttemptResult) -> tuple[SqlValue, ...]:
 
 
 def _logged_attempt(row: Row) -> LoggedAttempt:
-    return LoggedAttempt(
-        number=row["number"],
-        started_at=from_micros(row["started_at"]),
+    return read_record(
+        LoggedAttempt,
+        row,
         duration=row["duration"] * _MICROSECOND,
         timing=Timing(
             resolve=_duration(row["resolve"]),
@@ -267,10 +267,7 @@ def _logged_attempt(row: Row) -> LoggedAttempt:
             body=_duration(row["body"]),
             address=row["address"],
         ),
-        outcome=row["outcome"],
-        status=row["status"],
-        error=row["error"],
-        answer=None if row["answer"] is None else bytes(row["answer"]),
+        is_sealed=False,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from types import NoneType
@@ -38,10 +38,6 @@ class Page(Generic[T]):
     items: tuple[T, ...]  # the rows, newest first
     before: str | None = None  # the `before` of the next page, of older rows; None on the last page
     is_cut: bool = False  # whether it is not full because it looked through as many rows as it may
-
-    def showing(self, items: Iterable[S]) -> Page[S]:
-        """Return the same page with other items."""
-        return Page(items=tuple(items), before=self.before, is_cut=self.is_cut)
 
 
 class RowFilter(Protocol):
@@ -87,13 +83,16 @@ class Search:
     order: str = "id DESC"
 
 
-def find_rows(search: Search, *, limit: int, shown: str = "id") -> Script[Page[Row]]:
+def find_records(
+    search: Search, select: str, read: Callable[[Row], S], *, limit: int
+) -> Script[Page[S]]:
     """Return a page: it looks through few rows first, then through more if they did not fill it.
 
     Args:
         search: The query.
+        select: Selects the rows whose ids were found.
+        read: Returns the record in a row.
         limit: How many rows the page has at most.
-        shown: The columns that it returns, with `id`.
 
     Raises:
         ConfigError: The limit is no int, or less than 1.
@@ -105,26 +104,23 @@ def find_rows(search: Search, *, limit: int, shown: str = "id") -> Script[Page[R
     source = f"{search.looked_at} ORDER BY {search.order}"
     for window in windows:
         rows = yield Statement(
-            f"SELECT {shown} FROM (SELECT {search.columns} {source} LIMIT {window}) w"
+            f"SELECT id FROM (SELECT {search.columns} {source} LIMIT {window}) w"
             f" WHERE {where} ORDER BY {search.order} LIMIT CAST(${number} AS BIGINT)",
             (*search.named, *given, limit + 1),
         )
-        items = tuple(rows[:limit])
-        if len(rows) > limit:
-            return Page(items=items, before=str(items[-1]["id"]))
-    last = yield Statement(f"SELECT id {source} LIMIT 1 OFFSET {window - 1}", search.named)
-    return Page(items=items, before=str(last[0]["id"]) if last else None, is_cut=bool(last))
-
-
-def find_records(
-    search: Search, select: str, read: Callable[[Row], S], *, limit: int
-) -> Script[Page[S]]:
-    """Return a page of records: `select` reads the rows whose ids were found."""
-    page = yield from find_rows(search, limit=limit)
-    ids = [row["id"] for row in page.items]
-    rows = yield from run_for_ids(f"{select} WHERE id IN ($ids)", ids)
-    found = {row["id"]: read(row) for row in rows}
-    return page.showing(found[each] for each in ids)
+        if is_full := len(rows) > limit:
+            break
+    ids = [row["id"] for row in rows[:limit]]
+    last: Sequence[Row] = rows[limit - 1 : limit]
+    if not is_full:
+        last = yield Statement(f"SELECT id {source} LIMIT 1 OFFSET {window - 1}", search.named)
+    records = yield from run_for_ids(f"{select} WHERE id IN ($ids)", ids)
+    found = {row["id"]: read(row) for row in records}
+    return Page(
+        items=tuple(found[each] for each in ids),
+        before=str(last[0]["id"]) if last else None,
+        is_cut=bool(last) and not is_full,
+    )
 
 
 def read_record(kind: Callable[..., T], row: Row, **more: object) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pushkit.record import record
-from pushkit.storage.paging import Page, Search, conditions, find_rows, rows_after
+from pushkit.storage.paging import Page, Search, conditions, find_records, rows_after
 from pushkit.storage.script import Script, Statement
 from pushkit.subscriptions.model import Subscription, SubscriptionState
 from pushkit.subscriptions.store import read_subscription
@@ -17,6 +17,7 @@ _WHERE = {
     SubscriptionState.DISABLED: "removed_at IS NULL AND active = 0",
     SubscriptionState.WITHDRAWN: "removed_at IS NOT NULL",
 }
+_SELECT = "SELECT * FROM pushkit_subscriptions"
 _COLUMNS = ("tenant", "owner", "task_id", "origin")
 
 
@@ -40,8 +41,7 @@ def find(
     wanted: SubscriptionFilter, *, after: str | None, limit: int
 ) -> Script[list[Subscription]]:
     """Return a page of subscriptions, by id: oldest first."""
-    select = "SELECT * FROM pushkit_subscriptions"
-    rows = yield from rows_after(select, wanted, after or "", limit=limit)
+    rows = yield from rows_after(_SELECT, wanted, after or "", limit=limit)
     return [*map(read_subscription, rows)]
 
 
@@ -61,8 +61,7 @@ def browse(
         older = f"tenant = $2 AND task_id = $3 AND {older}"
     looked_at = f"FROM pushkit_subscriptions WHERE {older}"
     search = Search(looked_at=looked_at, named=values, columns="*", wanted=wanted)
-    page = yield from find_rows(search, limit=limit, shown="*")
-    return page.showing(map(read_subscription, page.items))
+    return (yield from find_records(search, _SELECT, read_subscription, limit=limit))
 
 
 def show(subscription_id: str) -> Script[Subscription | None]:

@@ -31,6 +31,7 @@ from pushkit.queue.tables import QueueTables
 from pushkit.record import record
 from pushkit.scheduling.retry import RetryPolicy, next_attempt
 from pushkit.storage.database import Database
+from pushkit.storage.paging import read_record
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import (
     DEFERRED,
@@ -368,25 +369,12 @@ def mailbox_states() -> Script[list[MailboxState]]:
     """Return how much is in each mailbox that has anything."""
     rows = yield Statement(
         "SELECT mailbox, SUM(CASE WHEN state = 'pending' THEN 1 ELSE 0 END) AS pending,"
-        " SUM(CASE WHEN state = 'dead' THEN 1 ELSE 0 END) AS dead,"
+        " (SELECT COUNT(*) FROM pushkit_mailbox_queues q WHERE q.lease_worker = mailbox)"
+        " AS handed_out, SUM(CASE WHEN state = 'dead' THEN 1 ELSE 0 END) AS dead,"
         " MIN(CASE WHEN state = 'pending' THEN kept_at END) AS oldest FROM pushkit_mailbox"
         " WHERE state IN ('pending', 'dead') GROUP BY mailbox ORDER BY mailbox"
     )
-    leased = yield Statement(
-        "SELECT lease_worker AS mailbox, COUNT(*) AS number FROM pushkit_mailbox_queues"
-        " WHERE lease_worker IS NOT NULL GROUP BY lease_worker"
-    )
-    handed_out = {row["mailbox"]: int(row["number"]) for row in leased}
-    return [
-        MailboxState(
-            mailbox=row["mailbox"],
-            pending=int(row["pending"]),
-            handed_out=handed_out.get(row["mailbox"], 0),
-            dead=int(row["dead"]),
-            oldest=None if row["oldest"] is None else from_micros(row["oldest"]),
-        )
-        for row in rows
-    ]
+    return [read_record(MailboxState, row) for row in rows]
 
 
 def count_pending(mailbox: str, limit: int) -> Script[int]:

@@ -6,7 +6,6 @@ bytes: neither the writer of a SQLite file nor the locks of PostgreSQL are held 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +13,6 @@ from typing import TypeAlias
 
 from pushkit.options import LastingAge, Number, check_options
 from pushkit.storage.script import (
-    Rows,
     Script,
     Statement,
     filled,
@@ -102,26 +100,22 @@ def delete_finished(ids: Sequence[int], status: InboxStatus) -> Script[int]:
     """Delete those that still have this status, with their calls; return how many.
 
     Their ids stay remembered, and queues that are empty then are deleted, too. What is left for the
-    next time: those of queues that another transaction holds, and of a leased queue the last one,
+    next time: those of queues that another transaction holds, and of a leased queue the newest one,
     or nobody would delete its row.
     """
-    asked = yield from _asked(ids, status)
-    tasks = {row["queue_id"]: row["task_id"] for row in asked}
-    queues = yield from INBOX.lock(tasks, wait=False)
-    of_queue: dict[str, list[int]] = {queue_id: [] for queue_id in queues}
-    for row in asked:
-        if row["queue_id"] in of_queue:
-            of_queue[row["queue_id"]].append(int(row["id"]))
-    for queue_id, queue in queues.items():
-        if queue.lease_worker is not None and not (
-            yield from _has_others(queue_id, tasks[queue_id], of_queue[queue_id])
-        ):
-            of_queue[queue_id].pop()
+    asked = yield from run_for_ids(
+        "SELECT id, queue_id FROM pushkit_inbox WHERE id IN ($ids)", sorted(ids)
+    )
+    queues = yield from INBOX.lock({row["queue_id"] for row in asked}, wait=False)
     rows = yield from run_for_ids(
-        "DELETE FROM pushkit_inbox WHERE id IN (SELECT id FROM pushkit_inbox"
-        f" WHERE id IN ($ids) AND state = '{status.value}' FOR UPDATE SKIP LOCKED)"
+        "DELETE FROM pushkit_inbox WHERE id IN (SELECT pushkit_inbox.id FROM pushkit_inbox"
+        " JOIN pushkit_inbox_queues q ON q.id = queue_id WHERE pushkit_inbox.id IN ($ids)"
+        f" AND state = '{status.value}' AND {_IN_NO_MAILBOX} AND (q.lease_worker IS NULL OR EXISTS"
+        " (SELECT 1 FROM pushkit_inbox o WHERE o.task_id = pushkit_inbox.task_id"
+        " AND o.queue_id = q.id AND o.id > pushkit_inbox.id))"
+        " FOR UPDATE OF pushkit_inbox SKIP LOCKED)"
         " RETURNING id, queue_id, sender, delivery_id, body_sha256, received_at",
-        sorted(itertools.chain.from_iterable(of_queue.values())),
+        [row["id"] for row in asked if row["queue_id"] in queues],
     )
     gone = [int(row["id"]) for row in rows]
     yield from run_for_ids("DELETE FROM pushkit_callbacks WHERE notification_id IN ($ids)", gone)
@@ -136,31 +130,14 @@ def delete_finished(ids: Sequence[int], status: InboxStatus) -> Script[int]:
             ]
         ),
     )
-    for queue_id in sorted({row["queue_id"] for row in rows}):
-        if queues[queue_id].lease_worker is None and not (
-            yield from _has_others(queue_id, tasks[queue_id], ())
-        ):
-            yield Statement("DELETE FROM pushkit_inbox_queues WHERE id = $1", (queue_id,))
+    yield from run_for_ids(
+        "DELETE FROM pushkit_inbox_queues WHERE id IN ($ids) AND lease_worker IS NULL AND NOT"
+        # By the index of tasks: the id of a queue ends with its task.
+        " EXISTS (SELECT 1 FROM pushkit_inbox i WHERE i.queue_id = pushkit_inbox_queues.id"
+        " AND i.task_id = SUBSTR(pushkit_inbox_queues.id, LENGTH(owner) + 2))",
+        sorted({row["queue_id"] for row in rows}),
+    )
     return len(gone)
-
-
-def _asked(ids: Sequence[int], status: InboxStatus) -> Script[Rows]:
-    """Return the queue and the task of those that have this status, by id."""
-    return run_for_ids(
-        "SELECT id, queue_id, task_id FROM pushkit_inbox"
-        f" WHERE id IN ($ids) AND state = '{status.value}' AND {_IN_NO_MAILBOX} ORDER BY id",
-        sorted(ids),
-    )
-
-
-def _has_others(queue_id: str, task_id: str | None, but: Sequence[int]) -> Script[bool]:
-    """Return whether a queue has notifications besides these; it has only one without a task."""
-    rows = yield Statement(
-        "SELECT id FROM pushkit_inbox WHERE task_id = $2 AND queue_id = $1"  # the index of tasks
-        " ORDER BY id LIMIT CAST($3 AS BIGINT)",
-        (queue_id, task_id, len(but) + 1),
-    )
-    return any(int(row["id"]) not in but for row in rows)
 
 
 def forget_ids(accepted_before: datetime, *, limit: int = 1000) -> Script[int]:

@@ -7,6 +7,16 @@ from pushkit.storage.migrations import Migration, statements
 from receiver.inbox.mailboxes import MAILBOXES
 from receiver.inbox.store import INBOX
 
+_QUEUE = f"""
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    owner TEXT NOT NULL,                 -- the sender, or the mailbox
+    origin TEXT NOT NULL,
+    paused INTEGER NOT NULL DEFAULT 0,
+    last_seq BIGINT NOT NULL DEFAULT 0,  -- the `place` of the newest one
+{QUEUE_COLUMNS}
+"""
+
 SCHEMA = statements(f"""
 CREATE TABLE pushkit_forgotten (  -- ids of notifications that were deleted: they were accepted
     sender TEXT NOT NULL,
@@ -38,15 +48,7 @@ CREATE INDEX pushkit_expected_task ON pushkit_expected (sender, task_id);
 CREATE INDEX pushkit_expected_ended
     ON pushkit_expected ((COALESCE(withdrawn_at, expires_at))) WHERE static = 0;
 
-CREATE TABLE pushkit_inbox_queues (  -- receiver.inbox.store
-    id TEXT PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    owner TEXT NOT NULL,                 -- the sender
-    origin TEXT NOT NULL,
-    paused INTEGER NOT NULL DEFAULT 0,
-    last_seq BIGINT NOT NULL DEFAULT 0,  -- the `place` of the newest one
-{QUEUE_COLUMNS}
-);
+CREATE TABLE pushkit_inbox_queues ({_QUEUE});  -- receiver.inbox.store
 
 CREATE TABLE pushkit_inbox (  -- accepted notifications
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -114,15 +116,7 @@ CREATE INDEX pushkit_sequences_age ON pushkit_sequences (updated_at);
 """)
 
 MAILBOX_SCHEMA = statements(f"""
-CREATE TABLE pushkit_mailbox_queues (  -- the tasks of each mailbox: receiver.inbox.mailboxes
-    id TEXT PRIMARY KEY,
-    tenant TEXT NOT NULL,
-    owner TEXT NOT NULL,                 -- the mailbox
-    origin TEXT NOT NULL,
-    paused INTEGER NOT NULL DEFAULT 0,
-    last_seq BIGINT NOT NULL DEFAULT 0,  -- the `place` of the newest one
-{QUEUE_COLUMNS}
-);
+CREATE TABLE pushkit_mailbox_queues ({_QUEUE});  -- the tasks of each: receiver.inbox.mailboxes
 
 CREATE TABLE pushkit_mailbox (  -- notifications that clients fetch; their bodies are in the inbox
     id INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -18,7 +18,7 @@ from pushkit.storage.paging import AtMost
 from pushkit.storage.script import Script, Statement
 from receiver import InboxFilter, InboxRetention, InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.inbox.inspection import InboxQueue
+from receiver.inbox.inspection import InboxGap, InboxQueue
 from receiver.inbox.store import accepted_before
 from tests.eventually import DEADLINE
 from tests.unit.receiver.storing import claim, settle_one, store
@@ -268,3 +268,25 @@ async def test_queues_that_are_leased_or_due_are_listed_in_pages(desk: Desk) -> 
     assert (queues[1].worker, queues[1].leased_at, queues[1].due_at) == (None, None, now)
     assert [*first_page, *second_page] == queues
     assert len(first_page) == 2
+
+
+# --- what is lacking ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config_id", ["c", None])
+async def test_gaps_and_the_end_of_each_task_are_listed(desk: Desk, config_id: str | None) -> None:
+    async def arrive(*numbers: tuple[str, int | None]) -> None:
+        for task_id, seq in numbers:
+            new = store(task_id, seq, body=b"{}", now=datetime.now(UTC), config_id=config_id)
+            await desk.database.write(new)
+
+    config = config_id or ""
+    await arrive(("task-1", 1), ("task-1", 5), ("task-1", 3), ("task-2", 3), ("task-3", None))
+
+    found = await desk.admin.gaps("agent")
+    task_1 = [InboxGap("task-1", config, 2, 4), InboxGap("task-1", config, 6, None)]
+    assert found == [*task_1, InboxGap("task-2", config, 1, 2), InboxGap("task-2", config, 4, None)]
+    assert await desk.admin.gaps("agent", task_id="task-1") == task_1
+
+    await arrive(("task-1", 2), ("task-1", 4))
+    assert await desk.admin.gaps("agent", task_id="task-1") == task_1[1:]

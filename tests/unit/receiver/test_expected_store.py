@@ -10,13 +10,9 @@ import pytest
 from pushkit.errors import ConfigError
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Script, Statement
-from receiver import TaskPolicy
+from receiver import TaskPolicy, registrations
 from receiver.inbox.schema import RECEIVER_MIGRATIONS
-from receiver.registrations import (
-    Registration,
-    RegistrationStore,
-    TaskNotExpectedError,
-)
+from receiver.registrations import Registration, TaskNotExpectedError
 from receiver.tokens import Presented, ProvenSecret
 
 if TYPE_CHECKING:
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-STORE = RegistrationStore()
 OLD, NEW, CREDENTIALS, STATIC = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 REGISTRATION = Registration(
     sender="agent",
@@ -65,12 +60,14 @@ class House:
     def _admit(
         self, policy: TaskPolicy, secret: ProvenSecret | None, task_id: str, now: datetime
     ) -> Script[None]:
-        registered = yield from STORE.registered([("agent", secret)] if secret else [], now)
-        binds = yield from STORE.check(
+        registered = yield from registrations.read_secrets(
+            [("agent", secret)] if secret else [], now
+        )
+        binds = yield from registrations.check_expected(
             policy, sender="agent", secret=secret, task_id=task_id, now=now, registered=registered
         )
         if binds and secret is not None:
-            yield from STORE.bind("agent", secret, task_id, now, registered)
+            yield from registrations.bind_secret("agent", secret, task_id, now, registered)
 
 
 @pytest.fixture
@@ -98,21 +95,21 @@ def sent(token: str | None = None, *credentials: str) -> Presented:
     ],
 )
 def test_finds_what_was_handed_out(house: House, secret: Presented, found: bool) -> None:
-    house.run(STORE.register(REGISTRATION))
+    house.run(registrations.register(REGISTRATION))
 
-    assert bool(house.run(STORE.handed_out("agent", secret))) is found
-    assert not house.run(STORE.handed_out("other", secret))
+    assert bool(house.run(registrations.handed_out("agent", secret))) is found
+    assert not house.run(registrations.handed_out("other", secret))
 
 
 @pytest.mark.parametrize("secret", [OLD, CREDENTIALS, STATIC])
 def test_a_secret_is_bound_to_its_first_task(house: House, secret: str) -> None:
-    house.run(STORE.register(REGISTRATION))
+    house.run(registrations.register(REGISTRATION))
 
     assert [house.admits(secret, task) for task in ("1", "2", "1")] == [True, False, True]
 
 
 def test_a_refusal_says_whether_its_token_belongs_to_another_task(house: House) -> None:
-    house.run(STORE.register(REGISTRATION))
+    house.run(registrations.register(REGISTRATION))
     house.admits(OLD, "1")
 
     with pytest.raises(TaskNotExpectedError, match="the token belongs to another task"):
@@ -122,7 +119,7 @@ def test_a_refusal_says_whether_its_token_belongs_to_another_task(house: House) 
 
 
 def test_token_and_credentials_are_bound_together(house: House) -> None:
-    house.run(STORE.register(REGISTRATION))
+    house.run(registrations.register(REGISTRATION))
 
     assert house.admits(OLD, "1")
     assert not house.admits(CREDENTIALS, "2")
@@ -133,9 +130,9 @@ def test_token_and_credentials_are_bound_together(house: House) -> None:
 def test_a_secret_and_its_replacement_are_bound_together(
     house: House, first: str, second: str
 ) -> None:
-    house.run(STORE.register(REGISTRATION))
+    house.run(registrations.register(REGISTRATION))
     new = REGISTRATION._replace(token_sha256=NEW, credentials_sha256=None, expectation="other")
-    house.run(STORE.replace(OLD, new, overlap=timedelta(hours=1)))
+    house.run(registrations.replace_token(OLD, new, overlap=timedelta(hours=1)))
 
     assert [house.admits(first, "1"), house.admits(second, "2")] == [True, False]
     assert house.admits(second, "1")
@@ -152,10 +149,10 @@ def test_a_secret_and_its_replacement_are_bound_together(
 )
 def test_a_replaced_token_ends(house: House, ends: int | None, overlap: int, good_for: int) -> None:
     expires_at = NOW + timedelta(seconds=ends) if ends else None
-    house.run(STORE.register(REGISTRATION._replace(expires_at=expires_at, task_id="1")))
+    house.run(registrations.register(REGISTRATION._replace(expires_at=expires_at, task_id="1")))
     new = REGISTRATION._replace(token_sha256=NEW, credentials_sha256=None)
 
-    task_id = house.run(STORE.replace(OLD, new, overlap=timedelta(seconds=overlap)))
+    task_id = house.run(registrations.replace_token(OLD, new, overlap=timedelta(seconds=overlap)))
 
     end = NOW + timedelta(seconds=good_for)
     assert task_id == "1"
@@ -168,19 +165,19 @@ def test_a_token_that_is_unknown_is_not_replaced_and_nothing_is_stored(house: Ho
     new = REGISTRATION._replace(token_sha256=NEW, credentials_sha256=None)
 
     with pytest.raises(ConfigError, match="replaces"):
-        house.run(STORE.replace(OLD, new, overlap=timedelta(hours=1)))
+        house.run(registrations.replace_token(OLD, new, overlap=timedelta(hours=1)))
 
-    assert not house.run(STORE.handed_out("agent", sent(NEW)))
+    assert not house.run(registrations.handed_out("agent", sent(NEW)))
 
 
 def test_the_binding_of_a_static_token_is_not_forgotten(house: House) -> None:
     assert house.admits(STATIC, "1")
-    house.run(STORE.unregister(sender="agent", token=None, task_id="1", now=NOW))
+    house.run(registrations.unregister(sender="agent", token=None, task_id="1", now=NOW))
     later = NOW + timedelta(days=30)
-    house.run(STORE.forget(later))
+    house.run(registrations.forget_registrations(later))
 
     assert not house.admits(STATIC, "2", now=later)
-    assert not house.run(STORE.handed_out("agent", sent(STATIC)))
+    assert not house.run(registrations.handed_out("agent", sent(STATIC)))
 
 
 def test_a_static_token_that_was_bound_before_bindings_were_marked_stays_bound(

@@ -66,7 +66,7 @@ _INBOX = "receiver.inbox.store"
 _MAILBOX = "receiver.inbox.mailboxes"
 _MAILBOX_CLIENT = "receiver.mailbox.client:Mailbox"
 _VERIFY = "receiver.verification"
-_REGISTRATIONS = "receiver.registrations:RegistrationStore"
+_REGISTRATIONS = "receiver.registrations"
 
 _NO_CHANGE = ("no transition", "no change of a queue's lease")
 _LOST_LEASE = ("not drained", "has its lease", "came again", "two at once", "overtook", *_NO_CHANGE)
@@ -576,19 +576,19 @@ CUTS = (
         "replaced token",
         "A token that was replaced ends with its overlap.",
         "was answered 202",
-        sql(f"{_REGISTRATIONS}.replace", r"ELSE \$4", "ELSE $4 + 1000000000000"),
+        sql(f"{_REGISTRATIONS}:replace_token", r"ELSE \$4", "ELSE $4 + 1000000000000"),
     ),
     _cut(
         "task of a new token",
         "A token that replaces another is for the same task.",
         "was answered 202",
-        passes(f"{_REGISTRATIONS}.replace", "_replace", "task_id", "None"),
+        passes(f"{_REGISTRATIONS}:replace_token", "_replace", "task_id", "None"),
     ),
     _cut(
         "task of both tokens",
         "The first notification binds a token and those that replace it to its task.",
         "was answered 202",
-        sql(f"{_REGISTRATIONS}.bind", "OR expectation", "OR 1 = 0 AND expectation"),
+        sql(f"{_REGISTRATIONS}:bind_secret", "OR expectation", "OR 1 = 0 AND expectation"),
     ),
     _cut(
         "inbox bound",

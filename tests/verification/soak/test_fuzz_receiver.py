@@ -254,7 +254,7 @@ WEAKENED = [
         [*JWT, *UNSIGNED],
         and_={"receiver.accepting._hash_of": lambda _: ""},
     ),
-    row("task", "receiver.registrations.RegistrationStore.check", admits, MINTED),
+    row("task", "receiver.accepting.check_expected", admits, MINTED),
     row("stored", "receiver.accepting.store_rows", stores_nothing, HOOKS),
 ]
 

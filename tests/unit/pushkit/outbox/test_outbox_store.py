@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pushkit.errors import IdempotencyConflictError
+from pushkit.outbox import states
 from pushkit.outbox import store as outbox
+from pushkit.outbox.browsing import browse_deliveries
+from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.model import TaskKey, find_enqueued, new_delivery_id
-from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.outbox.states import SETTLED, DeliveryState, Outcome
 from pushkit.queue.rules import QUANTUM
+from pushkit.storage.paging import WINDOW
 from pushkit.storage.script import to_micros
 from pushkit.subscriptions.model import OUTBOX
 
@@ -19,6 +25,17 @@ if TYPE_CHECKING:
     from tests.unit.pushkit.outbox.conftest import Ledger
 
 ELSEWHERE = "https://elsewhere.example.com:443"
+_WRITES = re.compile(r"UPDATE pushkit_deliveries(?:\"\s*\")?\s+SET[^=]*\bstate =")
+_TABLE = Path(states.__file__)
+
+
+def test_nothing_but_the_table_writes_the_state_of_a_delivery() -> None:
+    modules = _TABLE.parent.parent.rglob("*.py")
+    assert [each for each in modules if _WRITES.search(each.read_text())] == [_TABLE]
+
+
+def test_every_outcome_has_a_state() -> None:
+    assert set(SETTLED) == set(Outcome)
 
 
 def test_a_delivery_begins_pending_and_due(ledger: Ledger) -> None:
@@ -60,8 +77,8 @@ def test_several_deliveries_are_settled_together_with_their_own_results(ledger: 
     claimed = ledger.claim()
     outcomes = [Outcome.DELIVERED, Outcome.DEAD] * 2 + [Outcome.DELIVERED]
     assert ledger.settle_together(zip(claimed, outcomes, strict=True)) == [True] * 5
-    states = [ledger.find(each.id).state for each in claimed]
-    assert states == [*[DeliveryState.DELIVERED, DeliveryState.DEAD] * 2, DeliveryState.DELIVERED]
+    found = [ledger.find(each.id).state for each in claimed]
+    assert found == [*[DeliveryState.DELIVERED, DeliveryState.DEAD] * 2, DeliveryState.DELIVERED]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD])
@@ -447,3 +464,46 @@ def test_ids_are_unique_sort_by_time_and_have_no_dot() -> None:
 
 def test_no_repr_shows_a_body(ledger: Ledger) -> None:
     assert "canary" not in repr(ledger.find(ledger.enqueue(ledger.subscribe(), b"canary")))
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def test_a_failed_delivery_is_found_by_its_error_however_many_were_stored_since(
+    ledger: Ledger,
+) -> None:
+    failed = ledger.enqueue(ledger.subscribe())
+    ledger.query("UPDATE pushkit_deliveries SET state = 'dead', last_error = 'gone'")
+    store_many_more(ledger, owner="alice")
+
+    page = ledger.run(browse_deliveries(DeliveryFilter(error="gone"), before=None, limit=50))
+
+    assert [each.id for each in page.items] == [failed]
+    assert (page.before, page.is_cut) == (None, False)
+
+
+def test_a_page_that_is_not_full_says_where_the_next_one_begins(ledger: Ledger) -> None:
+    first = ledger.enqueue(ledger.subscribe())
+    store_many_more(ledger, owner="bob")
+    wanted = DeliveryFilter(owner="alice")
+
+    page = ledger.run(browse_deliveries(wanted, before=None, limit=50))
+    assert (page.items, page.is_cut) == ((), True)
+
+    older = ledger.run(browse_deliveries(wanted, before=page.before, limit=50))
+    assert [each.id for each in older.items] == [first]
+
+
+def store_many_more(ledger: Ledger, *, owner: str) -> None:
+    """Store copies of the only delivery, as many as a page looks through, delivered."""
+    columns = (
+        "subscription_id, tenant, task_id, config_id, origin, version, body_bytes,"
+        " notified_at, not_before, scheduled_at"
+    )
+    ledger.query(
+        f"INSERT INTO pushkit_deliveries (id, seq, owner, state, {columns})"  # noqa: S608  # ours
+        " WITH RECURSIVE n(number) AS"
+        f" (SELECT 2 UNION ALL SELECT number + 1 FROM n WHERE number <= {WINDOW})"
+        f" SELECT id || '-' || number, number, '{owner}', 'delivered', {columns}"
+        " FROM pushkit_deliveries, n"
+    )

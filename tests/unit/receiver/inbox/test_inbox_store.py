@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pushkit.queue.leases import give_back
-from pushkit.storage.script import from_micros, to_micros
+from pushkit.storage.script import DEFERRED, Deferred, Script, Statement, from_micros, to_micros
 from receiver.inbox import inspection, retention
 from receiver.inbox.model import CallbackState, InboxStatus, NotificationJob
 from receiver.inbox.store import (
     INBOX,
     PUT_OFF,
     Change,
+    GroupItem,
     accepted_before,
     of_task,
     queue_id_of,
     store_results,
     task_of,
+    together,
     with_news,
 )
 from tests.unit.receiver.inbox.conftest import BODY
@@ -458,3 +461,34 @@ def test_tasks_with_news_are_found_among_many(shelf: Shelf) -> None:
 
     assert shelf.run(with_news(seen)) == [("agent", "new")]
     assert shelf.run(with_news({})) == []
+
+
+# --- one transaction ------------------------------------------------------------------------------
+
+
+def accepting(names: Sequence[str], /, *, wait: bool) -> Script[list[str]]:
+    yield Statement(f"accept, wait={wait}", tuple(names))
+    return [f"{name} accepted" for name in names]
+
+
+def settling(names: Sequence[str], /, *, wait: bool) -> Script[list[str | Deferred]]:
+    yield Statement(f"settle, wait={wait}", tuple(names))
+    return [DEFERRED if name == "held" else f"{name} settled" for name in names]
+
+
+def test_settling_comes_first_in_a_shared_transaction() -> None:
+    script = together(
+        [
+            GroupItem(accepting, "a"),
+            GroupItem(settling, "b", is_first=True),
+            GroupItem(accepting, "c"),
+            GroupItem(settling, "held", is_first=True),
+        ],
+        wait=False,
+    )
+
+    assert next(script) == Statement("settle, wait=False", ("b", "held"))
+    assert script.send([]) == Statement("accept, wait=False", ("a", "c"))
+    with pytest.raises(StopIteration) as ended:
+        script.send([])
+    assert ended.value.value == ["a accepted", "b settled", "c accepted", DEFERRED]
