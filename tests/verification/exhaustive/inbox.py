@@ -9,11 +9,10 @@ python -m tests.verification.exhaustive.inbox --notifications 2 --operations 1 -
 
 from __future__ import annotations
 
-import argparse
+import functools
 import logging
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
 from pushkit.queue import rules
@@ -21,6 +20,7 @@ from pushkit.queue.held import Ask, HeldQueue, Reply
 from pushkit.queue.rules import Handed
 from receiver.callbacks import dispatcher as dispatching
 from receiver.inbox.model import Attempted, InboxStatus
+from tests.verification.exhaustive import search
 from tests.verification.exhaustive.inbox_scripts import (
     AHEAD,
     BEYOND,
@@ -37,9 +37,19 @@ from tests.verification.exhaustive.inbox_scripts import (
     View,
     continued,
 )
-from tests.verification.exhaustive.search import Wrong, search
+from tests.verification.exhaustive.search import Wrong
+from tests.verification.exhaustive.workers import Held as AnyHeld
+from tests.verification.exhaustive.workers import (
+    frozen,
+    less,
+    more,
+    older,
+    spend,
+    thawed,
+    with_worker,
+)
 
-__all__ = ["Budget", "Found", "explore"]
+__all__ = ["Budget", "explore"]
 
 
 class Budget(NamedTuple):
@@ -65,28 +75,14 @@ _FAILS: Final = ("unreadable", "unwanted", "full")
 _ANSWERS: Final = dispatching._ANSWERS
 
 
-class Held(NamedTuple):
-    """A `HeldQueue` as a value, and the attempt under way; `until` is 1 while lease is left."""
+Held = AnyHeld[Job]
+_thawed = functools.partial(thawed, name=QUEUE, group=GROUP, most_unsettled=1)
 
-    epoch: int
-    waiting: tuple[Job, ...]
-    current: Job | None
-    answered: tuple[Job, ...]
-    settling: tuple[Job, ...]
-    is_settling: bool
-    tail: int
-    gap: bool
-    must_settle: bool
-    stops: bool
-    until: int
-    log: Log = ()
-    ask: tuple[Any, ...] | None = None  # what the attempt waits for
 
-    @property
-    def begun(self) -> list[int]:
-        """The notifications that were begun, and are not known to be settled."""
-        jobs = (*self.answered, *self.settling, *([self.current] if self.current else []))
-        return [job.id for job in jobs]
+def _begun(held: Held) -> list[int]:
+    """Return the notifications that were begun, and are not known to be settled."""
+    jobs = (*held.answered, *held.settling, *([held.current] if held.current else []))
+    return [job.id for job in jobs]
 
 
 class Store(NamedTuple):
@@ -133,25 +129,6 @@ def _memory(epoch: int, until: int, tail: int, jobs: Sequence[Job] = ()) -> Held
     return HeldQueue[Job](leased, until=float(until), seen_at=0.0, most_unsettled=1)
 
 
-def _thawed(held: Held) -> HeldQueue[Job]:
-    queue = _memory(held.epoch, held.until, held.tail, held.waiting)
-    queue.current = held.current
-    queue.answered = list(held.answered)
-    queue.settling = held.settling
-    queue.is_settling = held.is_settling
-    queue.gap, queue.must_settle, queue.stops = held.gap, held.must_settle, held.stops
-    return queue
-
-
-def _frozen(queue: HeldQueue[Job], of: Held | None = None) -> Held:
-    log, ask = (of.log, of.ask) if of and queue.current else ((), None)
-    return Held(
-        queue.epoch, tuple(queue.waiting), queue.current, tuple(queue.answered),
-        tuple(queue.settling), queue.is_settling, queue.tail, queue.gap, queue.must_settle,
-        queue.stops, int(queue.until), log, ask,
-    )  # fmt: skip
-
-
 def _bits(ids: Sequence[int]) -> int:
     return sum(1 << each for each in set(ids))
 
@@ -160,18 +137,8 @@ def _bit_of(number: int, callback: str) -> int:
     return 1 << (2 * number + CALLBACKS.index(callback))
 
 
-def _spend(state: State, name: str, by: int = 1) -> State:
-    left = state.left._replace(**{name: getattr(state.left, name) - by})
-    return state._replace(left=left)
-
-
-def _with(state: State, number: int, worker: Worker) -> State:
-    workers = (worker, state.workers[1]) if number == 0 else (state.workers[0], worker)
-    return state._replace(workers=workers)
-
-
 def _excuse(state: State, *turns: Held | None) -> State:
-    bits = _bits([each for turn in turns if turn for each in turn.begun])
+    bits = _bits([each for turn in turns if turn for each in _begun(turn)])
     return state._replace(history=state.history._replace(excused=state.history.excused | bits))
 
 
@@ -327,7 +294,7 @@ class Explorer:
         name = None if self.budget.apart else "A"
         number = state.database.stored + 1
         after, (stored, handed) = self.transact(
-            _spend(state, "notifications"), "the sender", "store", name, number
+            spend(state, "notifications"), "the sender", "store", name, number
         )
         if stored != number:
             raise Wrong("ids do not grow in the order of acceptance")
@@ -338,9 +305,9 @@ class Explorer:
         yield "store, handed over", self._handed(after, store)
         if after.left.late:
             late = worker._replace(stores=(*worker.stores, store))
-            yield "store, handed over later", _with(_spend(after, "late"), 0, late)
+            yield "store, handed over later", with_worker(spend(after, "late"), 0, late)
         if after.left.lost:
-            yield "store, the reply is lost", _spend(after, "lost")
+            yield "store, the reply is lost", spend(after, "lost")
 
     def _handed(self, state: State, store: Store) -> State:
         worker, handed = state.workers[0], store.handed
@@ -354,17 +321,20 @@ class Explorer:
         else:
             queue = _thawed(worker.held)
         queue.append(Job(store.id, handed.seq))
-        return _with(state, 0, worker._replace(held=_frozen(queue, worker.held)))
+        return with_worker(state, 0, worker._replace(held=frozen(queue, worker.held)))
 
     def _worker(self, state: State, number: int) -> Iterator[Move]:
         name, worker, queue = "AB"[number], state.workers[number], state.database.queue
         for at, store in enumerate(worker.stores):
             rest = worker._replace(stores=worker.stores[:at] + worker.stores[at + 1 :])
-            yield f"{name} hears of n{store.id}", self._handed(_with(state, number, rest), store)
+            yield (
+                f"{name} hears of n{store.id}",
+                self._handed(with_worker(state, number, rest), store),
+            )
         is_old_dead = not state.history.hangs
         if worker.claimed is not None:
             rest = worker._replace(claimed=None)
-            after = self._claimed(_with(state, number, rest), number, *worker.claimed)
+            after = self._claimed(with_worker(state, number, rest), number, *worker.claimed)
             yield f"{name} hears its claim", after
         elif state.history.set_back or (
             queue is not None
@@ -376,7 +346,7 @@ class Explorer:
         ):
             yield from self._claim(state, number, is_old_dead)
         if state.left.crashes and (worker != Worker() or (queue and queue.lease_worker == name)):
-            after = _excuse(_spend(state, "crashes"), worker.held, worker.lost)
+            after = _excuse(spend(state, "crashes"), worker.held, worker.lost)
             yield f"{name} dies", self._ended(after, number, hangs=False)
         if state.left.retirings and worker != Worker():
             yield from self._retires(state, number)
@@ -393,12 +363,12 @@ class Explorer:
         if database.queue is not None and database.queue.lease_worker == "AB"[number]:
             database = database._replace(queue=database.queue._replace(lease_worker=OLD))
             history = history._replace(hangs=hangs)
-        return _with(state._replace(database=database, history=history), number, Worker())
+        return with_worker(state._replace(database=database, history=history), number, Worker())
 
     def _retires(self, state: State, number: int) -> Iterator[Move]:
         name, worker = "AB"[number], state.workers[number]
         turns = [turn for turn in (worker.held, worker.lost) if turn is not None]
-        state = _excuse(_spend(state, "retirings"), *turns)
+        state = _excuse(spend(state, "retirings"), *turns)
         if any(turn.ask and turn.ask[0] == "call" for turn in turns):
             label = f"{name} retires, its call hangs"
             after, _ = self.transact(state, label, "give_back", name, (QUEUE,))
@@ -407,7 +377,7 @@ class Explorer:
             if turn.ask and turn.ask[0] == "record":
                 state, _ = self.transact(state, name, "record", turn.epoch, turn.ask[1])
         state, _ = self.transact(state, f"{name}, retiring", "give_back", name, ())
-        yield f"{name} retires, and gives back", _with(state, number, Worker())
+        yield f"{name} retires, and gives back", with_worker(state, number, Worker())
 
     def _claim(self, state: State, number: int, is_old_dead: bool) -> Iterator[Move]:
         name, worker, history = "AB"[number], state.workers[number], state.history
@@ -425,16 +395,19 @@ class Explorer:
         yield f"{name} claims", self._claimed(after, number, leased, 1)
         if after.left.late:
             late = worker._replace(claimed=(leased, 1))
-            yield f"{name} claims, and hears it later", _with(_spend(after, "late"), number, late)
+            yield (
+                f"{name} claims, and hears it later",
+                with_worker(spend(after, "late"), number, late),
+            )
         if after.left.lost:
-            yield f"{name} claims, the reply is lost", _spend(after, "lost")
+            yield f"{name} claims, the reply is lost", spend(after, "lost")
 
     def _claimed(self, state: State, number: int, leased: Leased, until: int) -> State:
         worker = state.workers[number]
         if worker.held is not None and worker.held.epoch >= leased.epoch:
             return state
         queue = _memory(leased.epoch, until, leased.upto, leased.jobs)
-        return _with(state, number, _lose(worker)._replace(held=_frozen(queue)))
+        return with_worker(state, number, _lose(worker)._replace(held=frozen(queue)))
 
     def _holder(self, state: State, number: int, held: Held) -> Iterator[Move]:
         name, worker = "AB"[number], state.workers[number]
@@ -442,7 +415,7 @@ class Explorer:
         if queue.may_begin(now=0.2):
             job = queue.begin()
             self.check_begin(state, held, job)
-            yield from self._goes_on(state, number, _frozen(queue), f"{name} begins n{job.id}")
+            yield from self._goes_on(state, number, frozen(queue), f"{name} begins n{job.id}")
         if worker.settled is not None:
             after = self._settled(state, number, held, worker.settled)
             yield f"{name} hears its settlement", after
@@ -458,8 +431,8 @@ class Explorer:
             return state
         after, renewed = self.transact(state, f"{name}, renewing", "renew", worker.held.epoch)
         if renewed:
-            return _with(after, number, worker._replace(held=worker.held._replace(until=1)))
-        return _with(after, number, _lose(worker))
+            return with_worker(after, number, worker._replace(held=worker.held._replace(until=1)))
+        return with_worker(after, number, _lose(worker))
 
     def _attempt(  # noqa: PLR0912  # a case for each thing that it waits for
         self, state: State, number: int, held: Held
@@ -478,7 +451,7 @@ class Explorer:
                 had = of._replace(history=history)
                 yield from self._goes_on(had, number, held, f"{what}: {callback} returns", None)
                 if state.left.failures:
-                    of = _spend(state, "failures")
+                    of = spend(state, "failures")
                     yield from self._goes_on(of, number, held, f"{what}: {callback} fails", "E")
             case ("record", call):
                 after, kept = self.transact(state, what, "record", held.epoch, call)
@@ -487,7 +460,7 @@ class Explorer:
                 heard = held._replace(ask=("recorded", kept))
                 yield f"{what}: records {call.callback}", self._put(after, number, held, heard)
                 if after.left.lost:
-                    yield f"{what}: records, the reply is lost", _spend(after, "lost")
+                    yield f"{what}: records, the reply is lost", spend(after, "lost")
             case ("recorded", kept):
                 yield from self._goes_on(state, number, held, f"{what}: hears its record", kept)
             case ("slot",):
@@ -517,13 +490,13 @@ class Explorer:
             failures = sum(each in _FAILS for each in log[len(held.log) :])
             if failures > state.left.failures:
                 continue
-            after = _spend(state, "failures", failures)
+            after = spend(state, "failures", failures)
             said = " ".join(each for each in log[len(held.log) :] if each in _FAILS)
             if isinstance(result, Attempted):
                 queue = _thawed(held)
                 queue.current = job._replace(result=result._replace(error=None))
                 queue.answer(_ANSWERS[result.outcome])
-                ended = self._put(after, number, held, _frozen(queue))
+                ended = self._put(after, number, held, frozen(queue))
                 yield f"{label} {said} → {result.outcome.value}", ended
                 continue
             waits = held._replace(log=log, ask=result)
@@ -535,8 +508,8 @@ class Explorer:
         """Replace what a worker remembers of a lease."""
         worker = state.workers[number]
         if worker.lost is not None and worker.lost.epoch == held.epoch:
-            return _with(state, number, worker._replace(lost=changed))
-        return _with(state, number, worker._replace(held=changed))
+            return with_worker(state, number, worker._replace(lost=changed))
+        return with_worker(state, number, worker._replace(held=changed))
 
     def _settles(self, state: State, number: int, held: Held) -> Iterator[Move]:
         name, worker, queue = "AB"[number], state.workers[number], _thawed(held)
@@ -546,26 +519,32 @@ class Explorer:
         ask = ask._replace(results=tuple(ask.results))
         after, reply = self.transact(state, f"{name}, settling", "settle", ask)
         if held == worker.lost:
-            yield f"{name} settles what it lost", _with(after, number, worker._replace(lost=None))
+            yield (
+                f"{name} settles what it lost",
+                with_worker(after, number, worker._replace(lost=None)),
+            )
             return
-        asked = _frozen(queue, held)
+        asked = frozen(queue, held)
         yield f"{name} settles", self._settled(after, number, asked, reply)
         if after.left.late:
             late = worker._replace(held=asked, settled=reply)
-            yield f"{name} settles, and hears it later", _with(_spend(after, "late"), number, late)
+            yield (
+                f"{name} settles, and hears it later",
+                with_worker(spend(after, "late"), number, late),
+            )
         if after.left.lost:
             queue.unsettled()
-            unheard = worker._replace(held=_frozen(queue, held))
+            unheard = worker._replace(held=frozen(queue, held))
             yield (
                 f"{name} settles, the reply is lost",
-                _with(_spend(after, "lost"), number, unheard),
+                with_worker(spend(after, "lost"), number, unheard),
             )
 
     def _settled(self, state: State, number: int, held: Held, reply: Reply) -> State:
         worker, queue = state.workers[number], _thawed(held)
         queue.settled(reply, seen_at=0.0)
-        worker = worker._replace(held=_frozen(queue, held), settled=None)
-        return _with(state, number, worker if reply.kept else _lose(worker))
+        worker = worker._replace(held=frozen(queue, held), settled=None)
+        return with_worker(state, number, worker if reply.kept else _lose(worker))
 
     def _time(self, state: State) -> Iterator[Move]:
         database, queue, history = state.database, state.database.queue, state.history
@@ -573,20 +552,20 @@ class Explorer:
             yield "the hung call ends", state._replace(history=history._replace(hangs=False))
         waits = [note for note in database.notes if note.not_before or note.scheduled_at]
         if waits or (queue and (queue.lease_until or queue.due_at)):
-            later = _moved(database, _less)
+            later = _moved(database, less)
             turns = [turn for each in state.workers for turn in (each.held, each.lost)]
             holders = [turn for turn in turns if turn and queue and turn.epoch == queue.epoch]
             is_held = bool(holders) or any(each.claimed for each in state.workers)
             is_held = is_held and queue is not None and bool(queue.lease_until)
             if not is_held or state.left.expiries:
-                after = _spend(state, "expiries") if is_held else state
+                after = spend(state, "expiries") if is_held else state
                 after = _excuse(after, *holders)
                 if not self.budget.asleep:
-                    older = cast("Any", tuple(_older(each) for each in after.workers))
-                    after = after._replace(workers=older)
+                    aged = cast("Any", tuple(older(each) for each in after.workers))
+                    after = after._replace(workers=aged)
                 yield "time passes", _ranked(after._replace(database=later), to_past=True)
         if state.left.setbacks:
-            after = _spend(state, "setbacks")._replace(database=_moved(database, _more))
+            after = spend(state, "setbacks")._replace(database=_moved(database, more))
             after = after._replace(history=history._replace(set_back=True))
             yield "the clock is set back", _ranked(after, to_future=True)
 
@@ -600,11 +579,11 @@ class Explorer:
                 after, done = self.transact(state, label, "redrive", note.id)
                 if not done:
                     raise Wrong("nothing is redriven")
-                yield label, _spend(after, "operations")
+                yield label, spend(after, "operations")
             if state.left.deletions:
                 label, status = f"retention deletes n{note.id}", InboxStatus(note.state)
                 after, _ = self.transact(state, label, "delete", note.id, status)
-                yield label, _spend(after, "deletions")
+                yield label, spend(after, "deletions")
 
     # --- the search --------------------------------------------------------------------------
 
@@ -629,23 +608,6 @@ def _moved(database: Database, move: Callable[[Any], Any]) -> Database:
         for note in database.notes
     )
     return database._replace(queue=queue, notes=notes)
-
-
-def _less(moment: Any) -> Any:
-    return moment - 1 if moment else moment
-
-
-def _more(moment: Any) -> Any:
-    return None if moment is None else moment + 1
-
-
-def _older(worker: Worker) -> Worker:
-    held, claimed = worker.held, worker.claimed
-    return worker._replace(
-        held=held and held._replace(until=_less(held.until)),
-        claimed=claimed and (claimed[0], _less(claimed[1])),
-        stores=tuple(store._replace(until=_less(store.until)) for store in worker.stores),
-    )
 
 
 def _ranked(state: State, *, to_past: bool = False, to_future: bool = False) -> State:
@@ -698,25 +660,13 @@ def _fair_move(state: State, moves: Sequence[Move]) -> State | None:
     return best and best[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The result of a search."""
-
-    states: int
-    seconds: float
-    transactions: int
-    begun_stale: int  # calls under a lease that was over, as their process could not know
-    wrong: str | None
-    trace: tuple[str, ...]
-
-
-def explore(budget: Budget, *, most: int = 5_000_000, shortest: bool = False) -> Found:
+def explore(budget: Budget, *, most: int = 5_000_000, shortest: bool = False) -> search.Found:
     """Visit every state; stop at the first that breaks a promise."""
     explorer = Explorer(budget)
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        found = search(
+        found = search.search(
             State(Database(), (Worker(), Worker()), budget, History()),
             moves=lambda state: [(label, _ranked(to)) for label, to in explorer.moves(state)],
             is_drained=explorer.drained,
@@ -726,30 +676,8 @@ def explore(budget: Budget, *, most: int = 5_000_000, shortest: bool = False) ->
         )
     finally:
         logging.disable(disabled)
-    return Found(
-        states=found.states, seconds=found.seconds, transactions=len(explorer.sql.cache),
-        begun_stale=explorer.begun_stale, wrong=found.wrong, trace=found.trace,
-    )  # fmt: skip
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in Budget._field_defaults.items():
-        if isinstance(default, bool):
-            parser.add_argument(f"--{name}", action="store_true")
-        else:
-            parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--shortest", action="store_true", help="find a shortest trace")
-    given = vars(parser.parse_args())
-    shortest = given.pop("shortest")
-    result = explore(Budget(**given), shortest=shortest)
-    sys.stdout.write(f"{result.states} states, {result.transactions} transactions,"
-                     f" {result.seconds} s, {result.begun_stale} stale calls:"
-                     f" {result.wrong or 'all promises hold'}\n")  # fmt: skip
-    for line in result.trace:
-        sys.stdout.write(f"    {line}\n")
-    sys.exit(bool(result.wrong))
+    return replace(found, transactions=len(explorer.sql.cache), begun_stale=explorer.begun_stale)
 
 
 if __name__ == "__main__":
-    main()
+    search.run(explore, Budget, __doc__)

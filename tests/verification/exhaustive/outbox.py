@@ -11,11 +11,10 @@ python -m tests.verification.exhaustive.outbox --jobs 3 --operations 1 --failure
 
 from __future__ import annotations
 
-import argparse
+import functools
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -34,9 +33,20 @@ from pushkit.queue.rules import Handed, appended, released
 from pushkit.storage.script import EPOCH, Script, Statement, from_micros, to_micros
 from pushkit.storage.sqlite import run_script
 from pushkit.subscriptions.model import OUTBOX
-from tests.verification.exhaustive.search import Wrong, search
+from tests.verification.exhaustive import search
+from tests.verification.exhaustive.search import Wrong
+from tests.verification.exhaustive.workers import Held as AnyHeld
+from tests.verification.exhaustive.workers import (
+    frozen,
+    less,
+    more,
+    older,
+    spend,
+    thawed,
+    with_worker,
+)
 
-__all__ = ["Budget", "Found", "explore"]
+__all__ = ["Budget", "explore"]
 
 LEASE = BACKOFF = 1
 INTERVAL = timedelta(microseconds=1)
@@ -46,8 +56,7 @@ NOW = from_micros(0)
 PROBATION = 99
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(NamedTuple):
     """How much may happen in one run."""
 
     jobs: int = 2
@@ -257,6 +266,8 @@ def _settle(ask: Ask) -> Script[Reply | None]:
         return None
     pairs = [(_delivery(job), _result(job)) for job in ask.results]
     stored = yield from store_results(pairs, now=0, ahead=NOW - NOW)
+    if len(stored) < len(pairs) and "look after a dropped result" not in OFF:
+        queue = queue._replace(due_at=0)
     gone = False
     for delivery, result in pairs:
         if delivery.id not in stored:
@@ -313,6 +324,12 @@ def _redrive(seq: int) -> Script[bool]:
     return bool(done)
 
 
+def _recover(seq: int) -> Script[None]:
+    """Send a job in flight once more, as `pushkit.outbox.clients` does."""
+    yield from OUTBOX.lock([QUEUE])
+    yield from changes.send_once_more([f"d{seq}"])
+
+
 def _retry_now() -> Script[None]:
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
     yield from changes._make_due([f"d{seq}" for seq in range(1, queue.last_seq + 1)], NOW)
@@ -358,8 +375,8 @@ def _supersede() -> Script[bool]:
 
 TRANSACTIONS: Final[dict[str, Callable[..., Script[Any]]]] = {
     "store": _store, "claim": _claim, "settle": _settle, "renew": _renew, "cancel": _cancel,
-    "redrive": _redrive, "retry": _retry_now, "pause": _pause, "disable": _disable,
-    "enable": _enable, "wait": _wait, "supersede": _supersede,
+    "recover": _recover, "redrive": _redrive, "retry": _retry_now, "pause": _pause,
+    "disable": _disable, "enable": _enable, "wait": _wait, "supersede": _supersede,
 }  # fmt: skip
 OFF: set[str] = set()
 
@@ -367,20 +384,8 @@ OFF: set[str] = set()
 # --- states ---------------------------------------------------------------------------------------
 
 
-class Held(NamedTuple):
-    """A `HeldQueue` as a value; `until` is 1 while its lease is known to be valid."""
-
-    epoch: int
-    waiting: tuple[Job, ...]
-    current: Job | None
-    answered: tuple[Job, ...]
-    settling: tuple[Job, ...]
-    is_settling: bool
-    tail: int
-    gap: bool
-    must_settle: bool
-    stops: bool
-    until: int
+Held = AnyHeld[Job]
+_thawed = functools.partial(thawed, name=QUEUE, group=GROUP, most_unsettled=rules.QUANTUM)
 
 
 class Store(NamedTuple):
@@ -418,28 +423,6 @@ class State(NamedTuple):
     workers: tuple[Worker, Worker]
     left: Budget
     history: History
-
-
-def _thawed(held: Held) -> HeldQueue[Job]:
-    queue = HeldQueue[Job](
-        rules.Leased(QUEUE, GROUP, held.epoch, held.waiting, held.tail),
-        until=float(held.until),
-        seen_at=0.0,
-    )
-    queue.current = held.current
-    queue.answered = list(held.answered)
-    queue.settling = held.settling
-    queue.is_settling = held.is_settling
-    queue.gap, queue.must_settle, queue.stops = held.gap, held.must_settle, held.stops
-    return queue
-
-
-def _frozen(queue: HeldQueue[Job]) -> Held:
-    return Held(
-        queue.epoch, tuple(queue.waiting), queue.current, tuple(queue.answered),
-        tuple(queue.settling), queue.is_settling, queue.tail, queue.gap, queue.must_settle,
-        queue.stops, int(queue.until),
-    )  # fmt: skip
 
 
 def _bit(seq: int) -> int:
@@ -480,7 +463,7 @@ class Explorer:
             if old.state == "pending" and job.state == "delivered":
                 if not history.arrived & _bit(job.seq) or owed & _bit(job.seq):
                     raise Wrong(f"job {job.seq} is called delivered, and was not sent")
-            elif old.state != "pending" and job.state == "pending":
+            elif job.state == "pending" and (old.state != "pending" or job.redrives > old.redrives):
                 owed, redriven = owed | _bit(job.seq), redriven | _bit(job.seq)
             elif old.state not in ("pending", job.state):
                 raise Wrong(f"job {job.seq} is finished twice")
@@ -531,7 +514,7 @@ class Explorer:
             self.begun_stale += 1
             return
         row = next(each for each in state.database.jobs if each.seq == job.seq)
-        if row.state != "pending" or row.redrives != job.redrives:
+        if row.state != "pending":  # of before a redrive, it is not stored
             raise Wrong(f"holds the lease, and begins job {job.seq}, which is {row.state}")
         if job.seq > queue.sending_to or row.waits:
             raise Wrong(f"begins {job.seq}, which is not shown as in flight")
@@ -608,7 +591,7 @@ class Explorer:
         else:
             queue = _thawed(held)
         queue.append(Job(handed.seq, 0))
-        return with_worker(state, number, worker._replace(held=_frozen(queue)))
+        return with_worker(state, number, worker._replace(held=frozen(queue)))
 
     def _worker(self, state: State, number: int) -> Iterator[Move]:
         name, worker, queue = "AB"[number], state.workers[number], state.database.queue
@@ -668,13 +651,13 @@ class Explorer:
             until=float(until),
             seen_at=0.0,
         )
-        return with_worker(state, number, worker._replace(held=_frozen(queue), settled=""))
+        return with_worker(state, number, worker._replace(held=frozen(queue), settled=""))
 
     def _holder(self, state: State, number: int, held: Held) -> Iterator[Move]:
         name, worker = "AB"[number], state.workers[number]
 
         def then(queue: HeldQueue[Job], of: State = state, settled: Any = worker.settled) -> State:
-            return with_worker(of, number, worker._replace(held=_frozen(queue), settled=settled))
+            return with_worker(of, number, worker._replace(held=frozen(queue), settled=settled))
 
         queue = _thawed(held)
         queue.until = 1.0 if self.budget.asleep else queue.until
@@ -710,14 +693,14 @@ class Explorer:
             is_stale = held.epoch != state.database.queue.epoch
             if is_stale and reply is not None:
                 raise Wrong("a settlement under an old epoch was heard")
-            yield f"{name} settles", self._settled(after, number, _frozen(queue), reply)
+            yield f"{name} settles", self._settled(after, number, frozen(queue), reply)
             if after.left.late:
                 yield (
                     f"{name} settles, and hears it later",
                     then(queue, spend(after, "late"), settled=reply),
                 )
             if after.left.lost:
-                unheard = _thawed(_frozen(queue))
+                unheard = _thawed(frozen(queue))
                 unheard.unsettled()
                 yield f"{name} settles, the reply is lost", then(unheard, spend(after, "lost"))
         is_over = held.epoch != state.database.queue.epoch
@@ -738,26 +721,26 @@ class Explorer:
         assert isinstance(reply, Reply)
         queue = _thawed(held)
         queue.settled(reply, seen_at=0.0)
-        return with_worker(state, number, worker._replace(held=_frozen(queue), settled=""))
+        return with_worker(state, number, worker._replace(held=frozen(queue), settled=""))
 
     def _time(self, state: State) -> Iterator[Move]:
         database, queue = state.database, state.database.queue
         waits = [job for job in database.jobs if job.not_before or job.scheduled_at]
         if queue.lease_until or queue.due_at or database.until or waits:
             later = database._replace(
-                queue=_moved(queue, _less),
+                queue=_moved(queue, less),
                 jobs=tuple(
                     job._replace(
-                        not_before=_less(job.not_before), scheduled_at=_less(job.scheduled_at)
+                        not_before=less(job.not_before), scheduled_at=less(job.scheduled_at)
                     )
                     for job in database.jobs
                 ),
-                until=_less(database.until),
-                set_at=_less(database.set_at),
+                until=less(database.until),
+                set_at=less(database.set_at),
             )  # fmt: skip
             workers = state.workers
             if not self.budget.asleep:
-                workers = tuple(_older(each) for each in workers)  # type: ignore[assignment]
+                workers = tuple(older(each) for each in workers)  # type: ignore[assignment]
             ends = bool(queue.lease_until) and any(
                 (each.held is not None and each.held.epoch == queue.epoch) or each.claimed
                 for each in state.workers
@@ -767,7 +750,7 @@ class Explorer:
                 yield "time passes", after._replace(database=later, workers=workers)
         if state.left.setbacks:
             back = database._replace(
-                queue=_moved(queue, _more),
+                queue=_moved(queue, more),
                 jobs=tuple(
                     job._replace(not_before=job.not_before + 1, scheduled_at=1)
                     if job.state == "pending" else job
@@ -800,6 +783,9 @@ class Explorer:
         else:
             wanted.append(("enable",))
         for job in database.jobs:
+            is_held = queue.lease_worker and job.seq <= queue.sending_to and not job.waits
+            if job.state == "pending" and is_held and job.redrives < 1:
+                wanted.append(("recover", job.seq))
             if job.state == "pending":
                 wanted.append(("cancel", job.seq))
             elif queue.active and job.redrives < 1:
@@ -823,35 +809,8 @@ class Explorer:
         )
 
 
-def spend(state: State, name: str) -> State:
-    left = replace(state.left, **{name: getattr(state.left, name) - 1})
-    return state._replace(left=left)
-
-
-def with_worker(state: State, number: int, worker: Worker) -> State:
-    workers = (worker, state.workers[1]) if number == 0 else (state.workers[0], worker)
-    return state._replace(workers=workers)
-
-
 def _moved(queue: Row, move: Callable[[Any], Any]) -> Row:
     return queue._replace(due_at=move(queue.due_at), lease_until=move(queue.lease_until))
-
-
-def _less(moment: Any) -> Any:
-    return moment - 1 if moment else moment
-
-
-def _more(moment: int | None) -> int | None:
-    return None if moment is None else moment + 1
-
-
-def _older(worker: Worker) -> Worker:
-    held, claimed = worker.held, worker.claimed
-    return worker._replace(
-        held=held and held._replace(until=_less(held.until)),
-        claimed=claimed and (claimed[0], _less(claimed[1])),
-        stores=tuple(store._replace(until=_less(store.until)) for store in worker.stores),
-    )
 
 
 def ranked(state: State) -> State:
@@ -892,34 +851,23 @@ _FAIR: Final = (
 _FAULTS: Final = ("lost", "later", "dies", "set back")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The result of a search."""
-
-    states: int
-    seconds: float
-    transactions: int
-    wrong: str | None = None  # what was wrong, if anything
-    trace: tuple[str, ...] = ()  # how it came to it
-    begun_stale: int = 0
-    arrived_late: int = 0
-
-
-def explore(budget: Budget, *, most: int = 5_000_000) -> Found:
+def explore(budget: Budget, *, most: int = 5_000_000, shortest: bool = False) -> search.Found:
     """Visit every state; stop at the first that breaks a promise."""
     explorer = Explorer(budget)
-    found = search(
+    found = search.search(
         State(Database(Row()), (Worker(), Worker()), budget, History()),
         moves=lambda state: [(label, ranked(after)) for label, after in explorer.moves(state)],
         is_drained=explorer.drained,
         fair=_fair_move,
         most=most,
+        breadth_first=shortest,
     )
-    return Found(
-        states=found.states, seconds=found.seconds, wrong=found.wrong, trace=found.trace,
-        transactions=len(explorer.sql.cache), begun_stale=explorer.begun_stale,
+    return replace(
+        found,
+        transactions=len(explorer.sql.cache),
+        begun_stale=explorer.begun_stale,
         arrived_late=explorer.arrived_late,
-    )  # fmt: skip
+    )
 
 
 def _fair_move(state: State, moves: Sequence[Move]) -> State | None:
@@ -935,22 +883,5 @@ def _fair_move(state: State, moves: Sequence[Move]) -> State | None:
     return best and best[1]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for each in fields(Budget):
-        name = f"--{each.name}"
-        if isinstance(each.default, bool):
-            parser.add_argument(name, action="store_true")
-        else:
-            parser.add_argument(name, type=int, default=each.default)
-    given = vars(parser.parse_args())
-    result = explore(Budget(**given))
-    sys.stdout.write(f"{result.states} states, {result.transactions} transactions,"
-                     f" {result.seconds} s: {result.wrong or 'all promises hold'}\n")  # fmt: skip
-    for line in result.trace:
-        sys.stdout.write(f"    {line}\n")
-    sys.exit(bool(result.wrong))
-
-
 if __name__ == "__main__":
-    main()
+    search.run(explore, Budget, __doc__)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["Found", "Wrong", "search"]
+__all__ = ["Found", "Wrong", "run", "search"]
 
 S = TypeVar("S", bound=Hashable)
 
@@ -26,6 +28,35 @@ class Found:
     seconds: float
     wrong: str | None = None  # what was wrong, if anything
     trace: tuple[str, ...] = ()  # how it came to it
+    transactions: int = 0  # different ones
+    begun_stale: int = 0  # what began under a lease that was over, as its worker could not know
+    arrived_late: int = 0
+
+
+def run(explore: Callable[..., Found], budget: Any, description: str | None) -> None:
+    """Explore one budget, from the command line.
+
+    Args:
+        explore: Explores a budget; it may take `shortest`.
+        budget: The class of budgets, a `NamedTuple` of numbers and flags.
+        description: What is explored.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    for name, default in budget._field_defaults.items():
+        if isinstance(default, bool):
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--shortest", action="store_true", help="find a shortest trace")
+    given = vars(parser.parse_args())
+    shortest = given.pop("shortest")
+    found = explore(budget(**given), shortest=shortest)
+    sys.stdout.write(f"{found.states} states, {found.transactions} transactions,"
+                     f" {found.seconds} s, {found.begun_stale} stale:"
+                     f" {found.wrong or 'all promises hold'}\n")  # fmt: skip
+    for line in found.trace:
+        sys.stdout.write(f"    {line}\n")
+    sys.exit(bool(found.wrong))
 
 
 def search(

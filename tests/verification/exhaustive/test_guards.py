@@ -139,6 +139,9 @@ GUARDS: dict[str, Patch] = {
         outbox, "store_results",
         lambda store: lambda pairs, **options: _of_any_redrive(store, pairs, options),
     ),
+    "a result that is not stored makes the holder look": lambda _: outbox.OFF.add(
+        "look after a dropped result"
+    ),
     "look for a gap that memory knows of": _replace(
         leases, "_looks", lambda _: lambda queue, _: queue.due_at is not None
     ),

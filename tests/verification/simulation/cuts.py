@@ -65,7 +65,6 @@ _CALLING_ALL = "receiver.callbacks.dispatcher:Dispatcher._call_all"
 _INBOX = "receiver.inbox.store"
 _MAILBOX = "receiver.inbox.mailboxes"
 _MAILBOX_CLIENT = "receiver.mailbox.client:Mailbox"
-_VERIFY = "receiver.verification"
 _REGISTRATIONS = "receiver.registrations"
 
 _NO_CHANGE = ("no transition", "no change of a queue's lease")

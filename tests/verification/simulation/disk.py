@@ -311,21 +311,9 @@ def failure(code: int, text: str) -> sqlite3.OperationalError:
     return error
 
 
-class _Cursor(sqlite3.Cursor):
-    def execute(self, sql: str, parameters: Any = (), /) -> _Cursor:
-        disk: Disk = self.connection.disk  # type: ignore[attr-defined]
-        disk.before(sql)
-        super().execute(sql, parameters)
-        disk.after(sql, parameters)
-        return self
-
-
 class _Connection(sqlite3.Connection):
     disk: Disk
     watched: int | None = None  # the version of SQLite's schema whose tables are watched
-
-    def cursor(self, factory: Any = _Cursor) -> Any:
-        return super().cursor(factory)
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         self.disk.before(sql)

@@ -392,10 +392,6 @@ class _End(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
 
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        found: asyncio.BaseProtocol = self.protocol
-        return found
-
     def is_closing(self) -> bool:
         return self.closing or self._lost
 
@@ -424,12 +420,6 @@ class _End(asyncio.Transport):
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(list_of_data))
 
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self._send(None)
-
     def get_write_buffer_size(self) -> int:
         return 0
 
@@ -442,9 +432,6 @@ class _End(asyncio.Transport):
         if self._paused:
             self._paused = False
             self._loop.call_soon(self.catch_up, context=self.context)
-
-    def is_reading(self) -> bool:
-        return not self._paused
 
     def close(self) -> None:
         if self.closing or self._lost:

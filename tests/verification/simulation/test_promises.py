@@ -678,36 +678,23 @@ def test_what_is_gathered_and_not_said_by_the_next_is_seen(
 
 
 @pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (2, True)])
-def test_two_deliveries_that_are_handed_out_after_two_deaths_are_seen(
-    case: Case, deaths: int, is_seen: bool
-) -> None:
-    for seq, name in enumerate(("first", "second"), 1):
-        case.store(name, seq=seq)
-    case.outbox.select("UPDATE pushkit_subscriptions SET abandoned = ?", deaths)
-
-    case.arrive("first")
-
-    assert (
-        case.world.violations
-        == ["first goes beside ['second'], though two workers died"][: int(is_seen)]
-    )
-
-
-@pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (2, True)])
-def test_two_notifications_that_are_handed_out_after_two_deaths_are_seen(
-    case: Case, deaths: int, is_seen: bool
+@pytest.mark.parametrize("calls", [False, True], ids=["deliveries", "notifications"])
+def test_two_that_are_handed_out_after_two_deaths_are_seen(
+    case: Case, deaths: int, is_seen: bool, calls: bool
 ) -> None:
     for place, name in enumerate(("first", "second"), 1):
         case.store(name, seq=place)
-        case.accept(name, place=place)
-    case.inbox.select("UPDATE pushkit_inbox_queues SET abandoned = ?", deaths)
+        if calls:
+            case.accept(name, place=place)
+    if calls:
+        case.inbox.select("UPDATE pushkit_inbox_queues SET abandoned = ?", deaths)
+        case.call_back("first")
+    else:
+        case.outbox.select("UPDATE pushkit_subscriptions SET abandoned = ?", deaths)
+        case.arrive("first")
 
-    case.call_back("first")
-
-    assert (
-        case.world.violations
-        == ["first goes beside ['second'], though two workers died"][: int(is_seen)]
-    )
+    said = "first goes beside ['second'], though two workers died"
+    assert case.world.violations == ([said] if is_seen else [])
 
 
 @pytest.mark.parametrize(("deaths", "is_seen"), [(1, False), (0, True)])

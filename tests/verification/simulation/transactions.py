@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -19,7 +20,7 @@ from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.delivery.registrar import change_subscriptions
 from pushkit.delivery.route import DeliveryJob, Routes, job_of
-from pushkit.delivery.settle import DeliverySettler, SettledDeliveries
+from pushkit.delivery.settle import DeliverySettler
 from pushkit.events.sender import SubscriptionChange
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox import changes
@@ -29,8 +30,9 @@ from pushkit.outbox.model import AttemptResult, StatusContent
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import leased_deliveries, lose
 from pushkit.queue import held
-from pushkit.queue.leases import Claims
+from pushkit.queue.leases import ClaimResult, Claims
 from pushkit.queue.rules import Handed, Leased, PendingJob, Room
+from pushkit.queue.tables import QueueTables
 from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Deferred, Script, Statement, to_micros
 from pushkit.subscriptions import store as subscriptions
@@ -250,15 +252,18 @@ def _claim(chance: random.Random, _number: int) -> Make:
         ids = [job.id for each in result.claimed for job in each.jobs]
         deliveries = yield from leased_deliveries(ids)
 
-        def done() -> None:
-            for queue, jobs, upto in result.claimed:
-                theirs = [job_of(deliveries[job.id], None) for job in jobs]
-                leased = Leased(queue.id, queue.group, queue.epoch, theirs, upto)
-                mine.claimed(leased, until=inf, seen_at=inf)
-
-        return done
+        made = {name: job_of(delivery, None) for name, delivery in deliveries.items()}
+        return functools.partial(_take, mine, result, made)
 
     return script
+
+
+def _take(mine: held.Memory[Any], result: ClaimResult, jobs: Mapping[Any, Any]) -> None:
+    """Take what was claimed into a worker's memory."""
+    for queue, found, upto in result.claimed:
+        theirs = [jobs[job.id] for job in found]
+        leased = Leased(queue.id, queue.group, queue.epoch, theirs, upto)
+        mine.claimed(leased, until=inf, seen_at=inf)
 
 
 def _lose(lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
@@ -274,19 +279,17 @@ def _settle(chance: random.Random, _number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         mine, now = memory.leased[worker], memory.database.moment
-        names = sorted(mine.queues)
-        chosen = [mine.queues[name] for name in names[int(number * len(names)) :][:2]]
-        if not chosen:
-            yield from ()
-            return _nothing
         asks = []
-        for queue in chosen:
+        for queue in _some(mine, number):
             for outcome in [*[Outcome.DELIVERED] * arrived, last]:
                 if queue.may_begin(0.0):
                     queue.begin().result = _result_of(outcome, now, pause)
                     queue.answer(_TRIED[outcome][2])
-            asks.append(queue.ask())
+            asks.append((queue, queue.ask()))
             queue.unsettled()  # until it is committed
+        if not asks:
+            yield from ()
+            return _nothing
         database: Any = memory.database
         settler = DeliverySettler(
             database=database,
@@ -294,23 +297,32 @@ def _settle(chance: random.Random, _number: int) -> Make:
             options=SenderOptions(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
             routes=Routes(issuer="", policy=DestinationPolicy(), vault=Vault()),
         )
-        settled = yield from settler.script(asks, wait=wait)
+        settled = yield from settler.script([ask for _, ask in asks], wait=wait)
 
-        def done() -> None:
-            for queue, ask, result in zip(chosen, asks, settled, strict=True):
-                if (
-                    not isinstance(result, SettledDeliveries)
-                    or mine.queues.get(queue.id) is not queue
-                ):
-                    continue
-                queue.answered = [job for job in queue.answered if job not in ask.results]
-                queue.settled(result.reply, seen_at=inf)
-                if not result.reply.kept:
-                    mine.forget(queue)
-
-        return done
+        return functools.partial(_hear, mine, asks, settled)
 
     return script
+
+
+def _some(mine: held.Memory[Any], number: float) -> list[held.HeldQueue[Any]]:
+    """Return one or two of a worker's queues."""
+    names = sorted(mine.queues)
+    return [mine.queues[name] for name in names[int(number * len(names)) :][:2]]
+
+
+def _hear(
+    mine: held.Memory[Any],
+    asks: Sequence[tuple[held.HeldQueue[Any], held.Ask]],
+    settled: Sequence[Any],
+) -> None:
+    """Take the replies of a settlement, once it is committed."""
+    for (queue, ask), result in zip(asks, settled, strict=True):
+        if isinstance(result, Deferred) or mine.queues.get(queue.id) is not queue:
+            continue
+        queue.answered = [job for job in queue.answered if job not in ask.results]
+        queue.settled(result.reply, seen_at=inf)
+        if not result.reply.kept:
+            mine.forget(queue)
 
 
 def _result_of(outcome: Outcome, now: datetime, pause: int) -> AttemptResult:
@@ -326,23 +338,29 @@ def _result_of(outcome: Outcome, now: datetime, pause: int) -> AttemptResult:
     )
 
 
-def _renew(chance: random.Random, _number: int) -> Make:
-    worker = chance.choice(_WORKERS)
+def _renewing(
+    tables: QueueTables, of: Callable[[Memory], Mapping[str, held.Memory[Any]]]
+) -> Callable[[random.Random, int], Make]:
+    """Return what draws a renewal of all that a worker leases."""
 
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        mine = memory.leased[worker]
-        epochs = {name: queue.epoch for name, queue in mine.queues.items()}
-        until = to_micros(memory.database.moment + _LEASE)
-        renewed, _ = yield from OUTBOX.renew(epochs, until)
+    def renew(chance: random.Random, _number: int) -> Make:
+        worker = chance.choice(_WORKERS)
 
-        def done() -> None:
-            for name, queue in list(mine.queues.items()):
-                if name in epochs and name not in renewed:
-                    mine.forget(queue)
+        def script(memory: Memory) -> Script[Callable[[], object]]:
+            mine = of(memory)[worker]
+            epochs = {name: queue.epoch for name, queue in mine.queues.items()}
+            renewed, _ = yield from tables.renew(epochs, to_micros(memory.database.moment + _LEASE))
 
-        return done
+            def done() -> None:
+                for name, queue in list(mine.queues.items()):
+                    if name in epochs and name not in renewed:
+                        mine.forget(queue)
 
-    return script
+            return done
+
+        return script
+
+    return renew
 
 
 def _ids(chance: random.Random) -> list[str]:
@@ -542,13 +560,7 @@ def _claim_notifications(chance: random.Random, _number: int) -> Make:
         result = yield from claims.claim(worker, room, now=now, until=until)
         jobs = yield from inbox.jobs_of([(each.queue, each.jobs) for each in result.claimed])
 
-        def done() -> None:
-            for queue, found, upto in result.claimed:
-                theirs = [jobs[job.id] for job in found]
-                leased = Leased(queue.id, queue.group, queue.epoch, theirs, upto)
-                mine.claimed(leased, until=inf, seen_at=inf)
-
-        return done
+        return functools.partial(_take, mine, result, jobs)
 
     return script
 
@@ -576,32 +588,21 @@ def _settle_notifications(chance: random.Random, _number: int) -> Make:
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         mine = memory.inboxes[worker]
-        names = sorted(mine.queues)
-        chosen = [mine.queues[name] for name in names[int(number * len(names)) :][:2]]
-        if not chosen:
-            yield from ()
-            return _nothing
         asks = []
-        for queue in chosen:
+        for queue in _some(mine, number):
             if arrives and queue.may_begin(0.0):
                 job = queue.begin()
                 job.result = _outcome_of(outcome, job.notification.id)
                 queue.answer(_CALLED[outcome])
-            asks.append(queue.ask())
+            asks.append((queue, queue.ask()))
             queue.unsettled()  # until it is committed
+        if not asks:
+            yield from ()
+            return _nothing
         settler = InboxSettler(cast("Any", memory.database), _CALLED_AGAIN)
-        settled = yield from settler.script(asks, wait=wait)
+        settled = yield from settler.script([ask for _, ask in asks], wait=wait)
 
-        def done() -> None:
-            for queue, ask, result in zip(chosen, asks, settled, strict=True):
-                if isinstance(result, Deferred) or mine.queues.get(queue.id) is not queue:
-                    continue
-                queue.answered = [job for job in queue.answered if job not in ask.results]
-                queue.settled(result.reply, seen_at=inf)
-                if not result.reply.kept:
-                    mine.forget(queue)
-
-        return done
+        return functools.partial(_hear, mine, asks, settled)
 
     return script
 
@@ -618,24 +619,6 @@ def _outcome_of(
         None if error is None else f"client: {error}",
         pause=5.0 if outcome is inbox_model.CallbackOutcome.PUT_OFF else 0.0,
     )
-
-
-def _renew_notifications(chance: random.Random, _number: int) -> Make:
-    worker = chance.choice(_WORKERS)
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        mine = memory.inboxes[worker]
-        epochs = {name: queue.epoch for name, queue in mine.queues.items()}
-        renewed, _ = yield from INBOX.renew(epochs, to_micros(memory.database.moment + _LEASE))
-
-        def done() -> None:
-            for name, queue in list(mine.queues.items()):
-                if name in epochs and name not in renewed:
-                    mine.forget(queue)
-
-        return done
-
-    return script
 
 
 def _redrive_notifications(chance: random.Random, _number: int) -> Make:
@@ -679,7 +662,7 @@ _WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
     "enqueue": (7, _enqueue),
     "claim": (6, _claim),
     "settle": (12, _settle),
-    "renew": (2, _renew),
+    "renew": (2, _renewing(OUTBOX, lambda memory: memory.leased)),
     "retry": (2, _retry),
     "redrive": (2, _redrive),
     "change": (3, _change),
@@ -691,7 +674,7 @@ _WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
     "accept": (7, _accept),
     "claim notifications": (4, _claim_notifications),
     "settle notifications": (8, _settle_notifications),
-    "renew notifications": (1, _renew_notifications),
+    "renew notifications": (1, _renewing(INBOX, lambda memory: memory.inboxes)),
     "redrive notifications": (1, _redrive_notifications),
     "purge notifications": (1, _purge_notifications),
     "forget": (1, _forget),

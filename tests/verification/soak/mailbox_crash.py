@@ -29,9 +29,10 @@ from pushkit.terminal.databases import showing_progress
 from receiver.inbox.mailboxes import mailbox_states
 from tests.eventually import eventually
 from tests.verification.soak.call_log import CallLog
-from tests.verification.soak.mailbox_process import Settings, start_client, start_service
+from tests.verification.soak.mailbox_process import start_client, start_service
 from tests.verification.soak.receiver_crash import Killer, Place, pid_of, stands_still
 from tests.verification.soak.reporting import kill_options, write_report
+from tests.verification.soak.webhook_process import ProcessSettings
 
 _PATIENCE = 3.0  # seconds for a call, after a start
 
@@ -75,7 +76,7 @@ class MailboxKiller(Killer):
 
     def _start(self, place: Place) -> None:
         place.lives += 1
-        settings = Settings(
+        settings = ProcessSettings(
             port=self._port,
             database=self._database_location,
             jwks=self._folder / "jwks.json",
@@ -85,12 +86,9 @@ class MailboxKiller(Killer):
         )
         place.process = (start_service if self._is_service(place) else start_client)(settings)
 
-    async def _kill(self, place: Place, inbox: Database) -> None:
+    async def _stop(self, place: Place, inbox: Database) -> None:
         del inbox  # what a client holds, its own log says
-        pid, process = pid_of(place), place.process
-        assert process is not None
-        if not process.is_alive():
-            raise RuntimeError(f"a process ended by itself, with {process.exitcode}: see its log")
+        pid = pid_of(place)
         os.kill(pid, signal.SIGSTOP)
         await eventually(lambda: stands_still(pid))
         self._read_lines()
@@ -100,9 +98,6 @@ class MailboxKiller(Killer):
             self.log.excuse({held: ()})
             self.log.count_broken_off(pid)
             self.report.in_hand_at_kills += 1
-        process.kill()
-        await asyncio.to_thread(process.join)
-        process.close()
 
     async def _count_unfinished(self, sender: PushSender, inbox: Database) -> int:
         in_mailboxes = await inbox.read(mailbox_states())

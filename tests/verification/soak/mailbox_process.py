@@ -9,47 +9,38 @@ import asyncio
 import logging
 import os
 import random
-from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 
 from pushkit import StatusUpdate
 from pushkit.terminal.listening import accepting
 from receiver import Mailbox, MailboxOptions
 from receiver.limits import ConnectionLimits
 from receiver.serving.server import HttpServer
-from tests.verification.soak.webhook_process import make_receiver, shared_port, start_process
+from tests.verification.soak.webhook_process import (
+    ProcessSettings,
+    make_receiver,
+    shared_port,
+    start_process,
+)
 
-__all__ = ["Settings", "start_client", "start_service"]
+__all__ = ["start_client", "start_service"]
 
 _MAILBOX_TOKEN = "the-token-of-the-mailbox"
 _LEASE = timedelta(seconds=5)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The settings of both."""
-
-    port: int  # the port on 127.0.0.1, which other processes may share
-    database: str  # the inbox: a path or a DSN
-    jwks: Path  # the file with the sender's keys
-    calls: Path  # the file to which calls are appended
-    log: Path  # the file for its log
-    seed: int  # decides how long the body of a client's loop takes
-
-
-def start_service(settings: Settings) -> ForkServerProcess:
+def start_service(settings: ProcessSettings) -> ForkServerProcess:
     """Start a process that receives until it is killed."""
     return start_process(_serve, settings)
 
 
-def start_client(settings: Settings) -> ForkServerProcess:
+def start_client(settings: ProcessSettings) -> ForkServerProcess:
     """Start a process that fetches until it is killed."""
     return start_process(_fetch, settings)
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: ProcessSettings) -> None:
     logging.basicConfig(filename=settings.log, level=logging.WARNING)
     receiver = make_receiver(settings.port, settings.database, settings.jwks)
     receiver.mailbox(MailboxOptions(name="soak", tokens=[_MAILBOX_TOKEN], lease=_LEASE))
@@ -67,7 +58,7 @@ async def _serve(settings: Settings) -> None:
                 await asyncio.Event().wait()
 
 
-async def _fetch(settings: Settings) -> None:
+async def _fetch(settings: ProcessSettings) -> None:
     logging.basicConfig(filename=settings.log.with_name("client.log"), level=logging.WARNING)
     slowness = random.Random(settings.seed)
     calls = os.open(settings.calls, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -251,10 +251,18 @@ class Killer:
             self._awaited = dict.fromkeys(self._awaited, time.monotonic())
 
     async def _kill(self, place: Place, inbox: Database) -> None:
-        pid, process = pid_of(place), place.process
+        process = place.process
         assert process is not None
         if not process.is_alive():
-            raise RuntimeError(f"a receiver ended by itself, with {process.exitcode}: see its log")
+            raise RuntimeError(f"a process ended by itself, with {process.exitcode}: see its log")
+        await self._stop(place, inbox)
+        process.kill()
+        await asyncio.to_thread(process.join)
+        process.close()
+
+    async def _stop(self, place: Place, inbox: Database) -> None:
+        """Let a process stand still, and note what it holds."""
+        pid = pid_of(place)
         # Read while it stands still: as soon as it is gone another receiver takes over.
         while True:
             os.kill(pid, signal.SIGSTOP)
@@ -270,9 +278,6 @@ class Killer:
         self.log.excuse(held)
         self.log.count_broken_off(pid)
         self._awaited.update(dict.fromkeys(held, time.monotonic()))
-        process.kill()
-        await asyncio.to_thread(process.join)
-        process.close()
         self.report.in_hand_at_kills += len(held)
 
     async def _finish(self, sender: PushSender, inbox: Database) -> None:

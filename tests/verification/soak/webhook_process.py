@@ -33,7 +33,7 @@ from receiver.callbacks import dispatcher
 from receiver.recovery import Recovery
 from tests.verification.soak.agent_process import ISSUER
 
-__all__ = ["TOKEN", "Settings", "reserved_port", "start", "start_process"]
+__all__ = ["TOKEN", "ProcessSettings", "Settings", "reserved_port", "start", "start_process"]
 
 S = TypeVar("S")
 
@@ -46,16 +46,22 @@ _OFTEN = RateLimit(per_second=1e6, burst=10**6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The settings of a receiver process."""
+class ProcessSettings:
+    """The settings of a process that calls back, or of a client of a mailbox."""
 
     port: int  # the port on 127.0.0.1, which other processes may share
     database: str  # the inbox: a path or a DSN
     jwks: Path  # the file with the sender's keys
     calls: Path  # the file to which calls are appended
     log: Path  # the file for its log
+    seed: int  # decides how long calls take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(ProcessSettings):
+    """The settings of a receiver process."""
+
     lease: timedelta
-    seed: int  # decides how long callbacks take
     edge: str = "aiohttp"  # `aiohttp`, or `asgi` for uvicorn
     # Where the sender's API answers: a third callback asks there for what is missing.
     agent: str | None = None

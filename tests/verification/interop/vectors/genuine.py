@@ -23,7 +23,7 @@ from tests.verification.interop.vectors.requests import (
     sha256,
     webhook_request,
 )
-from tests.verification.interop.vectors.vector import Vector, accepted
+from tests.verification.interop.vectors.vector import Vector, accepted, accepted_jwt
 
 __all__ = ["BODIES", "genuine"]
 
@@ -108,94 +108,86 @@ def genuine() -> Iterator[Vector]:
 def _jwts() -> Iterator[Vector]:
     for kid in ("es256", "es384", "eddsa", "rs256", "ps256"):
         what = f"signed with {KEYS[kid]['alg']}"
-        yield accepted(f"jwt-{kid}", what, jwt_request(kid=kid))
+        yield accepted_jwt(f"jwt-{kid}", what, kid=kid)
     for kid in ("rs256", "ps256"):
         what = f"one `kid` for two keys: the one for {KEYS[kid]['alg']} verifies (RFC 7517 §4.5)"
         request = jwt_request(kid=kid, header={"kid": "shared"})
         yield accepted(f"jwt-shared-kid-{kid}", what, request)
-    yield accepted("jwt-next-key", "the second key of the set", jwt_request(kid="es256-next"))
-    yield accepted(
+    yield accepted_jwt("jwt-next-key", "the second key of the set", kid="es256-next")
+    yield accepted_jwt(
         "jwt-alg-ed25519",
         "alg is Ed25519, RFC 9864's name of EdDSA with this key; older libraries do not know it",
-        jwt_request(kid="eddsa", header={"alg": "Ed25519"}),
         level="may",
+        kid="eddsa",
+        header={"alg": "Ed25519"},
     )
-    yield accepted("jwt-scheme-lower-case", "bearer", jwt_request(scheme="bearer "))
-    yield accepted(
+    yield accepted_jwt("jwt-scheme-lower-case", "bearer", scheme="bearer ")
+    yield accepted_jwt(
         "jwt-in-x-a2a-signature",
         "Authorization has what the client handed out, the JWT is in X-A2A-Signature",
-        jwt_request(
-            sender="agent-with-credentials",
-            claims={"aud": f"{BASE}/credentials"},
-            field="X-A2A-Signature",
-            headers=[("Authorization", f"Bearer {CREDENTIALS}")],
-        ),
+        sender="agent-with-credentials",
+        claims={"aud": f"{BASE}/credentials"},
+        field="X-A2A-Signature",
+        headers=[("Authorization", f"Bearer {CREDENTIALS}")],
     )
-    yield accepted(
-        "jwt-aud-list", "aud is a list that names us", jwt_request(claims={"aud": [AUDIENCE]})
-    )
-    yield accepted(
+    yield accepted_jwt("jwt-aud-list", "aud is a list that names us", claims={"aud": [AUDIENCE]})
+    yield accepted_jwt(
         "jwt-aud-query-registered",
         "the webhook was registered, and is configured, with a query",
-        jwt_request(
-            sender="agent-with-query",
-            target="/q?tenant=7",
-            claims={"aud": f"{BASE}/q?tenant=7"},
-        ),
+        sender="agent-with-query",
+        target="/q?tenant=7",
+        claims={"aud": f"{BASE}/q?tenant=7"},
     )
-    yield accepted(
+    yield accepted_jwt(
         "jwt-aud-query-of-request",
         "aud is our URL with exactly the query of the request",
-        jwt_request(target="/a2a/push?a=1&b=%20", claims={"aud": f"{AUDIENCE}?a=1&b=%20"}),
         level="may",
+        target="/a2a/push?a=1&b=%20",
+        claims={"aud": f"{AUDIENCE}?a=1&b=%20"},
     )
-    yield accepted(
-        "jwt-iat-300-ago", "at the edge", jwt_request(claims={"iat": NOW - 300, "exp": NOW})
+    yield accepted_jwt("jwt-iat-300-ago", "at the edge", claims={"iat": NOW - 300, "exp": NOW})
+    yield accepted_jwt(
+        "jwt-iat-300-ahead", "at the edge", claims={"iat": NOW + 300, "exp": NOW + 600}
     )
-    yield accepted(
-        "jwt-iat-300-ahead", "at the edge", jwt_request(claims={"iat": NOW + 300, "exp": NOW + 600})
-    )
-    yield accepted(
+    yield accepted_jwt(
         "jwt-exp-60-ago",
         "expired within the leeway of 60 s",
-        jwt_request(claims={"iat": NOW - 120, "exp": NOW - 60}),
         level="may",
+        claims={"iat": NOW - 120, "exp": NOW - 60},
     )
-    yield accepted(
+    yield accepted_jwt(
         "jwt-without-task-config-seq",
         "taskId, configId and seq are not required",
-        jwt_request(claims={"taskId": None, "configId": None, "seq": None}),
+        claims={"taskId": None, "configId": None, "seq": None},
     )
-    yield accepted(
-        "jwt-unknown-claims", "more claims", jwt_request(claims={"sub": "x", "x": {"y": [1]}})
-    )
-    yield accepted(
+    yield accepted_jwt("jwt-unknown-claims", "more claims", claims={"sub": "x", "x": {"y": [1]}})
+    yield accepted_jwt(
         "jwt-white-space-in-body",
         "signed as it is",
-        jwt_request(body=json.dumps(json.loads(BODIES["1.0-status"][2]), indent=2) + "\n"),
+        body=json.dumps(json.loads(BODIES["1.0-status"][2]), indent=2) + "\n",
     )
     for name, stated in (("stated", "1.0"), ("misstated", "0.3"), ("later", "9.9")):
-        yield accepted(
+        yield accepted_jwt(
             f"jwt-version-{name}",
             f"A2A-Version is {stated}, the body is of 1.0",
-            jwt_request(headers=[("A2A-Version", stated)]),
+            headers=[("A2A-Version", stated)],
         )
     for name, body in (
         ("as-in-1.0", '{"messageUpdate":{"taskId":"task-1","message":{"text":"hi"}}}'),
         ("as-in-0.3", '{"kind":"progress","taskId":"task-1","percent":40}'),
     ):
-        yield accepted(
+        yield accepted_jwt(
             f"jwt-later-kind-{name}",
             "a kind that no version has: its sender would give up if it were refused",
-            jwt_request(body=body),
             a2a=name.removeprefix("as-in-"),
             level="may",
+            body=body,
         )
-    yield accepted("jwt-without-webhook-id", "the header is not needed", jwt_request(webhook_id=""))
-    yield accepted(
+    yield accepted_jwt("jwt-without-webhook-id", "the header is not needed", webhook_id="")
+    yield accepted_jwt(
         "jwt-token-x-a2a-token",
         "the other two spellings of the token's header",
-        jwt_request(tokens=[("X-A2A-Token", TOKEN), ("A2A-Notification-Token", TOKEN)]),
+        tokens=[("X-A2A-Token", TOKEN), ("A2A-Notification-Token", TOKEN)],
     )
 
 

@@ -18,7 +18,7 @@ from tests.verification.interop.vectors.requests import (
     jwt_request,
     plain_request,
 )
-from tests.verification.interop.vectors.vector import Vector, refused
+from tests.verification.interop.vectors.vector import Vector, refused, refused_jwt
 
 __all__ = ["hostile"]
 
@@ -39,85 +39,79 @@ def _keys() -> Iterator[Vector]:
     """Yield what an attacker signs, or has signed by the wrong key."""
     yield refused("no-jwt", "no signature at all", plain_request(sender="agent"))
     for alg in ("none", "None", "nOnE"):
-        yield refused(f"alg-{alg}", "unsigned", jwt_request(header={"alg": alg}, key=b""))
-    yield refused(
-        "alg-none-kid-none",
-        "unsigned, no key named",
-        jwt_request(header={"alg": "none", "kid": None}, key=b""),
+        yield refused_jwt(f"alg-{alg}", "unsigned", header={"alg": alg}, key=b"")
+    yield refused_jwt(
+        "alg-none-kid-none", "unsigned, no key named", header={"alg": "none", "kid": None}, key=b""
     )
     stripped = jwt_request(key=b"")
     yield refused("signature-stripped", "ES256, and an empty signature", stripped)
-    yield refused(
+    yield refused_jwt(
         "hs256-public-pem",
         "HMAC with the public key's PEM for a secret (RFC 8725 §2.1)",
-        jwt_request(kid="rs256", header={"alg": "HS256"}, key=crypto.public_pem(KEYS["rs256"])),
+        kid="rs256",
+        header={"alg": "HS256"},
+        key=crypto.public_pem(KEYS["rs256"]),
     )
-    yield refused(
+    yield refused_jwt(
         "hs256-public-jwk",
         "HMAC with the public JWK for a secret",
-        jwt_request(
-            header={"alg": "HS256"},
-            key=json.dumps(crypto.public_jwk(KEYS["es256"])).encode(),
-        ),
+        header={"alg": "HS256"},
+        key=json.dumps(crypto.public_jwk(KEYS["es256"])).encode(),
     )
-    yield refused(
-        "hs256-empty-secret",
-        "HMAC with a secret of one NUL",
-        jwt_request(header={"alg": "HS256"}, key=b"\0"),
+    yield refused_jwt(
+        "hs256-empty-secret", "HMAC with a secret of one NUL", header={"alg": "HS256"}, key=b"\0"
     )
-    yield refused("foreign-key", "a stranger's key, named as ours", jwt_request(key=_ATTACKER))
-    yield refused("foreign-kid", "a stranger's key, by its own name", jwt_request(kid="attacker"))
-    yield refused(
+    yield refused_jwt("foreign-key", "a stranger's key, named as ours", key=_ATTACKER)
+    yield refused_jwt("foreign-kid", "a stranger's key, by its own name", kid="attacker")
+    yield refused_jwt(
         "kid-of-another-key",
         "signed by another key of the set than is named",
-        jwt_request(kid="es256-next", key=KEYS["es256"]),
+        kid="es256-next",
+        key=KEYS["es256"],
     )
-    yield refused(
+    yield refused_jwt(
         "kid-missing",
         "no key named, signed by one of the set: a verifier may try them all",
-        jwt_request(header={"kid": None}),
         level="may",
+        header={"kid": None},
     )
     for kid in ("../../../../dev/null", "es256' OR '1'='1", ""):
         name = {"": "empty"}.get(kid, "path" if "/" in kid else "sql")
-        yield refused(
-            f"kid-{name}", "a kid that is none", jwt_request(header={"kid": kid}, key=_ATTACKER)
-        )
+        yield refused_jwt(f"kid-{name}", "a kid that is none", header={"kid": kid}, key=_ATTACKER)
     public = crypto.public_jwk(_ATTACKER)
-    yield refused(
-        "jwk-in-header",
-        "the message brings its own key",
-        jwt_request(header={"jwk": public}, key=_ATTACKER),
+    yield refused_jwt(
+        "jwk-in-header", "the message brings its own key", header={"jwk": public}, key=_ATTACKER
     )
-    yield refused(
-        "jwk-in-header-alone",
-        "the same, by its own name",
-        jwt_request(kid="attacker", header={"jwk": public}),
+    yield refused_jwt(
+        "jwk-in-header-alone", "the same, by its own name", kid="attacker", header={"jwk": public}
     )
-    yield refused(
+    yield refused_jwt(
         "jku-in-header",
         "the message says where its key is",
-        jwt_request(kid="attacker", header={"jku": "https://attacker.example.net/jwks.json"}),
+        kid="attacker",
+        header={"jku": "https://attacker.example.net/jwks.json"},
     )
-    yield refused(
-        "alg-of-another-key",
-        "RS256 named, the key is for ES256",
-        jwt_request(header={"alg": "RS256"}),
+    yield refused_jwt(
+        "alg-of-another-key", "RS256 named, the key is for ES256", header={"alg": "RS256"}
     )
-    yield refused(
+    yield refused_jwt(
         "alg-of-no-key-with-the-kid",
         "two keys have this kid, and none is for ES256",
-        jwt_request(header={"kid": "shared"}),
+        header={"kid": "shared"},
     )
-    yield refused(
+    yield refused_jwt(
         "alg-ps256-for-rs256",
         "the key is for RS256 alone",
-        jwt_request(kid="rs256", header={"alg": "PS256"}, key=KEYS["rs256"] | {"alg": "PS256"}),
+        kid="rs256",
+        header={"alg": "PS256"},
+        key=KEYS["rs256"] | {"alg": "PS256"},
     )
-    yield refused(
+    yield refused_jwt(
         "alg-rs256-for-ps256",
         "the key is for PS256 alone",
-        jwt_request(kid="ps256", header={"alg": "RS256"}, key=KEYS["ps256"] | {"alg": "RS256"}),
+        kid="ps256",
+        header={"alg": "RS256"},
+        key=KEYS["ps256"] | {"alg": "RS256"},
     )
 
 
@@ -155,17 +149,9 @@ def _forms() -> Iterator[Vector]:
         ),
         ("not-a-jwt", "three segments of nothing", "a.b.c"),
     ):
-        yield refused(name, what, jwt_request(jwt=jwt))
-    yield refused(
-        "four-segments",
-        "one too many",
-        jwt_request(jwt=f"{genuine}.{signature}"),
-    )
-    yield refused(
-        "two-segments",
-        "one too few",
-        jwt_request(jwt=f"{head}.{payload}"),
-    )
+        yield refused_jwt(name, what, jwt=jwt)
+    yield refused_jwt("four-segments", "one too many", jwt=f"{genuine}.{signature}")
+    yield refused_jwt("two-segments", "one too few", jwt=f"{head}.{payload}")
     harmless = "; a second spelling of a genuine one, which does no harm where jti is remembered"
     for name, what, jwt in (
         ("padded", "base64url with padding", f"{genuine}=="),
@@ -176,51 +162,45 @@ def _forms() -> Iterator[Vector]:
         ),
         ("standard-base64", "+ and / in place of - and _", _standard_base64()),
     ):
-        yield refused(name, what + harmless, jwt_request(jwt=jwt), level="may")
-    yield refused(
+        yield refused_jwt(name, what + harmless, level="may", jwt=jwt)
+    yield refused_jwt(
         "crit",
         "an extension that must be understood (RFC 7515 §4.1.11)",
-        jwt_request(header={"crit": ["x"], "x": 1}),
+        header={"crit": ["x"], "x": 1},
     )
-    yield refused(
-        "crit-exp",
-        "crit names a registered claim",
-        jwt_request(header={"crit": ["exp"], "exp": NOW + 300}),
+    yield refused_jwt(
+        "crit-exp", "crit names a registered claim", header={"crit": ["exp"], "exp": NOW + 300}
     )
-    yield refused(
-        "b64-false",
-        "an unencoded payload (RFC 7797)",
-        jwt_request(header={"crit": ["b64"], "b64": False}),
+    yield refused_jwt(
+        "b64-false", "an unencoded payload (RFC 7797)", header={"crit": ["b64"], "b64": False}
     )
-    yield refused(
+    yield refused_jwt(
         "typ-other",
         "signed as another kind of token, by the sender itself",
-        jwt_request(header={"typ": "at+jwt"}),
         level="may",
+        header={"typ": "at+jwt"},
     )
     for name, text in (("array", "[]"), ("text", '"x"'), ("broken", '{"iss":'), ("empty", "{}")):
         code, step = ("invalid_signature", 3) if name != "empty" else ("unknown_sender", 2)
-        yield refused(
-            f"payload-{name}", "signed, and no claims", jwt_request(payload=text), code, step=step
-        )
+        yield refused_jwt(f"payload-{name}", "signed, and no claims", code, step=step, payload=text)
     twice = json.dumps(claims_of())[:-1] + f', "aud": "{AUDIENCE}"}}'
-    yield refused(
+    yield refused_jwt(
         "claims-twice",
         "a member twice, which parsers read differently; only the sender can sign it",
-        jwt_request(payload=twice),
         level="may",
+        payload=twice,
     )
-    yield refused(
+    yield refused_jwt(
         "two-authorizations",
         "two JWTs, one of them genuine",
-        jwt_request(headers=[("Authorization", f"Bearer {_jwt(kid='attacker')}")]),
         "malformed_request",
         step=2,
+        headers=[("Authorization", f"Bearer {_jwt(kid='attacker')}")],
     )
-    yield refused(
+    yield refused_jwt(
         "two-jwts",
         "X-A2A-Signature is a stranger's, Authorization genuine: the first one counts",
-        jwt_request(headers=[("X-A2A-Signature", _jwt(kid="attacker"))]),
+        headers=[("X-A2A-Signature", _jwt(kid="attacker"))],
     )
 
 

@@ -12,10 +12,9 @@ from tests.verification.interop.vectors.requests import (
     ISSUER,
     NOW,
     TOKEN,
-    jwt_request,
     sha256,
 )
-from tests.verification.interop.vectors.vector import Vector, refused
+from tests.verification.interop.vectors.vector import Vector, refused_jwt
 
 __all__ = ["hostile_claims"]
 
@@ -32,48 +31,35 @@ def hostile_claims() -> Iterator[Vector]:
 def _bodies() -> Iterator[Vector]:
     """Yield what was signed over another body."""
     step = "digest_mismatch"
-    yield refused("body-changed", "another state", jwt_request(sent=_CHANGED), step)
-    yield refused("body-empty", "nothing is sent", jwt_request(sent=""), step)
-    yield refused("body-longer", "a line feed more", jwt_request(sent=BODY + "\n"), step)
+    yield refused_jwt("body-changed", "another state", step, sent=_CHANGED)
+    yield refused_jwt("body-empty", "nothing is sent", step, sent="")
+    yield refused_jwt("body-longer", "a line feed more", step, sent=BODY + "\n")
     spaced = json.dumps(json.loads(BODY))
-    yield refused(
-        "body-reserialised", "the same JSON in other bytes", jwt_request(sent=spaced), step
-    )
+    yield refused_jwt("body-reserialised", "the same JSON in other bytes", step, sent=spaced)
     escaped = BODY.replace("task-1", "\\u0074ask-1")
-    yield refused("body-escaped", "the same JSON with an escape", jwt_request(sent=escaped), step)
+    yield refused_jwt("body-escaped", "the same JSON with an escape", step, sent=escaped)
     upper = sha256(BODY).upper()
-    yield refused(
+    yield refused_jwt(
         "hash-upper-case",
         "hex in upper case, which a verifier may compare without case",
-        jwt_request(claims={"request_body_sha256": upper}),
         step,
         level="may",
+        claims={"request_body_sha256": upper},
     )
-    yield refused(
-        "hash-of-nothing",
-        "the hash of no body",
-        jwt_request(claims={"request_body_sha256": sha256("")}),
-        step,
+    yield refused_jwt(
+        "hash-of-nothing", "the hash of no body", step, claims={"request_body_sha256": sha256("")}
     )
     half = sha256(BODY)[:32]
-    yield refused(
-        "hash-short",
-        "the first half of the hash",
-        jwt_request(claims={"request_body_sha256": half}),
-        step,
+    yield refused_jwt(
+        "hash-short", "the first half of the hash", step, claims={"request_body_sha256": half}
     )
     other = hashlib.sha512(BODY.encode()).hexdigest()
-    yield refused(
-        "hash-sha512",
-        "another hash function",
-        jwt_request(claims={"request_body_sha256": other}),
-        step,
+    yield refused_jwt(
+        "hash-sha512", "another hash function", step, claims={"request_body_sha256": other}
     )
     for name, value in (("missing", None), ("empty", ""), ("list", [sha256(BODY)])):
-        yield refused(
-            f"hash-{name}",
-            "nothing binds the body",
-            jwt_request(claims={"request_body_sha256": value}),
+        yield refused_jwt(
+            f"hash-{name}", "nothing binds the body", claims={"request_body_sha256": value}
         )
 
 
@@ -81,59 +67,52 @@ def _claims() -> Iterator[Vector]:
     """Yield what holds, and is not for us or not for now."""
     for name, seconds in (("301-ago", -301), ("301-ahead", 301), ("day-ago", -86400)):
         at = NOW + seconds
-        yield refused(
+        yield refused_jwt(
             f"iat-{name}",
             "outside the window",
-            jwt_request(claims={"iat": at, "exp": at + 300}),
             "stale_timestamp",
             step=4,
+            claims={"iat": at, "exp": at + 300},
         )
-    yield refused(
+    yield refused_jwt(
         "iat-day-ago-exp-ahead",
         "exp does not lengthen the window",
-        jwt_request(claims={"iat": NOW - 86400}),
         "stale_timestamp",
         step=4,
+        claims={"iat": NOW - 86400},
     )
-    yield refused(
+    yield refused_jwt(
         "exp-301-ago",
         "expired",
-        jwt_request(claims={"iat": NOW - 200, "exp": NOW - 100}),
         "stale_timestamp",
         step=4,
+        claims={"iat": NOW - 200, "exp": NOW - 100},
     )
-    yield refused("iat-missing", "no time", jwt_request(claims={"iat": None}))
+    yield refused_jwt("iat-missing", "no time", claims={"iat": None})
     for name, value in (("list", [NOW]), ("true", True), ("negative", -1), ("huge", 10**18)):
-        yield refused(f"iat-{name}", "no moment", jwt_request(claims={"iat": value}))
-    yield refused(
-        "iat-text", "a number in quotes", jwt_request(claims={"iat": str(NOW)}), level="may"
+        yield refused_jwt(f"iat-{name}", "no moment", claims={"iat": value})
+    yield refused_jwt("iat-text", "a number in quotes", level="may", claims={"iat": str(NOW)})
+    yield refused_jwt("exp-missing", "no end", "invalid_claims", step=4, claims={"exp": None})
+    yield refused_jwt("exp-text", "no moment", claims={"exp": "tomorrow"})
+    yield refused_jwt(
+        "jti-missing", "no id to remember", "invalid_claims", step=4, claims={"jti": None}
     )
-    yield refused(
-        "exp-missing", "no end", jwt_request(claims={"exp": None}), "invalid_claims", step=4
-    )
-    yield refused("exp-text", "no moment", jwt_request(claims={"exp": "tomorrow"}))
-    yield refused(
-        "jti-missing",
-        "no id to remember",
-        jwt_request(claims={"jti": None}),
-        "invalid_claims",
-        step=4,
-    )
-    yield refused("jti-number", "no text", jwt_request(claims={"jti": 7}))
-    yield refused(
+    yield refused_jwt("jti-number", "no text", claims={"jti": 7})
+    yield refused_jwt(
         "jti-differs",
         "webhook-id is another id",
-        jwt_request(webhook_id="dlv_other"),
         "malformed_request",
         step=4,
+        webhook_id="dlv_other",
     )
-    yield refused(
+    yield refused_jwt(
         "jti-with-dot",
         "Standard Webhooks forbids it; with the JWT alone it does no harm",
-        jwt_request(claims={"jti": "a.b"}, webhook_id="a.b"),
         "invalid_claims",
         step=4,
         level="may",
+        claims={"jti": "a.b"},
+        webhook_id="a.b",
     )
     for name, issuer in (
         ("other", "https://attacker.example.net"),
@@ -142,12 +121,8 @@ def _claims() -> Iterator[Vector]:
         ("prefix", f"{ISSUER}.attacker.example.net"),
         ("http", "http://agent.example.com"),
     ):
-        yield refused(
-            f"iss-{name}",
-            "another issuer",
-            jwt_request(claims={"iss": issuer}),
-            "unknown_sender",
-            step=2,
+        yield refused_jwt(
+            f"iss-{name}", "another issuer", "unknown_sender", step=2, claims={"iss": issuer}
         )
     for name, audience in (
         ("missing", None),
@@ -161,30 +136,21 @@ def _claims() -> Iterator[Vector]:
         ("other-query", f"{AUDIENCE}?a=1"),
         ("issuer", ISSUER),
     ):
-        yield refused(
-            f"aud-{name}",
-            "for another webhook",
-            jwt_request(claims={"aud": audience}),
-            "wrong_audience",
-            step=4,
+        yield refused_jwt(
+            f"aud-{name}", "for another webhook", "wrong_audience", step=4, claims={"aud": audience}
         )
-    yield refused("aud-number", "no text", jwt_request(claims={"aud": 7}))
-    yield refused(
+    yield refused_jwt("aud-number", "no text", claims={"aud": 7})
+    yield refused_jwt(
         "aud-from-host",
         "Host names the audience, and is not believed",
-        jwt_request(
-            claims={"aud": "https://other.example.com/a2a/push"},
-            headers=[("Host", "other.example.com")],
-        ),
         "wrong_audience",
         step=4,
+        claims={"aud": "https://other.example.com/a2a/push"},
+        headers=[("Host", "other.example.com")],
     )
     for name, seq in (("zero", 0), ("text", "1"), ("huge", 2**63)):
-        yield refused(
-            f"seq-{name}",
-            "no positive integer of 64 bits",
-            jwt_request(claims={"seq": seq}),
-            level="may",
+        yield refused_jwt(
+            f"seq-{name}", "no positive integer of 64 bits", level="may", claims={"seq": seq}
         )
 
 
@@ -200,9 +166,7 @@ def _beyond_the_jwt() -> Iterator[Vector]:
             [("X-A2A-Notification-Token", TOKEN), ("X-A2A-Token", "tok-other-000000000000")],
         ),
     ):
-        yield refused(
-            f"token-{name}", "the token", jwt_request(tokens=tokens), "invalid_token", step=5
-        )
+        yield refused_jwt(f"token-{name}", "the token", "invalid_token", step=5, tokens=tokens)
     for name, body, code in (
         ("not-json", "{", "malformed_body"),
         ("twice", '{"task":{"id":"a"},"task":{"id":"b"}}', "malformed_body"),
@@ -221,21 +185,19 @@ def _beyond_the_jwt() -> Iterator[Vector]:
             "unrecognised_body",
         ),
     ):
-        yield refused(
-            f"json-{name}", "signed, and no notification", jwt_request(body=body), code, step=6
-        )
-    yield refused(
+        yield refused_jwt(f"json-{name}", "signed, and no notification", code, step=6, body=body)
+    yield refused_jwt(
         "other-task",
         "the signed taskId is not the body's",
-        jwt_request(claims={"taskId": "task-2"}),
         "malformed_request",
         step=6,
+        claims={"taskId": "task-2"},
     )
-    yield refused("get", "not a POST", jwt_request(method="GET"), "method_not_allowed", step=1)
-    yield refused(
+    yield refused_jwt("get", "not a POST", "method_not_allowed", step=1, method="GET")
+    yield refused_jwt(
         "text-plain",
         "no JSON media type",
-        jwt_request(content_type="text/plain"),
         "unsupported_media_type",
         step=1,
+        content_type="text/plain",
     )

@@ -16,7 +16,12 @@ from tests.verification.interop.vectors.requests import (
     plain_request,
     webhook_request,
 )
-from tests.verification.interop.vectors.vector import Vector, accepted, refused
+from tests.verification.interop.vectors.vector import (
+    Vector,
+    accepted_jwt,
+    refused,
+    refused_jwt,
+)
 
 __all__ = ["hostile_others"]
 
@@ -130,11 +135,16 @@ def _legacy() -> Iterator[Vector]:
                 f"{sender}-{name}", "also the weak profiles refuse it", request, code, step=step
             )
     spaced = json.dumps(json.loads(BODY))
-    yield refused(
+    yield refused_jwt(
         "trpc-reserialised",
         "the hash of the first samples is not this profile's",
-        jwt_request(sender="trpc", claims=bare, kid="rs256", sent=spaced, tokens=[], webhook_id=""),
         "digest_mismatch",
+        sender="trpc",
+        claims=bare,
+        kid="rs256",
+        sent=spaced,
+        tokens=[],
+        webhook_id="",
     )
     yield refused(
         "unsigned-no-token",
@@ -166,21 +176,19 @@ def _legacy() -> Iterator[Vector]:
 
 
 def _replays() -> Iterator[Vector]:
-    yield accepted(
+    yield accepted_jwt(
         "replay-retry",
         "the same id and body, signed anew: a retry; nobody is called again",
-        jwt_request(claims={"iat": NOW + 5, "exp": NOW + 305}),
         code="duplicate",
         after="jwt-es256",
+        claims={"iat": NOW + 5, "exp": NOW + 305},
     )
-    yield accepted(
-        "replay-same", "the very same request", jwt_request(), code="duplicate", after="jwt-es256"
-    )
-    yield refused(
+    yield accepted_jwt("replay-same", "the very same request", code="duplicate", after="jwt-es256")
+    yield refused_jwt(
         "replay-conflict",
         "an id that was accepted, with another body",
-        jwt_request(body=_CHANGED),
         "id_conflict",
         step=7,
         after="jwt-es256",
+        body=_CHANGED,
     )

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["Vector", "accepted", "refused"]
+from tests.verification.interop.vectors.requests import jwt_request
+
+__all__ = ["Vector", "accepted", "accepted_jwt", "refused", "refused_jwt"]
 
 # must: whoever does otherwise is wrong. may: pushkit does so, and others lose no safety if they
 # don't; the vector says why.
@@ -75,6 +77,36 @@ def refused(
 ) -> Vector:
     """Return a vector that is refused."""
     return _vector(name, what, request, code, step, level, after, "1.0")
+
+
+def accepted_jwt(
+    name: str,
+    what: str,
+    *,
+    a2a: str = "1.0",
+    level: Level = "must",
+    code: str = "accepted",
+    after: str | None = None,
+    **of_request: Any,
+) -> Vector:
+    """Return a vector of a JWT that is accepted; the others are arguments of `jwt_request`."""
+    request = jwt_request(**of_request)
+    return accepted(name, what, request, a2a=a2a, level=level, code=code, after=after)
+
+
+def refused_jwt(
+    name: str,
+    what: str,
+    code: str = "invalid_signature",
+    *,
+    step: int = 3,
+    level: Level = "must",
+    after: str | None = None,
+    **of_request: Any,
+) -> Vector:
+    """Return a vector of a JWT that is refused; the others are arguments of `jwt_request`."""
+    request = jwt_request(**of_request)
+    return refused(name, what, request, code, step=step, level=level, after=after)
 
 
 def _vector(  # noqa: PLR0917  # in the order of its two callers' own
