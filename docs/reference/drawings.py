@@ -128,7 +128,8 @@ def transitions() -> dict[tuple[str, str], list[str]]:
         event, before, after, _ = cells
         for first in before.split(", "):
             for second in after.split(", "):
-                found.setdefault((first, second), []).append(event)
+                if second != first:
+                    found.setdefault((first, second), []).append(event)
     return found
 
 

@@ -49,7 +49,7 @@ def health_route(sender: PushSender, path: str = "/readyz") -> web.RouteDef:
 def _route(path: str, app: DocumentApp) -> web.RouteDef:
     async def serve(request: web.Request) -> web.Response:
         wanted = ", ".join(request.headers.getall("If-None-Match", [])) or None
-        answer = await app.document(wanted)
+        answer = await app._document(wanted)
         return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
 
     return web.get(path, serve)

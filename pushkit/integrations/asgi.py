@@ -41,7 +41,7 @@ async def answer(send: Send, status: int, headers: Mapping[str, str], body: byte
 class DocumentApp:
     """Answers every GET and HEAD with a document, whatever the path."""
 
-    async def document(self, if_none_match: str | None) -> DocumentResponse:
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:
         """Return the document, given the `If-None-Match` of a request."""
         raise NotImplementedError
 
@@ -55,7 +55,7 @@ class DocumentApp:
             await answer(send, 405, {"Allow": "GET, HEAD"}, b"")
             return
         wanted = [v.decode("latin-1") for k, v in scope["headers"] if k.lower() == b"if-none-match"]
-        found = await self.document(", ".join(wanted) or None)
+        found = await self._document(", ".join(wanted) or None)
         body = b"" if scope["method"] == "HEAD" else found.body
         await answer(send, found.status, found.headers, body)
 
@@ -66,8 +66,7 @@ class JwksApp(DocumentApp):
     def __init__(self, sender: PushSender) -> None:
         self._sender = sender
 
-    async def document(self, if_none_match: str | None) -> DocumentResponse:
-        """Return the set."""
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:
         return self._sender.jwks(if_none_match)
 
 
@@ -81,8 +80,7 @@ class CardApp(DocumentApp):
         self._publisher = publisher
         self._faults = RepeatedLog(_log)
 
-    async def document(self, if_none_match: str | None) -> DocumentResponse:
-        """Return the card, or an empty 503."""
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:
         try:
             return await self._publisher.response(utc_now(), if_none_match)
         except PushkitError as exc:
@@ -96,8 +94,7 @@ class MetricsApp(DocumentApp):
     def __init__(self, of: HasMetrics) -> None:
         self._metrics = of.metrics  # they are counted from now on
 
-    async def document(self, if_none_match: str | None) -> DocumentResponse:  # noqa: ARG002
-        """Return the page, read now."""
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:  # noqa: ARG002
         return await self._metrics.page()  # read at each request
 
 
@@ -111,6 +108,5 @@ class HealthApp(DocumentApp):
     def __init__(self, sender: HasHealth) -> None:
         self._sender = sender
 
-    async def document(self, if_none_match: str | None) -> DocumentResponse:  # noqa: ARG002
-        """Return 200, or 503 with the faults."""
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:  # noqa: ARG002
         return readiness(await self._sender.unready())
