@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.storage.migrations import migrate
+from pushkit.storage.script import to_micros
 from pushkit.storage.sqlite import run_script
 from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from tests.verification.simulation.disk import Disk
@@ -17,7 +19,7 @@ from tests.verification.simulation.mailboxes import Handling
 from tests.verification.simulation.pacing import Pacing
 from tests.verification.simulation.promises import Promises
 from tests.verification.simulation.webhook import Arrival
-from tests.verification.simulation.world import World
+from tests.verification.simulation.world import EPOCH, World
 
 __all__ = ["Case", "MailboxCase"]
 
@@ -112,10 +114,11 @@ class Case:
             "INSERT INTO pushkit_inbox (queue_id, place, sender, delivery_id, task_id, kid,"
             " missing, late, version, issued_at, received_at, not_before, scheduled_at, body,"
             " body_bytes, body_sha256)"
-            " VALUES ('task', ?, ?, ?, 'task', '', 0, 0, '1.0', 0, 0, 0, 0, '', 0, '')",
+            " VALUES ('task', ?, ?, ?, 'task', '', 0, 0, '1.0', 0, ?, 0, 0, '', 0, '')",
             place,
             sender,
             name,
+            to_micros(EPOCH + timedelta(seconds=self.world.loop.time())),
         )
 
     def change(self, name: str, **columns: Any) -> None:

@@ -64,8 +64,8 @@ _KEPT = (
 )
 _DELIVERY = "SELECT state, origin, redrives FROM pushkit_deliveries WHERE id = ?"
 _IN_INBOX = (
-    "SELECT state, task_id, sender FROM pushkit_inbox WHERE delivery_id = ?1"
-    " UNION ALL SELECT 'forgotten', NULL, sender FROM pushkit_forgotten WHERE delivery_id = ?1"
+    "SELECT state, task_id, sender, received_at FROM pushkit_inbox WHERE delivery_id = ?1"
+    " UNION ALL SELECT 'forgotten', NULL, sender, 0 FROM pushkit_forgotten WHERE delivery_id = ?1"
 )
 
 
@@ -246,7 +246,7 @@ class Losses:
             finished = [
                 each for each in again if each in before and before[each]["state"] != "pending"
             ]
-            whom.loss.together.append((whom.asked_at, finished))
+            whom.loss.together.append((self._world.loop.time(), finished))
 
     def expect(self, whom: _Whom, ids: Iterable[str]) -> None:
         """Note what has to come back, unless it is lost once more."""
@@ -280,8 +280,8 @@ class Losses:
         for host, loss in self._losses.items():
             for delivery_id, asked_at in loss.expected.items():
                 self._check_back(host, delivery_id, asked_at)
-            for asked_at, ids in loss.together:
-                self._check_order(host, ids, asked_at)
+            for answered_at, ids in loss.together:
+                self._check_order(host, ids, answered_at)
 
     def _check_back(self, host: str, delivery_id: str, asked_at: float) -> None:
         """What was sent again is in the inbox, and was called back; or a webhook has it instead."""
@@ -304,16 +304,27 @@ class Losses:
                 if not any(each.ended and not each.is_forgotten for each in calls):
                     self._world.violated(f"recovered, but not called back: {delivery_id}")
 
-    def _check_order(self, host: str, ids: list[str], asked_at: float) -> None:
-        """What one answer names is called back in the order of `seq`, if it is sent again once."""
+    def _check_order(self, host: str, ids: list[str], answered_at: float) -> None:
+        """What one answer names is called back in the order of `seq`, if it is sent again once.
+
+        What the new inbox had accepted before the answer was sent for the first time, in memory of
+        a worker, while what came before it was in flight.
+        """
+        if self._world.had_trouble("clock", 0.0, self._world.loop.time()):
+            return  # `received_at` says nothing
+        answered = to_micros(EPOCH + timedelta(seconds=answered_at))
         newest: dict[str, tuple[float, str]] = {}  # by sender: each has queues of its own
         for delivery_id in ids:
             rows = self._outbox.select(_DELIVERY, delivery_id)
             found = self._promises.inboxes[host].select(_IN_INBOX, delivery_id)
             calls = self._promises.calls[host, "client", delivery_id]
             begun = [each.begun for each in calls if not each.is_forgotten]
-            is_again = bool(rows) and rows[0]["redrives"] == 1 and min(begun, default=0) > asked_at
+            is_again = (
+                bool(rows) and rows[0]["redrives"] == 1 and min(begun, default=0) > answered_at
+            )
             if not is_again or not found or not found[0]["task_id"]:
+                continue
+            if found[0]["received_at"] < answered:
                 continue
             last, name = newest.get(found[0]["sender"], (0.0, ""))
             if begun[0] < last:

@@ -114,6 +114,18 @@ def test_a_broken_promise_is_seen(
     assert any(seen in violation for violation in case.world.violations)
 
 
+def test_what_was_accepted_before_the_answer_has_no_order(case: LossCase) -> None:
+    case.accept("two")
+    case.pass_time(1)
+    case.send_again(1, 2)
+    case.call("two")
+    case.accept("one", place=2)
+    case.call("one")
+    case.inbox.select("UPDATE pushkit_inbox SET state = 'done'")
+    case.losses.check_end()
+    assert not any("recovered" in violation for violation in case.world.violations)
+
+
 def test_what_comes_back_in_order_is_right(case: LossCase) -> None:
     case.send_again(1, 2)
     case.come_back("one", "two")
