@@ -6,7 +6,6 @@ would run the `finally` blocks of killed programs.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import os
@@ -94,7 +93,6 @@ def run_in_fork(question: Callable[[], bool]) -> bool:
     """Return the answer to a question that a forked process computes, which frees its memory."""
     pid = os.fork()
     if not pid:
-        gc.disable()
         os._exit(int(question()))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
@@ -109,7 +107,6 @@ def _start(seeds: range, play: Callable[[int], Played]) -> tuple[int, _Child]:
 
 
 def _play_in_child(seeds: range, play: Callable[[int], Played], writer: int) -> NoReturn:
-    gc.disable()
     try:
         with os.fdopen(writer, "w") as pipe:
             for seed in seeds:
