@@ -136,11 +136,19 @@ class MailboxPromises:
             self._check_receipt(receiver, handling, verb, asked_at)
         elif status not in _LOST:
             self._world.violated(f"{verb} of {handling.delivery_id} was answered {status}")
-        # A renewal may cross an ack or a nack.
-        elif (
-            verb != "renew" or (handling.ended is None and not handling.failed)
-        ) and not self._may_have_ended(receiver, handling):
+        elif not (self._is_over(handling, verb) or self._may_have_ended(receiver, handling)):
             self._world.violated(f"a client lost its lease: {handling.delivery_id}")
+
+    def _is_over(self, handling: Handling, verb: str) -> bool:
+        """Return whether its client may have ended the lease itself, and not have heard of it.
+
+        A renewal may cross an ack or a nack. A nack is asked for again if its commit is said to
+        have failed, which may have succeeded.
+        """
+        if verb == "renew":
+            return handling.failed or handling.ended is not None
+        now = self._world.loop.time()
+        return verb == "nack" and self._world.had_trouble("blip", handling.begun, now)
 
     def _check_receipt(self, receiver: str, handling: Handling, verb: str, asked_at: float) -> None:
         """A client that lost its lease can no longer settle anything, whatever happened.

@@ -209,6 +209,18 @@ def test_only_what_keeps_a_client_from_renewing_excuses_the_end_of_its_lease(
     assert bool(case.world.violations) is not excuses
 
 
+@pytest.mark.parametrize(("verb", "excuses"), [("nack", True), ("ack", False), ("renew", False)])
+def test_a_nack_may_have_been_stored_though_the_database_failed_for_a_moment(
+    case: MailboxCase, verb: str, excuses: bool
+) -> None:
+    handling = case.begin(case.keep("one"))
+    case.world.trouble("blip", lasts=1.0)
+    case.pass_time(1)
+    case.settle(handling, verb, 409)
+
+    assert bool(case.world.violations) is not excuses
+
+
 @pytest.mark.parametrize(("served", "excuses"), [(True, False), (False, True)])
 def test_a_service_that_died_excuses_lost_leases_until_it_is_back(
     case: MailboxCase, served: bool, excuses: bool
