@@ -376,16 +376,21 @@ class OutboxAdmin(Admin):
             retention.crowded_tasks(per_task, after=last, limit=_BATCH)
         ):
             for last in crowded:
-                ids += await self._database.read(retention.excess_of_task(*last, keep=per_task))
-                while len(ids) >= _BATCH:
-                    yield ids[:_BATCH]
-                    del ids[:_BATCH]
+                while found := await self._database.read(
+                    retention.excess_of_task(*last, keep=per_task, limit=_BATCH)
+                ):
+                    ids += found
+                    if len(found) < _BATCH:
+                        break
+                    yield ids
+                    ids = []
         yield ids
 
     async def _all_of(self, tenant: str, task_id: str) -> AsyncIterator[Sequence[str]]:
-        while ids := await self._database.read(retention.excess_of_task(tenant, task_id, keep=0)):
-            for batch in batches(ids, _BATCH):
-                yield batch
+        while ids := await self._database.read(
+            retention.excess_of_task(tenant, task_id, keep=0, limit=_BATCH)
+        ):
+            yield ids
 
     @contextlib.contextmanager
     def _counting(self, change: OutboxChange) -> Iterator[Callable[[int], None]]:

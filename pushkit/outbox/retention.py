@@ -74,13 +74,13 @@ def crowded_tasks(
     return [(row["tenant"], row["task_id"]) for row in rows]
 
 
-def excess_of_task(tenant: str, task_id: str, *, keep: int) -> Script[list[str]]:
-    """Return the ids of a task's finished deliveries but the `keep` newest ones."""
+def excess_of_task(tenant: str, task_id: str, *, keep: int, limit: int) -> Script[list[str]]:
+    """Return the ids of some of a task's finished deliveries, but not of the `keep` newest ones."""
     rows = yield Statement(
         "SELECT id FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
         " AND finished_at IS NOT NULL ORDER BY finished_at DESC, id DESC"
-        f" LIMIT {2**62} OFFSET CAST($3 AS BIGINT)",
-        (tenant, task_id, keep),
+        " LIMIT CAST($4 AS BIGINT) OFFSET CAST($3 AS BIGINT)",
+        (tenant, task_id, keep, limit),
     )
     return [str(row["id"]) for row in rows]
 
