@@ -348,8 +348,11 @@ class OutboxAdmin(Admin):
         """
         known = await self._database.read(subscriptions.of_task(tenant=tenant, task_id=task_id))
         removed = await self._database.write(self._remove_script(tenant, task_id, known))
+        excess = await self._database.read(retention.excess_of_task(tenant, task_id, keep=0))
+        if excess is None:
+            return Erased(removed, 0)
         with self._counting(OutboxChange.ERASED) as count:
-            return Erased(removed, await self._delete(self._all_of(tenant, task_id), count))
+            return Erased(removed, await self._delete(self._ids_of(excess), count))
 
     async def _delete(
         self, chosen: AsyncIterator[Sequence[str]], count: Callable[[int], None]
@@ -371,25 +374,27 @@ class OutboxAdmin(Admin):
             since = found[-1][0]  # those of other states, which stay, are read once
 
     async def _excess(self, per_task: int) -> AsyncIterator[Sequence[str]]:
-        last, ids = ("", ""), list[str]()  # of several tasks in one transaction
+        last, few = ("", ""), list[str]()
         while crowded := await self._database.read(
             retention.crowded_tasks(per_task, after=last, limit=_BATCH)
         ):
             for last in crowded:
-                while found := await self._database.read(
-                    retention.excess_of_task(*last, keep=per_task, limit=_BATCH)
-                ):
-                    ids += found
-                    if len(found) < _BATCH:
-                        break
-                    yield ids
-                    ids = []
-        yield ids
+                excess = await self._database.read(retention.excess_of_task(*last, keep=per_task))
+                if excess is None:
+                    continue  # redriven or deleted meanwhile
+                async for ids in self._ids_of(excess):
+                    if len(ids) == _BATCH:
+                        yield ids
+                        continue
+                    few += ids  # of several tasks in one transaction
+                    break
+                if len(few) >= _BATCH:
+                    yield few
+                    few = []
+        yield few
 
-    async def _all_of(self, tenant: str, task_id: str) -> AsyncIterator[Sequence[str]]:
-        while ids := await self._database.read(
-            retention.excess_of_task(tenant, task_id, keep=0, limit=_BATCH)
-        ):
+    async def _ids_of(self, excess: retention.Excess) -> AsyncIterator[Sequence[str]]:
+        while ids := await self._database.read(retention.ids_of(excess, limit=_BATCH)):
             yield ids
 
     @contextlib.contextmanager

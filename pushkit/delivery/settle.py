@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from datetime import datetime, timedelta
 from typing import TypedDict
 
-from pushkit.delivery.answers import wait_after, works
+from pushkit.delivery.answers import REFUSED, wait_after, works
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.route import DeliveryJob, Routes, job_of, read_subscriptions
 from pushkit.errors import AddressRefusedError
@@ -204,13 +204,14 @@ class DeliverySettler:
         )
         ids = [job.id for reply in replies.values() for job in reply.jobs]
         deliveries = (yield from leased_deliveries(ids)) if ids else {}
+        refusals = yield from attempts.count(deliveries.values(), REFUSED)
         unrouted: list[DeliveryJob] = []
         for each in left:
             reply = replies[each.ask.id]
             jobs = []
             for pending in reply.jobs:
                 to = self.routes.known(each.ask.id, each.current.revision)
-                jobs.append(job_of(deliveries[pending.id], to))
+                jobs.append(job_of(deliveries[pending.id], to, refusals[pending.id]))
                 if to is None:
                     unrouted.append(jobs[-1])
             # Of a destination on probation, other queues waited for the end of this attempt.

@@ -78,14 +78,22 @@ class Watches:
 
     async def claim(self, limit: int) -> list[WatchRow]:
         """Lease tasks that nobody watches; their credentials are opened, None if they cannot be."""
-        rows = await self._write(
-            f"UPDATE pushkit_watches SET holder = $2, due_at = {_LEASE_END}"
-            " WHERE (tenant, task_id) IN (SELECT tenant, task_id FROM pushkit_watches"
-            " WHERE due_at <= $1 ORDER BY due_at LIMIT CAST($3 AS BIGINT) FOR UPDATE SKIP LOCKED)"
-            f" RETURNING {_COLUMNS}",
-            limit,
+        return [self._opened(row) for row in await self._database.write(self._claim(limit))]
+
+    def _claim(self, limit: int) -> Script[list[WatchRow]]:
+        now = to_micros((yield from self._database.now()))
+        due = yield Statement(
+            f"SELECT {_COLUMNS} FROM pushkit_watches WHERE due_at <= $1 ORDER BY due_at"
+            " LIMIT CAST($2 AS BIGINT) FOR UPDATE SKIP LOCKED",
+            (now, limit),
         )
-        return [self._opened(read_record(WatchRow, row)) for row in rows]
+        for row in due:
+            yield Statement(
+                f"UPDATE pushkit_watches SET holder = $2, due_at = {_LEASE_END}"
+                " WHERE tenant = $3 AND task_id = $4",
+                (now, self.holder, row["tenant"], row["task_id"]),
+            )
+        return [read_record(WatchRow, row) for row in due]
 
     def _opened(self, row: WatchRow) -> WatchRow:
         belongs_to = (row.tenant, row.task_id)
@@ -104,13 +112,18 @@ class Watches:
         return {(row["tenant"], row["task_id"]) for row in held}
 
     async def set_told(self, tenant: str, task_id: str, *, told: str, view: str) -> bool:
-        """Note what was told of a task, and renew its lease; return False if another holds it."""
-        changed = await self._write(
-            f"UPDATE pushkit_watches SET told = $3, view = $4, due_at = {_LEASE_END}"
-            " WHERE tenant = $5 AND task_id = $6 AND holder = $2 RETURNING task_id",
-            *(told, view, tenant, task_id),
-        )
-        return bool(changed)
+        """Note what was told of a task; return False if another gateway holds it."""
+
+        def script() -> Script[Rows]:
+            return (
+                yield Statement(
+                    "UPDATE pushkit_watches SET told = $1, view = $2"
+                    " WHERE tenant = $3 AND task_id = $4 AND holder = $5 RETURNING task_id",
+                    (told, view, tenant, task_id, self.holder),
+                )
+            )
+
+        return bool(await self._database.write(script()))
 
     async def give_back(self, tenant: str, task_id: str) -> None:
         """Let a gateway take a task that this one holds, after a lease's time."""

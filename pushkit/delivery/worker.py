@@ -107,8 +107,7 @@ class Worker(QueueWorker[DeliveryJob]):
     def _jobs_of(self, claimed: Sequence[Claimed]) -> Script[dict[str, DeliveryJob]]:
         """Read leased deliveries with their bodies and subscriptions."""
         deliveries = yield from leased_deliveries([job.id for each in claimed for job in each.jobs])
-        tried = [each for each in deliveries.values() if each.attempts]
-        refusals = yield from attempts.count(tried, REFUSED)
+        refusals = yield from attempts.count(deliveries.values(), REFUSED)
         jobs = {each.id: job_of(each, None, refusals[each.id]) for each in deliveries.values()}
         yield from read_subscriptions(list(jobs.values()))
         return jobs
@@ -126,7 +125,7 @@ class Worker(QueueWorker[DeliveryJob]):
         of this side.
         """
         deliveries = yield from leased_deliveries([job.id for job, _, _ in lost])
-        refusals = yield from attempts.count(list(deliveries.values()), REFUSED)
+        refusals = yield from attempts.count(deliveries.values(), REFUSED)
         moment = from_micros(now)
         for job, error, deaths in lost:
             delivery = deliveries[job.id]

@@ -17,7 +17,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pushkit.a2a import WireVersion
-from pushkit.a2a.push_config import SENDS, STREAMS, without_inline_config
+from pushkit.a2a.push_config import (
+    SENDS,
+    STREAMS,
+    has_inline_config,
+    without_inline_config,
+)
 from pushkit.bounded_json import JsonObject, read_json
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH
 from pushkit.delivery.sender import PushSender
@@ -158,14 +163,12 @@ class PushMiddleware:
         self, scope: Message, params: JsonObject, version: WireVersion
     ) -> InlineConfig | None:
         """Return the config of a message, if it has one. Raises ApiError: it is refused."""
-        inline = await self._api.configs.inline(
-            params, version, lambda: named_by(self._owner, scope)
-        )
         types = [each for name, each in scope["headers"] if name.lower() == b"content-type"]
-        if inline and not any(b"json" in each.partition(b";")[0].lower() for each in types):
+        is_json = any(b"json" in each.partition(b";")[0].lower() for each in types)
+        if not is_json and has_inline_config(params):
             # A browser posts other types for any web page, without asking before.
             raise ApiError(ErrorKind.REQUEST, "expected application/json", status=415)
-        return inline
+        return await self._api.configs.inline(params, version, lambda: named_by(self._owner, scope))
 
 
 def _unless_refused(inline: InlineConfig, send: Send) -> Send:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.errors import ConfigError, KeyFileError, KeyRingError, MalformedJsonError
-from pushkit.events.sender import KeyRingChange
 from pushkit.keys.jwk import Algorithm, SigningKey, signing_key_from_pem, signing_key_to_pem
 from pushkit.keys.private_file import locked, read_private, replace_private
 from pushkit.keys.remote import RemoteKey, RemoteSigner
-from pushkit.keys.ring import ALWAYS, KeyRing, KeyState, RingKey
+from pushkit.keys.ring import ALWAYS, KeyRing, RingKey
 from pushkit.options import check_type
 
 _logger = logging.getLogger(__name__)
@@ -29,9 +28,6 @@ _FORMAT: Final = "pushkit-key-ring"
 _VERSION: Final = 1
 _MADE_BY: Final = "pushkit keys new"
 _MAX_SECONDS: Final = 10 * 365 * 86400
-
-_SOON: Final = timedelta(days=7)
-_OLD: Final = timedelta(days=90)
 
 _T = TypeVar("_T", bound=JsonValue)
 
@@ -308,51 +304,3 @@ def fingerprint(path: Path) -> tuple[int, ...] | None:
     except (OSError, ValueError):  # missing, or not a valid path
         return None
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev, status.st_size)
-
-
-# --- reports -------------------------------------------------------------------------------------
-
-
-def ring_changes(before: KeyRing, now: KeyRing) -> Iterator[tuple[KeyRingChange, RingKey]]:
-    """Yield the changes from one ring to the next; a new key that is scheduled yields two."""
-    old = {key.kid: key for key in before.keys}
-    for key in now.keys:
-        known = old.pop(key.kid, None)
-        if known is None:
-            yield KeyRingChange.PUBLISHED, key
-        if key.activates_at is not None and (
-            known is None or known.activates_at != key.activates_at
-        ):
-            yield KeyRingChange.SCHEDULED, key
-        if key.revoked_at is not None and (known is None or known.revoked_at != key.revoked_at):
-            yield KeyRingChange.REVOKED, key
-    for key in old.values():
-        yield KeyRingChange.FORGOTTEN, key
-
-
-def near_ends(ring: KeyRing, now: datetime) -> list[tuple[RingKey, str]]:
-    """Return the active keys that are old or soon revoked without a successor, and why.
-
-    A key that is revoked within a week has no successor by then; a key that is older than 90 days
-    has none at all.
-    """
-    published = ring.published(now)
-    found: list[tuple[RingKey, str]] = []
-    for key in published:
-        if ring.state(key.kid, now) is not KeyState.ACTIVE:
-            continue
-        planned = [
-            at
-            for other in published
-            if other.algorithm is key.algorithm and (at := other.took_over_at()) and at > now
-        ]
-        revoked_at, age = key.revoked_at, key.age(now)
-        if revoked_at is not None and revoked_at - now <= _SOON:
-            if not any(at <= revoked_at for at in planned):
-                when = revoked_at.isoformat(timespec="minutes")
-                says = f"is revoked at {when}, and none signs then: pushkit keys rotate"
-                found.append((key, says))
-        elif age is not None and age > _OLD and not planned:
-            says = f"is {age.days} days old, and no next one is planned: pushkit keys rotate"
-            found.append((key, says))
-    return found

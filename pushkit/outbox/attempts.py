@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from pushkit.clock import Timing
@@ -187,18 +186,25 @@ def add_late(delivery: Delivery, result: AttemptResult) -> Script[None]:
         yield from add([(delivery.id, result)])
 
 
-def count(deliveries: Sequence[Delivery], errors: Collection[str]) -> Script[Counter[str]]:
-    """Count the attempts of each delivery, since its age began, with one of these errors."""
-    since = {each.id: to_micros(each.age_from) for each in deliveries}
+def count(deliveries: Iterable[Delivery], errors: Collection[str]) -> Script[dict[str, int]]:
+    """Count the attempts of each delivery, since its age began, with one of these errors.
+
+    Results that came too late are in the log, too: none has more than its delivery has attempts.
+    """
+    counted = {each.id: 0 for each in deliveries}
+    tried = {each.id: each for each in deliveries if each.attempts}
+    among = ", ".join(f"${number}" for number in range(1, len(errors) + 1))
     rows = yield from run_for_ids(
-        "SELECT delivery_id, started_at, error FROM pushkit_attempts WHERE delivery_id IN ($ids)",
-        list(since),
+        "SELECT delivery_id, started_at FROM pushkit_attempts"
+        f" WHERE delivery_id IN ($ids) AND error IN ({among})",
+        list(tried),
+        *errors,
     )
-    return Counter(
-        row["delivery_id"]
-        for row in rows
-        if row["error"] in errors and row["started_at"] >= since[row["delivery_id"]]
-    )
+    for row in rows:
+        delivery = tried[row["delivery_id"]]
+        if row["started_at"] >= to_micros(delivery.age_from):
+            counted[delivery.id] = min(counted[delivery.id] + 1, delivery.attempts)
+    return counted
 
 
 def of_deliveries(ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:

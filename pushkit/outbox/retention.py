@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pushkit.options import Age, Number, check_options
 from pushkit.outbox.states import DeliveryState
@@ -37,6 +38,15 @@ class Retention:
 
     def __post_init__(self) -> None:
         check_options(self, of="retain: ")
+
+
+class Excess(NamedTuple):
+    """The finished deliveries of a task, up to and including one of them."""
+
+    tenant: str
+    task_id: str
+    finished_at: int
+    id: str
 
 
 def finished_between(
@@ -74,13 +84,23 @@ def crowded_tasks(
     return [(row["tenant"], row["task_id"]) for row in rows]
 
 
-def excess_of_task(tenant: str, task_id: str, *, keep: int, limit: int) -> Script[list[str]]:
-    """Return the ids of some of a task's finished deliveries, but not of the `keep` newest ones."""
+def excess_of_task(tenant: str, task_id: str, *, keep: int) -> Script[Excess | None]:
+    """Return a task's finished deliveries but the `keep` newest ones; None if that is all."""
+    rows = yield Statement(
+        "SELECT finished_at, id FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
+        " AND finished_at IS NOT NULL ORDER BY finished_at DESC, id DESC"
+        " LIMIT 1 OFFSET CAST($3 AS BIGINT)",
+        (tenant, task_id, keep),
+    )
+    return Excess(tenant, task_id, rows[0]["finished_at"], rows[0]["id"]) if rows else None
+
+
+def ids_of(excess: Excess, *, limit: int) -> Script[list[str]]:
+    """Return ids of deliveries that are an excess, in any order."""
     rows = yield Statement(
         "SELECT id FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
-        " AND finished_at IS NOT NULL ORDER BY finished_at DESC, id DESC"
-        " LIMIT CAST($4 AS BIGINT) OFFSET CAST($3 AS BIGINT)",
-        (tenant, task_id, keep, limit),
+        " AND (finished_at, id) <= ($3, $4) LIMIT CAST($5 AS BIGINT)",
+        (*excess, limit),
     )
     return [str(row["id"]) for row in rows]
 

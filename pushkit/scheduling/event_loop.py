@@ -72,7 +72,11 @@ class Deadlines:
         if self._when:
             self._wait_until(max(min(self._when.values()), now + _TICK))
         for owner in due:
-            owner.expire()
+            try:
+                owner.expire()
+            except Exception as exc:  # noqa: BLE001  # the others are late, too
+                context = {"message": "a deadline's owner failed", "exception": exc}
+                asyncio.get_running_loop().call_exception_handler(context)
 
 
 class IterationBatches(Generic[Item]):

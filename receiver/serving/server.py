@@ -74,6 +74,7 @@ class HttpServer(ServerState):
             self.connections.forget(connection)
         for task in [*broken_off, *self._handshakes]:
             await cancelled(task)
+        self.deadlines.close()
 
 
 class _Handshake(asyncio.Protocol):

@@ -8,7 +8,6 @@ import os
 import signal
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from pushkit.keys.files import (
     create_key_ring,
     key_source,
     load_key_ring,
-    near_ends,
     save_key_ring,
     update_key_ring,
 )
@@ -422,30 +420,3 @@ def test_a_file_is_found_after_the_process_changes_its_directory(
     ring = update_key_ring(saved, lambda ring: ring.rotate(START))
 
     assert kids(source.ring()) == kids(ring)
-
-
-# --- reports -------------------------------------------------------------------------------------
-
-
-def reasons(ring: KeyRing, now: datetime) -> list[str]:
-    return [why for _, why in near_ends(ring, now)]
-
-
-def test_a_key_of_three_months_is_reported_until_a_next_one_is_planned() -> None:
-    ring = KeyRing.create(START)
-    assert reasons(ring, START + 90 * DAY) == []
-    [why] = reasons(ring, START + 91 * DAY)
-    assert why == "is 91 days old, and no next one is planned: pushkit keys rotate"
-    rotated = ring.rotate(START + 91 * DAY)
-    assert reasons(rotated, START + 91 * DAY) == []
-    assert reasons(rotated, START + 92 * DAY) == []
-
-
-def test_a_key_that_is_soon_revoked_is_reported_unless_another_signs_by_then() -> None:
-    ring = KeyRing.create(START)
-    [key] = ring.keys
-    ending = replace(ring, keys=(replace(key, revoked_at=START + 10 * DAY),))
-    assert reasons(ending, START + 2 * DAY) == []
-    [why] = reasons(ending, START + 3 * DAY)
-    assert why == "is revoked at 2026-01-11T12:30+00:00, and none signs then: pushkit keys rotate"
-    assert reasons(ending.rotate(START + 3 * DAY), START + 3 * DAY) == []

@@ -1,11 +1,12 @@
-"""Items of one round of the event loop: the first is handled at once, the others together."""
+"""What the code of one event loop shares: rounds of items, and deadlines."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
-from pushkit.scheduling.event_loop import IterationBatches
+from pushkit.scheduling.event_loop import Deadlines, IterationBatches
 
 
 async def test_items_of_a_round_are_handled_together_at_its_end() -> None:
@@ -88,3 +89,24 @@ async def _added(batches: IterationBatches[int], *items: int) -> None:
     for item in items:
         batches.add(item)
     await asyncio.sleep(0)
+
+
+async def test_a_deadline_whose_owner_fails_takes_no_other_with_it() -> None:
+    class Owner:
+        def __init__(self, error: Exception | None = None) -> None:
+            self.error, self.is_over = error, asyncio.Event()
+
+        def expire(self) -> None:
+            self.is_over.set()
+            if self.error is not None:
+                raise self.error
+
+    loop, deadlines, told = asyncio.get_running_loop(), Deadlines(), list[Any]()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    owners = [Owner(), Owner(ValueError("a filter of the application")), Owner()]
+    for owner in owners:
+        deadlines.set(owner, loop.time())
+    for owner in owners:
+        await owner.is_over.wait()
+
+    assert told == [owners[1].error]
