@@ -113,17 +113,15 @@ class Watches:
 
     async def set_told(self, tenant: str, task_id: str, *, told: str, view: str) -> bool:
         """Note what was told of a task; return False if another gateway holds it."""
+        return await self._database.write(self._set_told(tenant, task_id, told, view))
 
-        def script() -> Script[Rows]:
-            return (
-                yield Statement(
-                    "UPDATE pushkit_watches SET told = $1, view = $2"
-                    " WHERE tenant = $3 AND task_id = $4 AND holder = $5 RETURNING task_id",
-                    (told, view, tenant, task_id, self.holder),
-                )
-            )
-
-        return bool(await self._database.write(script()))
+    def _set_told(self, tenant: str, task_id: str, told: str, view: str) -> Script[bool]:
+        changed = yield Statement(
+            "UPDATE pushkit_watches SET told = $1, view = $2"
+            " WHERE tenant = $3 AND task_id = $4 AND holder = $5 RETURNING task_id",
+            (told, view, tenant, task_id, self.holder),
+        )
+        return bool(changed)
 
     async def give_back(self, tenant: str, task_id: str) -> None:
         """Let a gateway take a task that this one holds, after a lease's time."""

@@ -125,7 +125,8 @@ class Worker(QueueWorker[DeliveryJob]):
         of this side.
         """
         deliveries = yield from leased_deliveries([job.id for job, _, _ in lost])
-        refusals = yield from attempts.count(deliveries.values(), REFUSED)
+        blamed = [deliveries[job.id] for job, _, deaths in lost if deaths]
+        refusals = yield from attempts.count(blamed, REFUSED)
         moment = from_micros(now)
         for job, error, deaths in lost:
             delivery = deliveries[job.id]
