@@ -300,8 +300,11 @@ class Attacker:
         self._world.secrets.check(f"an answer of {host}", text)
         # 429 for a flood, and 503 during a fault, are right for any request.
         is_busy = status in (429, 503) and (self._world.troubles or status == 429)
-        if self._world.had_trouble("trust", 0, self._world.loop.time(), whom=host):
+        now = self._world.loop.time()
+        if self._world.had_trouble("trust", 0, now, whom=host):
             allowed = allowed | {401, 403, 404}  # a sender that is no longer trusted has no path
+        if self._world.had_trouble("stop", now - _GIVEN_UP, now):
+            allowed = allowed | {408}  # aiohttp reads no more of a body once it shuts down
         if what.startswith("a flood") and status == 202:
             [row] = self._inboxes[host].select(_OF_OTHER)
             if row["found"] > self._quota:
