@@ -24,6 +24,7 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.verification.simulation.cuts import CUTS, Cut
 
@@ -35,19 +36,23 @@ _ID = re.compile(r"\b[a-z]+_[0-9a-f]{16,}\b|\bid=.*|\['.*")  # and everything af
 _SAW = 70  # characters of a violation that the table shows
 
 
-def source_without(*cuts: Cut) -> dict[str, str]:
-    """Return the changed source of each module of some cuts, by module name.
+def source_without(cut: Cut, before: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Return the changed source of each module of a cut, by module name.
+
+    Args:
+        cut: The cut.
+        before: What other cuts changed already; it is returned, too.
 
     Raises:
-        LookupError: What a cut changes is gone.
+        LookupError: What the cut changes is gone.
     """
-    found: dict[str, str] = {}
-    for name, edit in ((cut.name, edit) for cut in cuts for edit in cut.edits):
+    found = dict(before)
+    for edit in cut.edits:
         path = _ROOT.joinpath(*edit.module.split(".")).with_suffix(".py")
         try:
             found[edit.module] = edit.applied(found.get(edit.module) or path.read_text())
         except (LookupError, OSError) as exc:
-            raise LookupError(f"the cut `{name}`: {exc}") from exc
+            raise LookupError(f"the cut `{cut.name}`: {exc}") from exc
     return found
 
 
