@@ -270,11 +270,13 @@ class Pacing:
         for (subscription, body), number in bodies.items():
             if number > 1:
                 self._world.violated(f"stored {number} times for {subscription}: {body[-60:]!r}")
-        logged: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+        logged: dict[tuple[str | int | None, ...], list[int]] = defaultdict(list)
         for row in self._outbox.select("SELECT * FROM pushkit_attempts"):
-            one = (row["delivery_id"], row["duration"], row["error"] or "")
+            one = tuple(
+                row[name] for name in ("delivery_id", "error", "status", "duration", "wait")
+            )
             if any(abs(row["started_at"] - at) < _SAME for at in logged[one]):
-                self._world.violated(f"an attempt is in the log twice: {one[0]} {one[2]}")
+                self._world.violated(f"an attempt is in the log twice: {one[0]} {one[1] or ''}")
             logged[one].append(row["started_at"])
         for row in rows:
             what = f"{row['id']} {row['attempts']} of {row['logged']} {row['last_error']}"
