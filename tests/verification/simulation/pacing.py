@@ -8,13 +8,15 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from math import inf
 
+from pushkit.storage.script import to_micros
 from tests.verification.simulation.disk import Disk, shown_state
 from tests.verification.simulation.loop import Process
 from tests.verification.simulation.postgres import PostgresServer
 from tests.verification.simulation.webhook import Arrival
-from tests.verification.simulation.world import World
+from tests.verification.simulation.world import EPOCH, World
 
 __all__ = ["Pacing"]
 
@@ -218,12 +220,21 @@ class Pacing:
     def _may_be_lost(self, arrival: Arrival, answered_at: float) -> bool:
         """Return whether an answer may not have counted for its destination.
 
-        So it is if its process ended before it was settled, or its delivery was withdrawn.
+        So it is if its process ended, or its delivery was withdrawn, before it was settled.
         """
         whom = arrival.process.name if arrival.process else ""
         settled_by = answered_at + _SETTLED
-        has_died = self._world.had_trouble("death", answered_at, settled_by, whom=whom)
-        return has_died or self._was_withdrawn(arrival.delivery_id)
+        if self._world.had_trouble("death", answered_at, settled_by, whom=whom):
+            return True
+        rows = self._outbox.select(
+            "SELECT state, redrives, finished_at FROM pushkit_deliveries WHERE id = ?",
+            arrival.delivery_id,
+        )
+        if not rows:
+            return True
+        [row] = rows
+        settled = to_micros(EPOCH + timedelta(seconds=settled_by))
+        return row["state"] == "cancelled" and (row["redrives"] > 0 or row["finished_at"] < settled)
 
     def _is_excused(self, before: Arrival, arrival: Arrival) -> bool:
         begin, end, had_trouble = before.at - 2, arrival.at, self._world.had_trouble

@@ -187,13 +187,13 @@ REGRESSIONS = {
     ),
     # Right: a result that comes after its lease is dropped, and the next worker keeps the queue.
     "a worker that stands still for longer than its lease": Scenario(
-        seed=1, agents=2, postgres=True, ends=150.0,
+        seed=1, agents=2, postgres=True, ends=250.0,
         steps=(
             Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
             Step(1.0, "behaviour", ("hook0", "tired")),
             Step(2.0, "notify", (0, "task0", 0, "status")),
             Step(2.1, "notify", (0, "task0", 1, "status")),
-            Step(3.0, "freeze", ("agent0", 30.0)),
+            Step(3.0, "freeze", ("agent0", 121.0)),  # until the next worker, which looks after 120
             Step(4.0, "behaviour", ("hook0", "sluggish")),
         ),
     ),
