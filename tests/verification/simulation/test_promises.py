@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pushkit import NotifyResult
 from pushkit.delivery.reporting import RefusedRecipient
+from pushkit.storage.script import to_micros
 from tests.verification.simulation.attacks import Attacker
 from tests.verification.simulation.cases import Case, MailboxCase
 from tests.verification.simulation.disk import QueueRow
@@ -19,6 +20,7 @@ from tests.verification.simulation.ledger import Call, Notice
 from tests.verification.simulation.loop import Process
 from tests.verification.simulation.secrecy import CANARY, WEBHOOK_SECRET, Secrets
 from tests.verification.simulation.webhook import Arrival
+from tests.verification.simulation.world import EPOCH
 
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
 _JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6.eyJpc3MiOiJodHRwczovL2EifQ.c2lnbmF0dXJl"
@@ -502,19 +504,29 @@ def test_a_failure_whose_worker_died_opens_no_breaker(
     assert case.world.violations == seen
 
 
-def test_a_success_that_was_withdrawn_keeps_no_breaker_closed(case: Case) -> None:
+@pytest.mark.parametrize(
+    ("after", "seen"),
+    [
+        pytest.param(-1, [], id="before it was settled"),
+        pytest.param(60, ["came while its breaker was open: probe"], id="long after"),
+    ],
+)
+def test_a_success_that_was_withdrawn_keeps_no_breaker_closed(
+    case: Case, after: int, seen: list[str]
+) -> None:
     """The breaker may have opened with the failures after it, or with some of before."""
     for number in range(4):
         _fail(case, f"before {number}")
     withdrawn = _fail(case, "withdrawn")
     withdrawn.status = 204
-    case.change("withdrawn", state="cancelled")
+    at = to_micros(EPOCH + timedelta(seconds=(withdrawn.answered_at or 0) + after))
+    case.change("withdrawn", state="cancelled", finished_at=at)
     for number in range(5):  # the first one opens it, and the others were under way
         _fail(case, f"after {number}")
 
-    _fail(case, "probe", 26.5)
+    _fail(case, "probe", 20)
 
-    assert case.world.violations == []
+    assert case.world.violations == seen
 
 
 def test_two_requests_at_once_on_probation_are_seen(case: Case) -> None:
