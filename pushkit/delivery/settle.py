@@ -330,6 +330,7 @@ def emit_settled(events: Listeners, settled: SettledDeliveries) -> None:
                     status=result.status,
                     error=result.error,
                     took=result.duration,
+                    retry_in=_retry_in(result),
                     trace_id=trace_id_of(delivery.traceparent),
                     **_about(delivery),
                 )
@@ -346,6 +347,13 @@ def emit_settled(events: Listeners, settled: SettledDeliveries) -> None:
             )
     for event in settled.events:
         events.emit(event)
+
+
+def _retry_in(result: AttemptResult) -> timedelta | None:
+    """Return how long after the end of an attempt the next one is due."""
+    if result.retry_at is None or result.started_at is None:
+        return None
+    return max(result.retry_at - result.started_at - result.duration, timedelta(0))
 
 
 def _has_side_effects(current: Recipient, result: AttemptResult) -> bool:

@@ -62,6 +62,8 @@ class AttemptMade(DeliveryEvent, kind=EventKind.ATTEMPT):
     status: int | None  # the status of the answer; None if there was none
     error: str | None  # the failure, as a code; None for a success
     took: timedelta  # how long it took, including signing
+    # The wait for the next attempt; None if there is none. A failing destination may wait longer.
+    retry_in: timedelta | None = None
     trace_id: str | None = None  # the trace that `notify()` was called in, if any
 
     @property

@@ -71,6 +71,8 @@ async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(
         200,
         None,
     )
+    assert timedelta(0) < (first.retry_in or timedelta(0)) <= timedelta(seconds=10)
+    assert second.retry_in is None
     assert (delivered.waited, delivered.attempts) == (timedelta(seconds=10), 2)
     [key] = emitted(events, SigningKeyChanged)
     assert (key.algorithm, key.before) == ("ES256", None)
