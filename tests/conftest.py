@@ -100,6 +100,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             or getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
         ):
             item.add_marker(pytest.mark.slow)
+    items[:] = _waiting_first(items)
+
+
+def _waiting_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Let half of the workers begin with the rooms whose tests wait, beside others that compute.
+
+    Workers begin with consecutive shares of the tests, and later take over the ends of others'.
+    """
+    waiting = [item for item in items if _is_slow_room(item.path)]
+    others = [item for item in items if not _is_slow_room(item.path)]
+    parts = max(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) // 2, 1)
+    return [
+        item
+        for part in range(parts)
+        for some in (waiting, others)
+        for item in some[len(some) * part // parts : len(some) * (part + 1) // parts]
+    ]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
