@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pushkit.delivery.sender import PushSender as PushSender
     from pushkit.delivery.signatures import Signing as Signing
     from pushkit.errors import PushkitError as PushkitError
-    from pushkit.events.model import Event as Event
+    from pushkit.events import Event as Event
     from pushkit.keys.files import load_key_ring as load_key_ring, save_key_ring as save_key_ring
     from pushkit.keys.jwk import Algorithm as Algorithm
     from pushkit.keys.remote import RemoteKey as RemoteKey, RemoteSigner as RemoteSigner

@@ -348,7 +348,7 @@ def metrics() -> Iterator[str]:
 
 def events() -> Iterator[str]:
     """Describe every kind of event, with its members."""
-    from pushkit.events.model import Event
+    from pushkit.events import Event
 
     yield "# Events\n"
     yield "The events that `on_event` receives, on both sides (`pushkit.events`)."

@@ -38,8 +38,7 @@ from pushkit.errors import (
     SigningError,
     TransportError,
 )
-from pushkit.events.model import Listeners
-from pushkit.events.sender import SigningKeyChanged
+from pushkit.events import Listeners, SigningKeyChanged
 from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey

@@ -55,8 +55,11 @@ from pushkit.errors import (
     StorageError,
     UnsupportedVersionError,
 )
-from pushkit.events.model import Event, HealthFault, Listener, Listeners
-from pushkit.events.sender import (
+from pushkit.events import (
+    Event,
+    HealthFault,
+    Listener,
+    Listeners,
     OutboxChange,
     OutboxChanged,
     PushConfigRefused,

@@ -9,7 +9,7 @@ import pytest
 from pushkit.a2a import WireVersion
 from pushkit.cards import CardOutcome
 from pushkit.errors import UrlDecision
-from pushkit.events.model import EventKind
+from pushkit.events import EventKind
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.oauth import ClientAuthentication
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome

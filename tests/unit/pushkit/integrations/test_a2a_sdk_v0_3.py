@@ -16,8 +16,7 @@ from a2a.compat.v0_3 import types as v0_3
 
 from pushkit import Filter, PushSender, WireVersion
 from pushkit.errors import StorageError
-from pushkit.events.model import Event
-from pushkit.events.sender import PushConfigRefused
+from pushkit.events import Event, PushConfigRefused
 from pushkit.integrations.a2a_sdk import integration, v1
 from pushkit.integrations.a2a_sdk.v0_3 import PushkitConfigStore, PushkitNotificationSender
 from tests.emitted import emitted
