@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pushkit.events import Event as Event
     from pushkit.keys.files import load_key_ring as load_key_ring, save_key_ring as save_key_ring
     from pushkit.keys.jwk import Algorithm as Algorithm
-    from pushkit.keys.remote import RemoteKey as RemoteKey, RemoteSigner as RemoteSigner
+    from pushkit.keys.jwk import RemoteKey as RemoteKey, RemoteSigner as RemoteSigner
     from pushkit.keys.ring import KeyRing as KeyRing
     from pushkit.net.authorization import (
         DestinationCredentials as DestinationCredentials,

@@ -66,8 +66,8 @@ from pushkit.events import (
     SubscriptionChange,
 )
 from pushkit.keys.files import KeySource, key_source
+from pushkit.keys.jwk import RemoteSigner
 from pushkit.keys.jwks import jwks_response
-from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice

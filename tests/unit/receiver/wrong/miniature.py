@@ -31,7 +31,7 @@ from pushkit.signing.notification_jwt import (
     read_unverified,
     verify_signature,
 )
-from pushkit.signing.times import check_times
+from pushkit.signing.scheme import check_times
 from pushkit.signing.token import hash_token, read_token
 from pushkit.webhook import Headers
 from receiver.testing import ReceiverUnderTest, SigningAgent
