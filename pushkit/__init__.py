@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         agentvault_credentials as agentvault_credentials,
     )
     from pushkit.net.destination import DestinationRules as DestinationRules
-    from pushkit.net.oauth import OAuthClient as OAuthClient
+    from pushkit.net.authorization import OAuthClient as OAuthClient
     from pushkit.net.tls import ClientCertificate as ClientCertificate
     from pushkit.outbox.inspection import DeliveryFilter as DeliveryFilter
     from pushkit.outbox.retention import Retention as Retention

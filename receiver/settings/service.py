@@ -13,8 +13,7 @@ from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.storage.location import is_file
 from pushkit.terminal.output import LogFormat
-from pushkit.terminal.tables import SettingsTable, TomlFile, with_options
-from pushkit.terminal.toml import Location, name_of
+from pushkit.terminal.tables import Location, SettingsTable, TomlFile, name_of, with_options
 from pushkit.url import parse_host_and_port
 from receiver.callbacks.registry import NO_TIMEOUT
 from receiver.inbox.retention import InboxRetention

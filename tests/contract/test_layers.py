@@ -42,7 +42,7 @@ RECEIVER_ROWS = [
     {"check_command", "listening", "testing"},
     {"diagnosis"},
     {"expect_command", "inbox_commands", "pinning", "serve_command"},
-    {"middleware", "options", "reload"},
+    {"middleware", "options"},
     {"settings"},
     {"receiver"},
     {"expectation"},

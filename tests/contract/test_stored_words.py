@@ -11,7 +11,7 @@ from pushkit.cards import CardOutcome
 from pushkit.errors import UrlDecision
 from pushkit.events import EventKind
 from pushkit.keys.jwk import Algorithm
-from pushkit.net.oauth import ClientAuthentication
+from pushkit.net.authorization import ClientAuthentication
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.peers import ForwardedHeader
 from pushkit.signing.scheme import Scheme

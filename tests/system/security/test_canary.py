@@ -59,8 +59,8 @@ from pushkit.dashboard.app import dashboard_app
 from pushkit.errors import StorageError
 from pushkit.events import Event
 from pushkit.keys.jwk import public_jwk, signing_key_to_pem
-from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
+from pushkit.secrets.vault import SecretsAdmin
 from pushkit.terminal.output import JsonLines
 from pushkit.webui.access import DashboardAccess
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender

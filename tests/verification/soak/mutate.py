@@ -175,7 +175,7 @@ ROOMS: Mapping[str, Room] = {
         modules=(
             *("receiver/registrations.py", "receiver/expectation.py", "receiver/limits.py"),
             *("pushkit/peers.py", "receiver/senders.py", "receiver/trust.py"),
-            *("receiver/app.py", "receiver/asgi.py", "receiver/reload.py"),
+            *("receiver/app.py", "receiver/asgi.py", "receiver/serve_command.py"),
         ),
         tests=("tests/unit/receiver",),
     ),
