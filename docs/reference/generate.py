@@ -169,7 +169,7 @@ def receiver_settings() -> Iterator[str]:
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
     from receiver.callbacks.registry import CallbackRegistry
     from receiver.limits import ConnectionLimits
-    from receiver.settings.service import ReceiverSettings
+    from receiver.settings import ReceiverSettings
     from receiver.settings.tables import (
         AlertSettings,
         CallbackSettings,

@@ -11,7 +11,7 @@ import base64
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -35,7 +35,7 @@ from pushkit.net.destination import SENDER_ALLOW, Destination, DestinationPolicy
 from pushkit.net.tls import ClientCertificate, tls_context
 from pushkit.net.transport import Transport
 from pushkit.options import check_options
-from pushkit.record import field, record
+from pushkit.record import record
 from pushkit.scheduling.renewing import CachedValue, Renewing
 from pushkit.version import USER_AGENT
 
