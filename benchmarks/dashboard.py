@@ -45,7 +45,7 @@ from pushkit.clock import Timing
 from pushkit.dashboard.app import dashboard_app
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
-from pushkit.events.receiver import NotificationRefused
+from pushkit.events import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
 from pushkit.outbox import attempts, destinations
 from pushkit.outbox import store as outbox

@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from pushkit.delivery.sender import PushSender as PushSender
     from pushkit.delivery.signatures import Signing as Signing
     from pushkit.errors import PushkitError as PushkitError
-    from pushkit.events.model import Event as Event
+    from pushkit.events import Event as Event
     from pushkit.keys.files import load_key_ring as load_key_ring, save_key_ring as save_key_ring
     from pushkit.keys.jwk import Algorithm as Algorithm
-    from pushkit.keys.remote import RemoteKey as RemoteKey, RemoteSigner as RemoteSigner
+    from pushkit.keys.jwk import RemoteKey as RemoteKey, RemoteSigner as RemoteSigner
     from pushkit.keys.ring import KeyRing as KeyRing
     from pushkit.net.authorization import (
         DestinationCredentials as DestinationCredentials,
         agentvault_credentials as agentvault_credentials,
     )
     from pushkit.net.destination import DestinationRules as DestinationRules
-    from pushkit.net.oauth import OAuthClient as OAuthClient
+    from pushkit.net.authorization import OAuthClient as OAuthClient
     from pushkit.net.tls import ClientCertificate as ClientCertificate
     from pushkit.outbox.inspection import DeliveryFilter as DeliveryFilter
     from pushkit.outbox.retention import Retention as Retention
@@ -70,38 +70,4 @@ if TYPE_CHECKING:
     )
     from pushkit.scheduling.retry import RetryPolicy as RetryPolicy, wait_schedule as wait_schedule
 else:
-    __all__, __getattr__, __dir__ = names_on_demand(
-        __name__,
-        {
-            "pushkit.a2a": (
-                "Artifact ArtifactUpdate Authentication DataPart Message MessageUpdate PushConfig"
-                " RawPart Role StatusUpdate Task TaskSnapshot TaskState TaskStatus TaskUpdate"
-                " TextPart UpdateKind UrlPart WireVersion decode_update encode_update"
-            ),
-            "pushkit.alerts": "AlertOptions",
-            "pushkit.delivery.answers": "BreakerPolicy",
-            "pushkit.delivery.reporting": "NotifiedDelivery NotifyResult RefusedRecipient",
-            "pushkit.delivery.options": "SenderOptions",
-            "pushkit.delivery.sender": "PushSender",
-            "pushkit.delivery.signatures": "Signing",
-            "pushkit.errors": "PushkitError",
-            "pushkit.events.model": "Event",
-            "pushkit.keys.files": "load_key_ring save_key_ring",
-            "pushkit.keys.jwk": "Algorithm",
-            "pushkit.keys.remote": "RemoteKey RemoteSigner",
-            "pushkit.keys.ring": "KeyRing",
-            "pushkit.net.authorization": "DestinationCredentials agentvault_credentials",
-            "pushkit.net.destination": "DestinationRules",
-            "pushkit.net.oauth": "OAuthClient",
-            "pushkit.net.tls": "ClientCertificate",
-            "pushkit.outbox.inspection": "DeliveryFilter",
-            "pushkit.outbox.retention": "Retention",
-            "pushkit.outbox.states": "DeliveryState",
-            "pushkit.secrets.sealing": "SecretKeys",
-            "pushkit.signing.scheme": "Scheme",
-            "pushkit.subscriptions.inspection": "SubscriptionFilter",
-            "pushkit.subscriptions.model": "Filter Profile Subscription SubscriptionState",
-            "pushkit.version": "__version__",
-            "pushkit.scheduling.retry": "RetryPolicy wait_schedule",
-        },
-    )
+    __all__, __getattr__, __dir__ = names_on_demand()

@@ -19,14 +19,17 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from pushkit.errors import AlertFailedError, ConfigError, PushkitError
-from pushkit.events.model import Event, HealthFault, Listeners, facts_of
-from pushkit.events.receiver import NotificationDead
-from pushkit.events.sender import (
+from pushkit.events import (
     ALERTS_OWNER,
     DeliveryDead,
+    Event,
+    HealthFault,
+    Listeners,
     LocalFault,
+    NotificationDead,
     SigningKeyNearEnd,
     SubscriptionDisabled,
+    facts_of,
 )
 from pushkit.logs import RepeatedLog, printable
 from pushkit.options import Duration, check_options

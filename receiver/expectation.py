@@ -16,7 +16,7 @@ from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.options import check_duration, check_each, check_type
 from pushkit.record import record
-from pushkit.signing.token import hash_credentials, hash_token
+from pushkit.webhook import hash_credentials, hash_token
 from receiver.callbacks.waiting import has_ended, has_stopped, in_states
 from receiver.inbox.model import Notification
 from receiver.registrations import Registration, register, replace_token, unregister

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from pushkit.alerts import AlertOptions, Alerts
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
-from pushkit.events.model import Event, HealthFault, Listener, Listeners
+from pushkit.events import Event, HealthFault, Listener, Listeners
 from pushkit.options import Count, Duration, Wait, check_list, check_type, checked
 from pushkit.peers import ForwardedHeader, Peers
 from pushkit.scheduling.event_loop import LoopLock

@@ -30,8 +30,7 @@ from pushkit.errors import (
     UnrecognisedBodyError,
     page_of,
 )
-from pushkit.events.model import Listeners
-from pushkit.events.receiver import NotificationRefused
+from pushkit.events import Listeners, NotificationRefused
 from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.peers import rate_key
 from receiver.registrations import TaskNotExpectedError

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from pushkit.errors import ConfigError, InboundError
 from pushkit.record import record
-from pushkit.signing.token import hash_token
 from pushkit.storage.script import Row, Script, Statement, run_for_rows, to_micros
+from pushkit.webhook import hash_token
 from receiver.senders import TaskPolicy
 from receiver.tokens import HandedOut, Presented, ProvenSecret
 

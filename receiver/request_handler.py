@@ -18,8 +18,12 @@ from urllib.parse import parse_qsl
 
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
-from pushkit.events.model import Listeners
-from pushkit.events.receiver import GenerationGap, NotificationAccepted, NotificationRepeated
+from pushkit.events import (
+    GenerationGap,
+    Listeners,
+    NotificationAccepted,
+    NotificationRepeated,
+)
 from pushkit.logs import RepeatedLog, printable
 from pushkit.peers import Peers
 from pushkit.scheduling.renewing import CachedValue, Renewing

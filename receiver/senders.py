@@ -22,8 +22,8 @@ from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.options import Bounds, Count, check_options, check_type
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import WebhookVerifier, read_verifier
-from pushkit.signing.token import hash_credentials, hash_token
 from pushkit.url import audience_of
+from pushkit.webhook import hash_credentials, hash_token
 from receiver.limits import RateLimit
 
 if TYPE_CHECKING:

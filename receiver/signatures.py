@@ -41,13 +41,12 @@ from pushkit.signing.notification_jwt import (
     check_webhook_id,
     verify_signature,
 )
-from pushkit.signing.scheme import Scheme
+from pushkit.signing.scheme import Scheme, check_not_before, check_times, check_timestamp
 from pushkit.signing.standard_webhooks import (
     UnverifiedWebhook,
     check_webhook_signature,
     read_unverified_webhook,
 )
-from pushkit.signing.times import check_not_before, check_times, check_timestamp
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers
 from receiver.request import Request

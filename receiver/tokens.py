@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pushkit.errors import TokenError
 from pushkit.record import record
-from pushkit.signing.token import hash_credentials, hash_token, read_token
+from pushkit.webhook import hash_credentials, hash_token, read_token
 from receiver.request import Request
 from receiver.signatures import SignedClaims
 from receiver.steps import Step, Trail

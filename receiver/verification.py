@@ -32,8 +32,7 @@ from pushkit.errors import ConfigError, InboundError
 from pushkit.logs import printable
 from pushkit.options import check_list, check_type
 from pushkit.scheduling.event_loop import LoopLock
-from pushkit.signing.token import hash_token
-from pushkit.webhook import Headers, WebhookRequest
+from pushkit.webhook import Headers, WebhookRequest, hash_token
 from receiver.notification import Accepted, Verified, VerifiedNotification, read_notification
 from receiver.refusals import REFUSALS
 from receiver.request import LARGE_BODY, BrokenBodyError, Request, turn_to_decode

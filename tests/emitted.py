@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from pushkit.events.model import Event
-from pushkit.events.receiver import NotificationRefused
+from pushkit.events import Event, NotificationRefused
 
 __all__ = ["OF_DELIVERY", "OF_SUBSCRIPTION", "emitted", "refused"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from pushkit.keys.jwk import SigningKey
-from pushkit.keys.remote import RemoteKey
+from pushkit.keys.jwk import RemoteKey, SigningKey
 from pushkit.signing import notification_jwt
 from pushkit.signing.notification_jwt import static_claims
 

@@ -169,7 +169,7 @@ def receiver_settings() -> Iterator[str]:
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
     from receiver.callbacks.registry import CallbackRegistry
     from receiver.limits import ConnectionLimits
-    from receiver.settings.service import ReceiverSettings
+    from receiver.settings import ReceiverSettings
     from receiver.settings.tables import (
         AlertSettings,
         CallbackSettings,
@@ -348,7 +348,7 @@ def metrics() -> Iterator[str]:
 
 def events() -> Iterator[str]:
     """Describe every kind of event, with its members."""
-    from pushkit.events.model import Event
+    from pushkit.events import Event
 
     yield "# Events\n"
     yield "The events that `on_event` receives, on both sides (`pushkit.events`)."

@@ -17,7 +17,7 @@ from pushkit.cards.forms import CardForm
 from pushkit.cards.signing import SignedCard, sign_card_with
 from pushkit.errors import SigningError
 from pushkit.keys.files import KeySource, key_source
-from pushkit.keys.remote import RemoteSigner
+from pushkit.keys.jwk import RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.scheduling.event_loop import LoopLock
 from pushkit.scheduling.renewing import anew

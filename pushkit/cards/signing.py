@@ -21,8 +21,7 @@ from pushkit.errors import (
     InvalidUrlError,
     MalformedCardError,
 )
-from pushkit.keys.jwk import SigningKey
-from pushkit.keys.remote import RemoteKey, RemoteSigner
+from pushkit.keys.jwk import RemoteKey, RemoteSigner, SigningKey
 from pushkit.keys.ring import KeyRing, RingKey
 from pushkit.options import check_list, read_member
 from pushkit.record import field, record

@@ -16,10 +16,9 @@ from pushkit.a2a import Authentication
 from pushkit.delivery.options import SenderOptions
 from pushkit.errors import ConfigError
 from pushkit.files import read_text
-from pushkit.net.authorization import DestinationCredentials
+from pushkit.net.authorization import DestinationCredentials, OAuthClient
 from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.dialling import EgressProxy
-from pushkit.net.oauth import OAuthClient
 from pushkit.net.tls import ClientCertificate
 from pushkit.terminal.tables import File, SettingsTable, TomlFile, with_options
 from pushkit.url import masked_url

@@ -15,10 +15,12 @@ from pushkit.terminal.output import example
 from pushkit.version import __version__
 
 _ENTRY_POINTS = "pushkit.commands"
-_NAMES = "card dashboard gateway keys outbox replay secrets send subscriptions worker"
+_NAMES = "card gateway keys outbox secrets send subscriptions worker"
 _PLACES = {name: f"pushkit.cli.{name}:{name}" for name in _NAMES.split()} | {
+    "dashboard": "pushkit.cli.databases:dashboard",
     "import": "pushkit.cli.importing:import_",
     "migrate": "pushkit.cli.databases:migrate",
+    "replay": "pushkit.cli.send:replay",
     "trigger": "pushkit.cli.send:trigger",
 }
 

@@ -128,7 +128,7 @@ signing_options = gathered(
 def _error_code(value: str) -> str:
     if is_error_code(value):
         return value
-    from pushkit.terminal.toml import did_you_mean  # only now: it needs pydantic
+    from pushkit.terminal.tables import did_you_mean  # only now: it needs pydantic
 
     raise click.BadParameter(
         f"there is no code {value!r}, expected one of"

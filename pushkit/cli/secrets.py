@@ -10,8 +10,8 @@ import click
 
 from pushkit.cli.databases import Outbox, outbox_option
 from pushkit.errors import ConfigError, SealedSecretError
-from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey, SecretKeys, add_secret_key
+from pushkit.secrets.vault import SecretsAdmin
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import PATH
 from pushkit.terminal.output import example, table

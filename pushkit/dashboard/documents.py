@@ -15,8 +15,7 @@ from typing import Annotated, Final, NamedTuple
 
 from pushkit.clock import utc_now
 from pushkit.delivery.documents import KeyDocument, ReportDocument, SubscriptionDocument
-from pushkit.events.model import Event
-from pushkit.events.sender import PushConfigRefused
+from pushkit.events import Event, PushConfigRefused
 from pushkit.outbox.browsing import FailingDestination, OutboxStats
 from pushkit.outbox.inspection import DeliverySummary, OutboxQueue
 from pushkit.storage.paging import AtMost

@@ -32,12 +32,11 @@ from pushkit.outbox.inspection import DeliveryFilter, DeliveryReport
 from pushkit.outbox.states import DeliveryState
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER, body_sha256, static_claims
 from pushkit.signing.standard_webhooks import ID_HEADER, TIMESTAMP_HEADER
-from pushkit.signing.token import token_headers
 from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionState
 from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
-from pushkit.webhook import A2A_VERSION
+from pushkit.webhook import A2A_VERSION, token_headers
 from pushkit.webui import api
 from pushkit.webui.asgi import PageRefused, PageRequest
 from pushkit.webui.parts import (

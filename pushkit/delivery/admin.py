@@ -14,8 +14,7 @@ from typing import NamedTuple, TypeVar
 from pushkit.clock import utc_now
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import ConfigError
-from pushkit.events.model import Listeners
-from pushkit.events.sender import OutboxChange, OutboxChanged
+from pushkit.events import Listeners, OutboxChange, OutboxChanged
 from pushkit.options import Age, Number, check_list, checked
 from pushkit.outbox import browsing, changes, inspection, retention
 from pushkit.outbox import store as outbox

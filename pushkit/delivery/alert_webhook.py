@@ -14,7 +14,7 @@ from pushkit.a2a import DataPart, Message, MessageUpdate, PushConfig, Role, Text
 from pushkit.alerts import Alert, AlertCode, AlertSink
 from pushkit.delivery.reporting import NotifyResult
 from pushkit.errors import AlertFailedError
-from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK
+from pushkit.events import ALERTS_OWNER, ALERTS_TASK
 from pushkit.outbox.model import IdempotencyKey
 
 

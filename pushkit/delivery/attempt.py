@@ -38,11 +38,9 @@ from pushkit.errors import (
     SigningError,
     TransportError,
 )
-from pushkit.events.model import Listeners
-from pushkit.events.sender import SigningKeyChanged
+from pushkit.events import Listeners, SigningKeyChanged
 from pushkit.keys.files import KeySource
-from pushkit.keys.jwk import Algorithm, SigningKey
-from pushkit.keys.remote import RemoteKey
+from pushkit.keys.jwk import Algorithm, RemoteKey, SigningKey
 from pushkit.logs import RepeatedLog
 from pushkit.net.authorization import ReadyCredentials
 from pushkit.net.connection import HttpAnswer

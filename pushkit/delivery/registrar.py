@@ -27,7 +27,7 @@ from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.queues import Queues
 from pushkit.delivery.snapshots import Registered, hold
 from pushkit.errors import InvalidPushConfigError, TooManyConfigsError, TooManySubscriptionsError
-from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK, SubscriptionChange
+from pushkit.events import ALERTS_OWNER, ALERTS_TASK, SubscriptionChange
 from pushkit.outbox import changes
 from pushkit.outbox import store as outbox
 from pushkit.outbox.model import new_delivery_id

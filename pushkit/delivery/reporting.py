@@ -10,16 +10,17 @@ from typing import Final
 
 from pushkit.a2a import AnyUpdate
 from pushkit.errors import CodeTable, PushkitError, page_of
-from pushkit.events.model import Listeners, facts_of
-from pushkit.events.sender import (
+from pushkit.events import (
     Enqueued,
     KeyRingChange,
     KeyRingChanged,
+    Listeners,
     PushConfigRefused,
     RecipientRefused,
     SigningKeyNearEnd,
     SubscriptionChange,
     SubscriptionChanged,
+    facts_of,
 )
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 from pushkit.logs import RepeatedLog, one_word, printable

@@ -16,11 +16,11 @@ from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.record import field, record
 from pushkit.secrets.vault import Vault
 from pushkit.signing.notification_jwt import static_claims
-from pushkit.signing.token import token_headers
 from pushkit.storage.script import Script
 from pushkit.subscriptions.model import Owner, Profile, StoredSubscription, Subscription
 from pushkit.subscriptions.store import by_ids, open_subscription
 from pushkit.version import USER_AGENT
+from pushkit.webhook import token_headers
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -55,16 +55,19 @@ from pushkit.errors import (
     StorageError,
     UnsupportedVersionError,
 )
-from pushkit.events.model import Event, HealthFault, Listener, Listeners
-from pushkit.events.sender import (
+from pushkit.events import (
+    Event,
+    HealthFault,
+    Listener,
+    Listeners,
     OutboxChange,
     OutboxChanged,
     PushConfigRefused,
     SubscriptionChange,
 )
 from pushkit.keys.files import KeySource, key_source
+from pushkit.keys.jwk import RemoteSigner
 from pushkit.keys.jwks import jwks_response
-from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice

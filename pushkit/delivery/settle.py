@@ -16,14 +16,14 @@ from pushkit.delivery.answers import REFUSED, wait_after, works
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.route import DeliveryJob, Routes, job_of, read_subscriptions
 from pushkit.errors import AddressRefusedError
-from pushkit.events.model import Listeners
-from pushkit.events.sender import (
+from pushkit.events import (
     AttemptMade,
     BreakerClosed,
     BreakerOpened,
     Delivered,
     DeliveryDead,
     DeliveryEvent,
+    Listeners,
     LocalFault,
     SubscriptionDisabled,
 )

@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from pushkit.errors import ConfigError, PushkitError, SigningError
-from pushkit.keys.jwk import SigningKey
+from pushkit.keys.jwk import RemoteKey, SigningKey
 from pushkit.keys.primitives import JOSE, Methods, sign_bytes
-from pushkit.keys.remote import RemoteKey
 from pushkit.options import check_options
 from pushkit.scheduling.event_loop import IterationBatches
 from pushkit.signing.http_message_signatures import sign_http_message

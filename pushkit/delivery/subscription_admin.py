@@ -10,7 +10,7 @@ from typing import TypeAlias
 from pushkit.delivery.admin import Admin, batches
 from pushkit.delivery.registrar import Found, change_subscriptions, send_tests
 from pushkit.delivery.reporting import report_changed
-from pushkit.events.sender import SubscriptionChange
+from pushkit.events import SubscriptionChange
 from pushkit.outbox.inspection import states_of
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.paging import Page

@@ -19,7 +19,7 @@ from pushkit.clock import utc_now
 from pushkit.delivery.bodies import SnapshotProvider
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import InvalidPushConfigError, PushkitError, UnsupportedVersionError
-from pushkit.events.sender import PushConfigUnsent
+from pushkit.events import PushConfigUnsent
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.filters import FilterChoice, filter_chooser
 from pushkit.subscriptions.model import Subscription

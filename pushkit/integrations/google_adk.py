@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pushkit.delivery.sender import PushSender
-from pushkit.integrations.a2a_sdk import A2AIntegration
-from pushkit.integrations.a2a_sdk.integration import adapter
+from pushkit.integrations.a2a_sdk import A2AIntegration, adapter
 from pushkit.lazy import from_extra
 from pushkit.subscriptions.filters import GATHERED_EVERY, FilterChoice
 from pushkit.subscriptions.model import EVERYTHING

@@ -30,12 +30,12 @@ from pushkit.errors import MalformedJsonError
 from pushkit.integrations.asgi import JwksApp, answer
 from pushkit.integrations.client_configs import wiring_of
 from pushkit.integrations.push_config_api import (
+    OwnerOfScope,
     PushConfigApi,
     PushConfigAsgi,
     TaskCheck,
     TaskOf,
 )
-from pushkit.integrations.push_config_api.asgi import OwnerOfScope
 from pushkit.integrations.push_config_api.configs import InlineConfig, named_by
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, json_rpc_refusal
 from pushkit.keys.jwks import JWKS_PATH

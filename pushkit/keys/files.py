@@ -16,9 +16,15 @@ from typing import Final, Protocol, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.errors import ConfigError, KeyFileError, KeyRingError, MalformedJsonError
-from pushkit.keys.jwk import Algorithm, SigningKey, signing_key_from_pem, signing_key_to_pem
-from pushkit.keys.private_file import locked, read_private, replace_private
-from pushkit.keys.remote import RemoteKey, RemoteSigner
+from pushkit.files import locked, read_private, replace_private
+from pushkit.keys.jwk import (
+    Algorithm,
+    RemoteKey,
+    RemoteSigner,
+    SigningKey,
+    signing_key_from_pem,
+    signing_key_to_pem,
+)
 from pushkit.keys.ring import ALWAYS, KeyRing, RingKey
 from pushkit.options import check_type
 

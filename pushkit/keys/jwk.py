@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol, Self, TypeAlias, cast
+from typing import Final, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -385,3 +385,66 @@ def _fitting(public_key: PublicKey) -> tuple[Algorithm, ...]:
 def _shown(value: JsonValue) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+
+
+# --- keys outside this process -------------------------------------------------------------------
+
+
+@runtime_checkable
+class RemoteSigner(Protocol):
+    """Signs with a private key that it keeps: the adapter to a KMS."""
+
+    @property
+    def public_jwk(self) -> Mapping[str, JsonValue]:
+        """The public key (RFC 7517), which does not change.
+
+        `kid` is its thumbprint unless it says otherwise; an RSA key is for RS256 unless `alg` says
+        PS256.
+        """
+        ...
+
+    async def sign(self, data: bytes) -> bytes:
+        """Sign the data itself, not a hash of it.
+
+        An ECDSA signature may be r and s, each of the curve's length (JOSE, RFC 7518 §3.4), or
+        DER, as most services return it, which is converted. It is verified with the public key
+        before it is used. The call must not block; one that takes too long is cancelled.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteKey:
+    """The key of a remote signer, as an entry of a `KeyRing`."""
+
+    signer: RemoteSigner = field(repr=False, compare=False)
+    public: VerificationKey
+
+    @classmethod
+    def of(cls, signer: RemoteSigner) -> RemoteKey:
+        """Return the key of a signer.
+
+        Raises:
+            ConfigError: Its public key cannot be read, or is private.
+        """
+        jwk, name = signer.public_jwk, f"public_jwk of {type(signer).__name__}"
+        if not isinstance(jwk, Mapping):
+            raise ConfigError(f"{name}: found {type(jwk).__name__}, expected a mapping")
+        try:
+            return cls(signer=signer, public=verification_key(jwk))
+        except JwksError as exc:
+            raise ConfigError(f"{name}: {exc}") from exc
+
+    @property
+    def kid(self) -> str:
+        """The key's name."""
+        return self.public.kid
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm that the key signs with."""
+        return self.public.algorithm
+
+    def to_verification_key(self) -> VerificationKey:
+        """Return the public half."""
+        return self.public

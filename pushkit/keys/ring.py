@@ -19,8 +19,7 @@ from typing import Final
 
 from pushkit.clock import JWKS_MAX_AGE, TOKEN_LIFETIME, TOLERANCE
 from pushkit.errors import KeyRingError, NoSigningKeyError
-from pushkit.keys.jwk import MAX_JWKS_KEYS, Algorithm, SigningKey, generate_key
-from pushkit.keys.remote import RemoteKey
+from pushkit.keys.jwk import MAX_JWKS_KEYS, Algorithm, RemoteKey, SigningKey, generate_key
 
 _FETCH_MARGIN: Final = timedelta(seconds=30)
 DEFAULT_GRACE: Final = TOKEN_LIFETIME + TOLERANCE

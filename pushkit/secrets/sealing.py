@@ -26,8 +26,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from pushkit.errors import ConfigError, KeyFileError, SealedSecretError, SecretKeyMissingError
-from pushkit.files import read_file
-from pushkit.keys.private_file import locked, read_private, replace_private
+from pushkit.files import locked, read_file, read_private, replace_private
 from pushkit.programs import secret_variable
 
 SEALED: Final = b"\x00sl1"

@@ -36,15 +36,13 @@ from pushkit.errors import (
     MalformedRequestError,
     PushkitError,
 )
-from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
+from pushkit.keys.jwk import Algorithm, RemoteKey, SigningKey, VerificationKey
 from pushkit.keys.primitives import HTTP, signature_holds
-from pushkit.keys.remote import RemoteKey
 from pushkit.record import field, record
 from pushkit.signing.jose import Sign, sign
-from pushkit.signing.times import read_moment
-from pushkit.signing.token import TOKEN_HEADERS
+from pushkit.signing.scheme import read_moment
 from pushkit.url import Url
-from pushkit.webhook import A2A_VERSION, Headers, WebhookRequest
+from pushkit.webhook import A2A_VERSION, TOKEN_HEADERS, Headers, WebhookRequest
 
 if TYPE_CHECKING:
     import http_sf

@@ -20,7 +20,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import JOSE, Methods, ecdsa_from_der, sign_bytes, signature_holds
 
 if TYPE_CHECKING:
-    from pushkit.keys.remote import RemoteKey
+    from pushkit.keys.jwk import RemoteKey
 
 # A header field has at most 8190 bytes; the longest URL with the longest ids takes most of them.
 _MAX_COMPACT_CHARS: Final = 8000

@@ -28,9 +28,8 @@ from pushkit.errors import (
     IssuerError,
     MalformedRequestError,
 )
-from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
+from pushkit.keys.jwk import Algorithm, RemoteKey, SigningKey, VerificationKey
 from pushkit.keys.primitives import signature_holds
-from pushkit.keys.remote import RemoteKey
 from pushkit.logs import printable
 from pushkit.record import field, record
 from pushkit.signing.jose import (
@@ -42,7 +41,7 @@ from pushkit.signing.jose import (
     sign,
     sign_jwt,
 )
-from pushkit.signing.times import read_moment
+from pushkit.signing.scheme import read_moment
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers
 

@@ -31,7 +31,7 @@ from pushkit.keys.primitives import (
     signature_holds,
 )
 from pushkit.record import field, record
-from pushkit.signing.times import LARGEST_EPOCH
+from pushkit.signing.scheme import LARGEST_EPOCH
 from pushkit.webhook import Headers
 
 ID_HEADER = "webhook-id"

@@ -15,10 +15,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
-import re
-import socket
-import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -31,8 +27,7 @@ from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.storage.database import Database
 from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit, held_too_long
-from pushkit.storage.libpq import connecting
-from pushkit.storage.location import host_of, masked
+from pushkit.storage.location import masked
 from pushkit.storage.migrations import (
     Access,
     Migration,
@@ -42,7 +37,7 @@ from pushkit.storage.migrations import (
     table_names,
     too_old_to_write,
 )
-from pushkit.storage.rights import missing_rights
+from pushkit.storage.postgres_server import FAULTS, PostgresServer, missing_rights, reason_of
 from pushkit.storage.script import (
     Group,
     OnDone,
@@ -64,12 +59,6 @@ _ANNOUNCE = f"SELECT pg_notify('{_CHANNEL}', '{_NEWS}')"
 _MAX_BATCH = 256
 _NOT_OPEN = "PostgreSQL: not open: call open() first"
 _WHERE = "PostgreSQL"  # a DSN may hold a password
-_NOT_READ = (
-    "the DSN cannot be read; in user and password, percent-encode every character but letters and"
-    " digits, and check the values behind `?`"
-)
-_NO_SETTING = "it is neither libpq's nor a setting of the server; leave it out of the DSN"
-_GRANT_CONNECT = "have its owner run: GRANT CONNECT ON DATABASE … TO …"
 _READ_ONLY = (
     "nothing can be written there: found a standby, or a role or database with"
     " default_transaction_read_only; expected the primary server, and this setting off"
@@ -83,16 +72,6 @@ _LONGEST_PAUSE = timedelta(seconds=1)
 _CLOSE_TIMEOUT = timedelta(seconds=5)
 _ROLLBACK_TIMEOUT = 2.0  # seconds; then the connection is dropped, and the server rolls back
 _ASKS_EVERY = 30.0  # seconds between two queries of the connection that listens
-_SESSION = "SELECT pg_backend_pid()"
-_STATEMENTS = 100  # that a connection prepares, and keeps
-_FOUND_POOLER = (
-    "PostgreSQL: found a pooler in transaction mode: statements are parsed each time, and what"
-    " other processes store is found by polling; to say so in the DSN: pooler=transaction"
-)
-_NOT_WITH_POOLER = (
-    "database: {} in the DSN cannot be honoured behind a pooler in transaction mode: leave it out,"
-    " and have the owner run: ALTER ROLE … IN DATABASE … SET search_path = …"
-)
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _LEFT_BEHIND = "PK001"  # the SQLSTATE of `pushkit_check`
@@ -115,13 +94,6 @@ _HOLD = (
 _HOLD_AT_ONCE = (
     f"SELECT name, pushkit_now() AS now {_NAMES}"
     " WHERE pg_try_advisory_xact_lock(hashtextextended(name, 0))"
-)
-_FAULTS = (
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # the connection is being closed
-    OSError,
-    TimeoutError,
 )
 _BROKEN = (
     asyncpg.InterfaceError,
@@ -170,22 +142,6 @@ _FUNCTIONS = (
 )
 
 
-class _Connection(asyncpg.Connection):
-    """A connection of the pool: scripts leave nothing in the session to be reset.
-
-    An unfinished transaction is rolled back all the same when the connection is released.
-    """
-
-    def get_reset_query(self) -> str:
-        """Return no query, which saves a round trip after every script."""
-        return ""
-
-    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  # asyncpg's
-        """Close it, soon by force: the pool sets no limit to those that it replaces."""
-        with contextlib.suppress(*_FAULTS):
-            await super().close(timeout=timeout or _ROLLBACK_TIMEOUT)
-
-
 class _PassingError(StorageError):
     """Another transaction was in the way: the script would succeed if it were run again."""
 
@@ -221,10 +177,7 @@ class PostgresDatabase(Database):
         idle_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         super().__init__(masked(dsn))  # without locks: only leases show dead workers on others
-        self._dsn = dsn
-        self._connecting = connecting(dsn)
-        # A pooler in transaction mode; None: not known yet.
-        self._has_pooler: bool | None = self._connecting.has_pooler or None
+        self._server = PostgresServer(dsn, connections=connections, command_timeout=command_timeout)
         self._component = component
         self._migrations = migrations
         self._check = f"SELECT pushkit_check('{component}', {migrations[-1].version})"
@@ -243,7 +196,6 @@ class PostgresDatabase(Database):
         self._closing = False
         self._scripts = 0
         self._tables: _Tables | None = None  # those of the pool's connections, as last read
-        self._own: set[int] = set()  # the server's processes of the pool's connections
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -251,7 +203,7 @@ class PostgresDatabase(Database):
         """Connect for a kind of access."""
         if self._pool is not None:
             return
-        pool = await self._connected()
+        pool = await self._server.new_pool()
         self._access = access
         try:
             await self._prepare(pool, access)
@@ -287,7 +239,7 @@ class PostgresDatabase(Database):
         """Return the database's schema, without changing it; it need not be open."""
         if self._pool is not None:
             return await self._schema_on(self._pool)
-        pool = await self._connected()
+        pool = await self._server.new_pool()
         try:
             return await self._schema_on(pool)
         finally:
@@ -295,94 +247,17 @@ class PostgresDatabase(Database):
 
     async def look(self, script: Script[T]) -> T:
         """Run a script that only reads, whatever the schema; the database need not be open."""
-        pool = await self._connected()
+        pool = await self._server.new_pool()
         try:
             async with (
                 pool.acquire() as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
                 return await run_script(connection, script)
-        except _FAULTS as exc:
-            raise StorageError(f"PostgreSQL refused: {_reason(exc)}") from exc
+        except FAULTS as exc:
+            raise StorageError(f"PostgreSQL refused: {reason_of(exc)}") from exc
         finally:
             await pool.close()
-
-    async def _connected(self) -> asyncpg.Pool:
-        # asyncpg takes what follows the first `@` for the host, and would look that up.
-        if re.split(r"[/?#]", self._dsn.partition("://")[2], maxsplit=1)[0].count("@") > 1:
-            raise self._unreachable(_NOT_READ)
-        try:
-            if self._has_pooler is None:
-                self._has_pooler = await self._find_pooler()
-            if self._has_pooler and (names := self._connecting.not_with_pooler):
-                raise ConfigError(_NOT_WITH_POOLER.format(", ".join(names)))
-            pool = await asyncpg.create_pool(
-                self._connecting.dsn,
-                min_size=0,  # asyncpg logs a traceback when it cannot keep a minimum
-                max_size=self._connections,
-                connection_class=_Connection,
-                command_timeout=self._command_timeout.total_seconds(),
-                timeout=self._connecting.timeout,
-                ssl=self._connecting.tls,
-                init=self._note_connection,
-                statement_cache_size=0 if self._has_pooler else _STATEMENTS,
-            )
-            if names := self._connecting.without_effect:
-                _log.info("PostgreSQL: without effect in the DSN: %s", ", ".join(names))
-            try:
-                async with pool.acquire():
-                    pass
-            except BaseException:
-                pool.terminate()
-                raise
-            else:
-                return pool
-        except ssl.SSLError as exc:  # a refused certificate is a ValueError, too
-            raise self._unreachable(_reason(exc)) from exc
-        except ValueError:
-            pass  # its message quotes the DSN, and would be shown as the cause
-        except asyncpg.UndefinedObjectError as exc:
-            raise self._unreachable(f"{_reason(exc)}: {_NO_SETTING}") from exc
-        except asyncpg.InsufficientPrivilegeError as exc:
-            raise self._unreachable(f"{_reason(exc)}: {_GRANT_CONNECT}") from exc
-        except _FAULTS as exc:
-            raise self._unreachable(_reason(exc)) from exc
-        raise self._unreachable(_NOT_READ)
-
-    async def _connect(self) -> asyncpg.Connection:
-        """Open a connection beside those of the pool."""
-        how = self._connecting
-        return await asyncpg.connect(
-            how.dsn, timeout=how.timeout, ssl=how.tls, statement_cache_size=0
-        )
-
-    async def _find_pooler(self) -> bool:
-        """Return whether a pooler gives a session now to one connection, now to another."""
-        async with self._patient_connection() as first:
-            try:
-                async with self._patient_connection() as other:
-                    # A busy pooler may give both the same ones again, for a while.
-                    found = [await self._session(each) for each in (first, other) * 5]
-            except asyncpg.TooManyConnectionsError:
-                return False  # not known: a role that only reads may have one connection
-        is_shared = found[0] == found[1] or found[:2] * 5 != found
-        if is_shared:
-            _log.info(_FOUND_POOLER)
-        return is_shared
-
-    async def _session(self, connection: asyncpg.Connection) -> bytes:
-        """Return the number of a connection's session, preparing nothing in it."""
-        answer = bytearray()
-
-        async def take(data: bytes) -> None:
-            answer.extend(data)
-
-        seconds = self._command_timeout.total_seconds()
-        await connection.copy_from_query(_SESSION, output=take, timeout=seconds)
-        return bytes(answer)
-
-    def _unreachable(self, reason: str) -> StorageError:
-        return StorageError(f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {reason}")
 
     async def _schema_on(self, pool: asyncpg.Pool) -> Schema:
         try:
@@ -396,7 +271,7 @@ class PostgresDatabase(Database):
                 if not found.versions and (missing := await self._missing_rights(connection)):
                     raise StorageError(f"PostgreSQL: the schema: {missing}")
                 return replace(found, has_functions=await _has_functions(connection))
-        except _FAULTS as exc:
+        except FAULTS as exc:
             reason = await self._reason_on(pool, exc)
             raise StorageError(f"PostgreSQL: the schema: {reason}") from exc
 
@@ -509,7 +384,7 @@ class PostgresDatabase(Database):
         try:
             await self._check_transaction(found)
             return await _run_nested(found, self._check, script)
-        except _FAULTS as exc:
+        except FAULTS as exc:
             reason = await self._reason_on(found, exc)
             raise self._refusal(exc, reason, "roll the transaction back") from exc
 
@@ -580,14 +455,14 @@ class PostgresDatabase(Database):
         A lost connection is replaced; polling finds what was missed meanwhile, and all of it behind
         a pooler in transaction mode.
         """
-        if self._has_pooler:
+        if self._server.has_pooler:
             await asyncio.Event().wait()
         while True:
             try:
                 await self._listen_once(wake, news)
-            except _FAULTS as exc:
+            except FAULTS as exc:
                 text = "PostgreSQL: not listening: %s; trying again"
-                self._faults.log(type(exc).__name__, logging.WARNING, text, _reason(exc))
+                self._faults.log(type(exc).__name__, logging.WARNING, text, reason_of(exc))
             await asyncio.sleep(1)
 
     def _check_open(self) -> None:
@@ -596,10 +471,10 @@ class PostgresDatabase(Database):
 
     async def _listen_once(self, wake: Callable[[], None], news: Callable[[], None]) -> None:
         def notified(_: object, sender: int, __: str, payload: object) -> None:
-            if sender not in self._own:
+            if sender not in self._server.own_processes:
                 (news if payload == _NEWS else wake)()
 
-        connection = await self._connect()
+        connection = await self._server.connect()
         ended = asyncio.get_running_loop().create_future()
         connection.add_termination_listener(lambda _: ended.set_result(None))
         try:
@@ -608,13 +483,8 @@ class PostgresDatabase(Database):
             while not (await asyncio.wait([ended], timeout=_ASKS_EVERY))[0]:
                 await connection.execute("SELECT 1", timeout=_ASKS_EVERY)  # fails if it is lost
         finally:
-            with contextlib.suppress(*_FAULTS):  # a cancellation must not become a fault
+            with contextlib.suppress(*FAULTS):  # a cancellation must not become a fault
                 await connection.close(timeout=1)
-
-    async def _note_connection(self, connection: asyncpg.Connection) -> None:
-        own = connection.get_server_pid()
-        self._own.add(own)
-        connection.add_termination_listener(lambda _: self._own.discard(own))
 
     @contextlib.asynccontextmanager
     async def _transaction(self, begin: str) -> AsyncIterator[PoolConnectionProxy]:
@@ -630,7 +500,7 @@ class PostgresDatabase(Database):
                 await connection.execute(begin)
                 yield connection
             except BaseException:
-                with contextlib.suppress(*_FAULTS):  # a broken connection has rolled back already
+                with contextlib.suppress(*FAULTS):  # a broken connection has rolled back already
                     try:
                         await connection.execute("ROLLBACK", timeout=_ROLLBACK_TIMEOUT)
                     except BaseException:
@@ -639,9 +509,9 @@ class PostgresDatabase(Database):
                         raise
                 raise
             finally:
-                with contextlib.suppress(*_FAULTS):  # it broke after the commit
+                with contextlib.suppress(*FAULTS):  # it broke after the commit
                     await pool.release(connection, timeout=_ROLLBACK_TIMEOUT)
-        except _FAULTS as exc:
+        except FAULTS as exc:
             reason = await self._reason_on(pool, exc)
             if isinstance(exc, asyncpg.ReadOnlySQLTransactionError):
                 await pool.expire_connections()  # after a failover they lead to a standby
@@ -672,7 +542,7 @@ class PostgresDatabase(Database):
     ) -> str:
         """Return why a statement was refused: which rights, if the role lacks some."""
         if isinstance(exc, _LACKS_RIGHTS):
-            with contextlib.suppress(*_FAULTS):
+            with contextlib.suppress(*FAULTS):
                 if isinstance(where, asyncpg.Pool):
                     async with where.acquire() as connection, connection.transaction():
                         missing = await self._missing_rights(connection, migrates=migrates)
@@ -680,7 +550,7 @@ class PostgresDatabase(Database):
                     missing = await self._missing_rights(where)
                 if missing:
                     return missing
-        return _reason(exc)
+        return reason_of(exc)
 
     def _refusal(self, exc: Exception, reason: str, outcome: str) -> StorageError:
         if isinstance(exc, asyncpg.PostgresError) and exc.sqlstate == _LEFT_BEHIND:
@@ -699,7 +569,7 @@ class PostgresDatabase(Database):
     async def _migrate(self, pool: asyncpg.Pool) -> None:
         try:
             async with (
-                self._patient_connection() as connection,
+                self._server.patient_connection() as connection,
                 # After it has waited for the lock it must see what the process before it did.
                 connection.transaction(isolation="read_committed"),
             ):
@@ -711,19 +581,9 @@ class PostgresDatabase(Database):
                     connection,
                     migrate(self._component, self._migrations, _WHERE, alone=_LOCK_WRITERS),
                 )
-        except _FAULTS as exc:
+        except FAULTS as exc:
             reason = await self._reason_on(pool, exc, migrates=True)
             raise StorageError(f"PostgreSQL: the schema: {reason}") from exc
-
-    @contextlib.asynccontextmanager
-    async def _patient_connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """Connect without a time-out of statements: to make an index, or wait for that."""
-        connection = await self._connect()
-        try:
-            yield connection
-        finally:
-            with contextlib.suppress(*_FAULTS):
-                await connection.close(timeout=1)
 
 
 async def _has_functions(connection: PoolConnectionProxy) -> bool:
@@ -748,7 +608,7 @@ async def _run_nested(
         await connection.execute(check)
         result = await run_script(connection, script)
     except BaseException:
-        with contextlib.suppress(*_FAULTS):  # a broken connection has rolled back already
+        with contextlib.suppress(*FAULTS):  # a broken connection has rolled back already
             await connection.execute("ROLLBACK TO SAVEPOINT pushkit; RELEASE SAVEPOINT pushkit")
         raise
     await connection.execute("RELEASE SAVEPOINT pushkit")
@@ -785,27 +645,3 @@ def _in_postgres(sql: str) -> str:
     return sql.replace(
         "INTEGER PRIMARY KEY AUTOINCREMENT", "BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY"
     )
-
-
-def _reason(exc: BaseException) -> str:
-    """Return what may be logged of a fault: a server's own message; others might hold the DSN."""
-    if isinstance(exc, socket.gaierror):
-        return f"the host name cannot be looked up: {exc.strerror}"
-    if isinstance(exc, ssl.SSLCertVerificationError):
-        return f"its certificate is refused: {exc.verify_message}"
-    if isinstance(exc, ssl.SSLError):  # its number is none of the operating system
-        return f"TLS failed: {exc.reason or type(exc).__name__}"
-    # Not its subclasses, which quote values or the DSN.
-    if isinstance(exc, asyncpg.InternalClientError) or type(exc) is asyncpg.InterfaceError:
-        # Else it is a mistake: an unknown kind of login, a connection that is in use.
-        broke = isinstance(exc, asyncpg.InternalClientError) or "closed" in str(exc)
-        return "the connection broke" if broke else str(exc)
-    if not isinstance(exc, asyncpg.PostgresError):
-        number = exc.errno if isinstance(exc, OSError) else None
-        return os.strerror(number) if number else type(exc).__name__
-    # The message names tables and limits. Its detail holds the refused row, with tokens and bodies,
-    # and would be shown in every traceback.
-    exc.detail = None
-    if isinstance(exc, asyncpg.DataError):  # it quotes the value
-        exc.args = (f"a value cannot be stored: {type(exc).__name__}",)
-    return str(exc).replace("\n", " ")  # a hint is a line of its own

@@ -9,23 +9,21 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Final
 
-from pushkit.events.model import Event
-from pushkit.events.receiver import (
+from pushkit.events import (
+    AttemptMade,
+    BreakerClosed,
+    BreakerOpened,
     CalledBack,
+    Delivered,
+    DeliveryDead,
+    Enqueued,
+    Event,
     GenerationGap,
+    LocalFault,
     NotificationAccepted,
     NotificationDead,
     NotificationRefused,
     NotificationRepeated,
-)
-from pushkit.events.sender import (
-    AttemptMade,
-    BreakerClosed,
-    BreakerOpened,
-    Delivered,
-    DeliveryDead,
-    Enqueued,
-    LocalFault,
     PushConfigRefused,
     PushConfigUnsent,
     RecipientRefused,

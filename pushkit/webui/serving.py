@@ -14,7 +14,7 @@ from typing import Final
 from aiohttp import web
 
 from pushkit.errors import ConfigError
-from pushkit.keys.private_file import read_private
+from pushkit.files import read_private
 from pushkit.programs import secret_variable
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access

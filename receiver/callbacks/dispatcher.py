@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
-from pushkit.events.model import Listeners
-from pushkit.events.receiver import CalledBack
+from pushkit.events import CalledBack, Listeners
 from pushkit.queue.held import Ask, Consequence
 from pushkit.queue.leases import Claimed, give_back
 from pushkit.queue.rules import PendingJob

@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 from pushkit.a2a import TaskState, UpdateKind, decode_update
 from pushkit.errors import InboundError, StorageError
-from pushkit.events.model import Listeners
-from pushkit.events.receiver import NotificationDead
+from pushkit.events import Listeners, NotificationDead
 from pushkit.storage.database import Database
 from pushkit.storage.location import with_database
 from pushkit.webhook import trace_id_of

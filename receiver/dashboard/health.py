@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from pushkit.events.receiver import NotificationRefused
+from pushkit.events import NotificationRefused
 from pushkit.webui.parts import Headline, HealthFinding, Severity, Verdict
 from receiver.dashboard.memory import MOST_KEPT, KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxStats

@@ -20,8 +20,7 @@ from datetime import datetime
 from typing import Annotated, Final
 
 from pushkit.clock import utc_now
-from pushkit.events.model import Event, Listener
-from pushkit.events.receiver import CalledBack, NotificationRefused
+from pushkit.events import CalledBack, Event, Listener, NotificationRefused
 from pushkit.webui.api import Members
 from pushkit.webui.parts import Percentiles, percentiles
 

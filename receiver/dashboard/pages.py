@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import quote, unquote
 
-from pushkit.events.receiver import NotificationRefused
+from pushkit.events import NotificationRefused
 from pushkit.webui import api
 from pushkit.webui.asgi import PageRefused, PageRequest
 from pushkit.webui.parts import (

@@ -19,9 +19,8 @@ from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key
 from pushkit.keys.jwks import key_for
 from pushkit.signing.notification_jwt import ask_pyjwt, body_sha256
 from pushkit.signing.scheme import Scheme
-from pushkit.signing.token import hash_token, read_token
 from pushkit.url import audience_of
-from pushkit.webhook import A2A_VERSION, WebhookRequest
+from pushkit.webhook import A2A_VERSION, WebhookRequest, hash_token, read_token
 from receiver.diagnosis.report import (
     OF_A_SIGNATURE,
     Unproven,

@@ -35,10 +35,9 @@ from pushkit.signing.standard_webhooks import (
     read_signers,
     sign_webhook,
 )
-from pushkit.signing.token import token_headers
 from pushkit.url import audience_of
 from pushkit.version import USER_AGENT
-from pushkit.webhook import A2A_VERSION, Headers, WebhookRequest
+from pushkit.webhook import A2A_VERSION, Headers, WebhookRequest, token_headers
 from receiver.diagnosis.report import CheckOutcome, Examined
 from receiver.diagnosis.subject import Answer, ReceiverAtUrl, ReceiverUnderTest
 

@@ -1,33 +1,66 @@
-"""`receiver listen`, which is `pushkit listen` too."""
+"""`receiver listen`, which is `pushkit listen` too: a receiver in the foreground.
+
+It serves, and shows, saves and forwards each arrival: as lines for people, or as a JSON object.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pushkit.a2a import PushConfig, WireVersion, format_push_config
+from pushkit.a2a import (
+    ArtifactUpdate,
+    MessageUpdate,
+    Part,
+    PushConfig,
+    StatusUpdate,
+    TaskSnapshot,
+    TaskUpdate,
+    TextPart,
+    WireVersion,
+    format_push_config,
+)
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.captured import Circumstances, fields_to_send, save
 from pushkit.clock import utc_now
+from pushkit.errors import PushkitError, TransportError
 from pushkit.keys.files import save_key_ring
+from pushkit.keys.jwk import VerificationKey, public_jwk
 from pushkit.keys.ring import KeyRing
-from pushkit.net.transport import ConnectionOptions
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.terminal.command import painted
-from pushkit.terminal.listening import listening_at
+from pushkit.terminal.listening import accepting, listening_at
 from pushkit.terminal.options import choice_option, egress_options, gathered
-from pushkit.terminal.output import example
+from pushkit.terminal.output import document, example, in_a_line
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
+from receiver.diagnosis.report import said_of, step_lines
 from receiver.expectation import mint_token
-from receiver.listening.handler import TRIAL_ISSUER, AcceptedSignatures
-from receiver.listening.listener import Listening, listening
+from receiver.forwards import FORWARD_TIMEOUT
+from receiver.limits import ConnectionLimits
+from receiver.listening.handler import (
+    TRIAL_ISSUER,
+    AcceptedSignatures,
+    Arrival,
+    ListeningHandler,
+    Trusting,
+)
 from receiver.options import scheme_options
+from receiver.receiver import Receiver
+from receiver.refusals import page_said
 from receiver.senders import DEFAULT_PATH, SenderProfile
+from receiver.serving.server import HttpServer
 
 _VERSIONS = ((WireVersion.V1_0, "A2A 1.0"), (WireVersion.V0_3, "A2A 0.2, 0.3"))
 
@@ -178,3 +211,232 @@ def _says_what_is_accepted(source: AcceptedSignatures) -> str:
     issuer = f", for {source.issuer or 'any issuer'}" if source.states_issuer else ""
     by = "" if source.schemes.is_usual else f", by {' and '.join(source.schemes.names)}"
     return f"accepts signatures of the keys of {source.jwks}{issuer}{by}"
+
+
+# --- serving, and showing, saving and forwarding each arrival ------------------------------------
+
+_SHOWN_TEXT = 200
+_LAST_ANSWERS = 2.0  # seconds
+# Where signatures do not cover the head alone, each connection may hold a body of anybody.
+_LIMITS = ConnectionLimits(max_connections=64, max_connections_per_peer=32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """The options of the command."""
+
+    url: str  # the base URL at which agents reach the receiver: the audience
+    path: str  # of the webhook
+    source: AcceptedSignatures  # which signatures are accepted
+    token: str = field(repr=False)  # of the push config
+    trial_key: VerificationKey  # a key of this machine, to try it with
+    forward: str | None  # the URL that accepted notifications are posted to, if any
+    folder: Path | None  # the folder in which requests are saved, if any
+    as_json: bool  # write a JSON object per line
+    brief: bool  # show only the steps that fail
+    # To the JWK Set and the forward.
+    connections: ConnectionOptions = field(default_factory=ConnectionOptions)
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    options: Listening, listener: socket.socket, state: Path
+) -> AsyncIterator[None]:
+    """Listen while the block runs, with an inbox in `state`. Raises PushkitError: wrong options."""
+    trusting = Trusting(
+        source=options.source, path=options.path, token=options.token, trial_key=options.trial_key
+    )
+    jwks = options.source.jwks
+    proxy, is_url = options.connections.proxy, options.source.is_url
+    # What is allowed is reached without the proxy.
+    allow = DestinationPolicy.naming(jwks).allow if jwks and is_url and proxy is None else ()
+    receiver = Receiver(
+        url=options.url,
+        senders=trusting.senders(),
+        database=state / "inbox.db",
+        allow=allow,
+        proxy=proxy,
+        ca_file=options.connections.ca_file,
+        validation_echo=True,
+    )
+    output = _Output(options, receiver)
+    handler = ListeningHandler(receiver, trusting, output.show)
+    server = HttpServer(
+        handler.handle,
+        limits=_LIMITS,
+        is_proxy=receiver.handler.peers.is_proxy,
+        max_head_bytes=receiver.handler.limits.max_header_bytes,
+        refuse=receiver.handler.refuse,
+    )
+    async with _quiet(), receiver, output:
+        try:
+            async with accepting(server.protocol_for, [listener]):
+                yield
+        finally:
+            await server.drain(_LAST_ANSWERS)
+
+
+@contextlib.asynccontextmanager
+async def _quiet() -> AsyncIterator[None]:
+    """Suppress the receiver's log of refusals: each is shown already."""
+    log = logging.getLogger("receiver")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+class _Output:
+    """Shows and saves each arrival, and forwards those that were accepted, one after another."""
+
+    def __init__(self, options: Listening, receiver: Receiver) -> None:
+        self._options = options
+        self._receiver = receiver
+        self._client = (
+            Transport(DestinationPolicy.naming(options.forward), options.connections)
+            if options.forward
+            else None
+        )
+        self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+        self._forwarding: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        if self._client is not None:
+            self._forwarding = asyncio.create_task(self._forward_all(self._client))
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._forwarding is not None:
+            self._forwarding.cancel()
+        if self._client is not None:
+            await self._client.close()
+
+    async def show(self, arrival: Arrival) -> None:
+        """Show and save one, and queue it for the forward."""
+        options = self._options
+        if options.as_json:
+            click.echo(json.dumps(_as_json(arrival)))
+        else:
+            for line in _lines_of(arrival, brief=options.brief):
+                click.echo(line)
+        if options.folder is not None:
+            await self._save(arrival, options.folder)
+        if arrival.code == "accepted" and self._client is not None:
+            self._arrivals.put_nowait(arrival)
+
+    async def _save(self, arrival: Arrival, folder: Path) -> None:
+        source = self._options.source
+        unknown = source.any_key or not source.profile.signed
+        circumstances = Circumstances(
+            received_at=arrival.at,
+            audience=f"{self._receiver.url}{self._options.path}",
+            issuer=source.issuer,
+            jwks=None if unknown else {"keys": await self._keys()},
+            answered=f"{arrival.status} {arrival.code}",
+            profile=source.profile.value,
+        )
+        name = f"{arrival.at:%Y%m%dT%H%M%SZ}-{arrival.number:04}-{arrival.code}"
+        try:
+            path = await asyncio.to_thread(save, folder, name, arrival.request, circumstances)
+        except PushkitError as exc:
+            click.echo(f"error: {exc}", err=True)
+        else:
+            self._say(f"saved {path}")
+
+    async def _keys(self) -> list[JsonValue]:
+        snapshot = await self._receiver.trust.snapshot()
+        return [
+            public_jwk(key) for held in snapshot.held for same in held.keys.values() for key in same
+        ]
+
+    async def _forward_all(self, client: Transport) -> None:
+        url = self._options.forward or ""
+        destination = client.policy.check(url)
+        shown = f"{destination.origin}{destination.url.target.partition('?')[0]}"
+        while True:
+            arrival = await self._arrivals.get()
+            try:
+                answer = await client.post(
+                    destination,
+                    fields_to_send(arrival.request),
+                    arrival.request.body,
+                    timeout=FORWARD_TIMEOUT,
+                )
+            except TransportError as exc:
+                self._say(f"→ #{arrival.number} {shown}: {exc.code}: {exc}", colour="red")
+            else:
+                taken = 200 <= answer.status < 300
+                self._say(
+                    f"→ #{arrival.number} {shown} answered {answer.status}",
+                    colour="green" if taken else "red",
+                )
+
+    def _say(self, text: str, *, colour: str | None = None) -> None:
+        # With --json, stdout is for objects.
+        click.echo(f"  {painted(text, colour, dim=colour is None)}", err=self._options.as_json)
+
+
+# --- what is shown of an arrival -----------------------------------------------------------------
+
+
+def _lines_of(arrival: Arrival, *, brief: bool) -> Iterator[str]:
+    """Yield the lines that show an arrival."""
+    target = in_a_line(arrival.request.target.partition("?")[0])
+    moment = f"{arrival.at.astimezone():%H:%M:%S}"
+    yield (
+        f"{painted(moment, dim=True)} #{arrival.number} {arrival.request.method} {target}"
+        f" from {arrival.peer}, {len(arrival.request.body)} bytes"
+    )
+    for line in step_lines(arrival.steps, brief=brief):
+        yield f"  {line}"
+    colour = "green" if arrival.status < 300 else "red"
+    says = f"{arrival.status} {arrival.code}"
+    if all(one.result.holds is not False for one in arrival.steps) and arrival.reason:
+        says = f"{says}: {in_a_line(arrival.reason)}{page_said(arrival.code)}"
+    yield f"  {painted(says, colour, bold=True)}{_facts(arrival)}"
+
+
+def _as_json(arrival: Arrival) -> JsonObject:
+    """Return an arrival as a JSON object."""
+    proven = arrival.proven
+    update = proven and proven.update
+    facts = ("sender", "delivery_id", "task_id", "seq")
+    return {
+        **document(arrival, "number at peer status code reason"),
+        "steps": [
+            {"step": one.name, "holds": one.result.holds, "says": said_of(one)}
+            for one in arrival.steps
+        ],
+        **{name: getattr(proven, name, None) for name in facts},
+        "kind": update.kind.value if update else None,
+        "state": update.state.value if update and update.state else None,
+    }
+
+
+def _facts(arrival: Arrival) -> str:
+    proven = arrival.proven
+    if proven is None:
+        return ""
+    update = proven.update
+    state = update.state.value if update.state else ""
+    seq = None if proven.seq is None else f"seq {proven.seq}"
+    facts = (proven.task_id, seq, update.kind.value, state)
+    shown = "  ".join(in_a_line(fact) for fact in facts if fact)
+    text = in_a_line(_text_of(update))
+    return f"  {shown}" + (f"  “{text}”" if text else "")
+
+
+def _text_of(update: TaskUpdate) -> str:
+    """Return the beginning of an update's text."""
+    parts: Sequence[Part] = ()
+    if isinstance(update, ArtifactUpdate):
+        parts = update.artifact.parts
+    elif isinstance(update, MessageUpdate):
+        parts = update.message.parts
+    elif isinstance(update, StatusUpdate) and update.status.message:
+        parts = update.status.message.parts
+    elif isinstance(update, TaskSnapshot) and update.task.status and update.task.status.message:
+        parts = update.task.status.message.parts
+    text = " ".join(part.text for part in parts if isinstance(part, TextPart))
+    return text if len(text) <= _SHOWN_TEXT else f"{text[:_SHOWN_TEXT]}…"

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl
 
 from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.errors import ConfigError, InboundError, MalformedRequestError, StorageError
-from pushkit.events.model import Listeners
+from pushkit.events import Listeners
 from pushkit.logs import RepeatedLog
 from pushkit.options import Bounds, Count, check_options
 from pushkit.scheduling.retry import RetryPolicy

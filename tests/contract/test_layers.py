@@ -29,7 +29,8 @@ SENDER_ROWS = [
     {"alerts", "telemetry", "webui"},
     {"queue", "terminal"},
     {"a2a", "captured", "keys", "peers", "storage", "scheduling"},
-    {"bounded_json", "files", "lazy", "programs", "threads", "url", "webhook"},
+    {"files"},
+    {"bounded_json", "lazy", "programs", "threads", "url", "webhook"},
     {"events"},
     {"logs", "options"},
     {"errors", "progress"},
@@ -40,8 +41,8 @@ RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
     {"check_command", "listening", "testing"},
     {"diagnosis"},
-    {"expect_command", "inbox_commands", "pinning", "serve_command"},
-    {"middleware", "options", "reload"},
+    {"agent_commands", "inbox_commands", "serve_command"},
+    {"middleware", "options"},
     {"settings"},
     {"receiver"},
     {"expectation"},
@@ -59,7 +60,7 @@ RECEIVER_ROWS = [
     {"request", "trust"},
     {"selection"},
     {"senders"},
-    {"limits", "steps"},
+    {"limits", "pinning", "steps"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[SENDER_ROWS.index({"cards"}) :])
@@ -81,9 +82,8 @@ DOORS = {
     "click": {"pushkit.cli", "pushkit.terminal", "receiver.cli"}
     | {
         "receiver.check_command",
-        "receiver.expect_command",
+        "receiver.agent_commands",
         "receiver.inbox_commands",
-        "receiver.pinning",
     }
     | {"receiver.serve_command"}
     | {"receiver.diagnosis", "receiver.listening", "receiver.options"},

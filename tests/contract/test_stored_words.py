@@ -9,9 +9,9 @@ import pytest
 from pushkit.a2a import WireVersion
 from pushkit.cards import CardOutcome
 from pushkit.errors import UrlDecision
-from pushkit.events.model import EventKind
+from pushkit.events import EventKind
 from pushkit.keys.jwk import Algorithm
-from pushkit.net.oauth import ClientAuthentication
+from pushkit.net.authorization import ClientAuthentication
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.peers import ForwardedHeader
 from pushkit.signing.scheme import Scheme

@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from pushkit.a2a import WireVersion, agentvault
-from pushkit.a2a.members import ARTIFACT, ARTIFACT_UPDATE, MESSAGE, STATUS, STATUS_UPDATE, TASK
-from pushkit.a2a.parts import PARTS
+from pushkit.a2a.members import (
+    ARTIFACT,
+    ARTIFACT_UPDATE,
+    MESSAGE,
+    PARTS,
+    STATUS,
+    STATUS_UPDATE,
+    TASK,
+)
 from pushkit.a2a.push_config import CONFIGS
 from pushkit.a2a.table import Lost, Member, Table
 

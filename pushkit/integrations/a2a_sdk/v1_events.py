@@ -30,6 +30,8 @@ from pushkit.a2a import (
 from pushkit.a2a.kinds import BASE64, DATA, METADATA, TEXTS, TIME, format_base64, format_timestamp
 from pushkit.a2a.members import (
     ARTIFACT_UPDATE,
+    PART_LIST,
+    PARTS,
     ROLE,
     ROLE_NAMES,
     STATE,
@@ -37,7 +39,6 @@ from pushkit.a2a.members import (
     STATUS_UPDATE,
     TASK,
 )
-from pushkit.a2a.parts import PART_LIST, PARTS
 from pushkit.a2a.table import Kind, Member, MismatchError, Need, Table
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.errors import InvalidUpdateError, UnrecognisedBodyError

@@ -23,8 +23,8 @@ from pushkit.net.transport import ConnectionOptions
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver import Receiver, TaskPolicy, TrustedSender, fetch_trust
 from receiver.forwards import HttpForward
+from receiver.listening.command import Listening, listening
 from receiver.listening.handler import AcceptedSignatures
-from receiver.listening.listener import Listening, listening
 from receiver.settings import load_settings
 from receiver.testing import SigningAgent
 from tests.eventually import eventually

@@ -12,7 +12,7 @@ import pytest
 
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver.inbox.retention import InboxRetention
-from receiver.settings.service import load_settings
+from receiver.settings import load_settings
 from tests.ports import free_port
 from tests.system.cli.conftest import ISSUER, TOKEN, Ran, Run, Webhook
 

@@ -14,6 +14,7 @@ import pytest
 from pushkit.errors import StorageError
 from pushkit.storage import database as databases
 from pushkit.storage import postgres as on_postgres
+from pushkit.storage import postgres_server
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import Script, Statement
@@ -138,6 +139,7 @@ async def test_a_sender_ends_though_the_server_is_silent(
 
     webhook.answer = wait
     monkeypatch.setattr(on_postgres, "_ROLLBACK_TIMEOUT", 0.1)
+    monkeypatch.setattr(postgres_server, "_CLOSING_SECONDS", 0.1)
     monkeypatch.setattr(on_postgres, "_CLOSE_TIMEOUT", timedelta(seconds=0.1))
     dsn = await asyncio.to_thread(fresh, server.dsn)
     sender = await senders.make(dsn, drain=timedelta(0), prepare=_patient)
@@ -156,6 +158,7 @@ async def test_probes_and_metrics_report_a_silent_server_in_time(
     server: PostgresServer, senders: Senders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_postgres, "_ROLLBACK_TIMEOUT", 0.1)
+    monkeypatch.setattr(postgres_server, "_CLOSING_SECONDS", 0.1)
     monkeypatch.setattr(databases, "_PROMPT_SECONDS", 0.1)
     dsn = await asyncio.to_thread(fresh, server.dsn)
     sender = await senders.make(dsn, drain=timedelta(0), prepare=_patient)
@@ -217,6 +220,7 @@ async def test_one_silent_connection_is_enough_to_replace_them_all(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_postgres, "_ROLLBACK_TIMEOUT", 0.1)
+    monkeypatch.setattr(postgres_server, "_CLOSING_SECONDS", 0.1)
     dsn = f"{await asyncio.to_thread(fresh, server.dsn)}&application_name=lost"
     database = PostgresDatabase(
         dsn, component="x", migrations=(NOTHING,), command_timeout=timedelta(seconds=0.5)

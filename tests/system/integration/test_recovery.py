@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import PushSender, TaskState
-from pushkit.events.model import Event, EventKind
+from pushkit.events import Event, EventKind
 from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
 from pushkit.keys.jwks import parse_jwks
 from receiver import Notification, Receiver, TrustedSender

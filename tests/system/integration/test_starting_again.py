@@ -25,8 +25,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import SigningError
 from pushkit.integrations.a2a_sdk import PushkitNotificationSender
 from pushkit.integrations.asgi import CardApp, JwksApp, MetricsApp
-from pushkit.integrations.push_config_api import PushConfigApi
-from pushkit.integrations.push_config_api.asgi import PushConfigAsgi
+from pushkit.integrations.push_config_api import PushConfigApi, PushConfigAsgi
 from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.testing import SigningAgent

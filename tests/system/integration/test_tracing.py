@@ -26,8 +26,7 @@ from pushkit import (
     TaskState,
     TaskStatus,
 )
-from pushkit.events.model import Event
-from pushkit.events.sender import AttemptMade
+from pushkit.events import AttemptMade, Event
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.telemetry.tracing import Tracing
 from pushkit.webhook import Headers, WebhookRequest, read_traceparent, trace_id_of

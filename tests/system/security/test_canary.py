@@ -57,10 +57,10 @@ from pushkit import (
 from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
 from pushkit.errors import StorageError
-from pushkit.events.model import Event
+from pushkit.events import Event
 from pushkit.keys.jwk import public_jwk, signing_key_to_pem
-from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
+from pushkit.secrets.vault import SecretsAdmin
 from pushkit.terminal.output import JsonLines
 from pushkit.webui.access import DashboardAccess
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender

@@ -8,13 +8,14 @@ from datetime import timedelta
 import pytest
 
 from pushkit.alerts import Alert, AlertBound, AlertCode, alert_of
-from pushkit.events.model import Event, HealthFault
-from pushkit.events.receiver import NotificationDead
-from pushkit.events.sender import (
+from pushkit.events import (
     ALERTS_OWNER,
     BreakerOpened,
     DeliveryDead,
+    Event,
+    HealthFault,
     LocalFault,
+    NotificationDead,
     SigningKeyNearEnd,
     SubscriptionDisabled,
 )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tenacity import stop_after_attempt
 
-from pushkit.events.model import Event
-from pushkit.events.receiver import (
+from pushkit.events import (
     CalledBack,
+    Event,
     NotificationAccepted,
     NotificationDead,
     NotificationRefused,

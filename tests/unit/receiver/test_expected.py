@@ -15,7 +15,7 @@ from pushkit.a2a import PushConfig
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.authorization import credential_header
-from pushkit.signing.token import hash_token
+from pushkit.webhook import hash_token
 from receiver import Answer, Expectation, InboxRetention, TaskPolicy
 
 if TYPE_CHECKING:

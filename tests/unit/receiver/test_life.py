@@ -15,7 +15,7 @@ import pytest
 
 from pushkit import AlertOptions
 from pushkit.errors import ConfigError, StorageError
-from pushkit.events.model import HealthFault
+from pushkit.events import HealthFault
 from pushkit.net.transport import Transport
 from pushkit.webhook import WebhookRequest
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender

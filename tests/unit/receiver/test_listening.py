@@ -36,8 +36,8 @@ from pushkit.net.transport import Transport
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.url import Url
 from pushkit.webhook import Headers, WebhookRequest
+from receiver.listening.command import Listening, listening
 from receiver.listening.handler import TRIAL_ISSUER, AcceptedSignatures, steps_of
-from receiver.listening.listener import Listening, listening
 from receiver.options import Schemes
 from receiver.senders import SenderProfile
 from receiver.steps import Result, Step, Trail

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tenacity import stop_after_attempt
 
-from pushkit.events.model import Event
-from pushkit.events.receiver import CalledBack, NotificationDead, ReceiverEvent
+from pushkit.events import CalledBack, Event, NotificationDead, ReceiverEvent
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.terminal.output import JsonLines
 from receiver import Notification

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pushkit.a2a import TaskSnapshot, UnknownUpdate, WireVersion
-from pushkit.events.model import Event
-from pushkit.events.receiver import GenerationGap
+from pushkit.events import Event, GenerationGap
 from receiver import (
     InboxFilter,
     Notification,

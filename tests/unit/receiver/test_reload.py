@@ -18,7 +18,7 @@ from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from pushkit.signing.standard_webhooks import generate_webhook_secret, read_verifier
 from receiver import Answer, Receiver, TrustedSender
-from receiver.reload import SettingsWatcher, watching
+from receiver.serve_command import SettingsWatcher, watching
 from receiver.settings import load_settings
 from tests.eventually import eventually
 

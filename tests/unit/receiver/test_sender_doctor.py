@@ -29,8 +29,7 @@ from pushkit.clock import utc_now
 from pushkit.keys.jwks import jwks_response, parse_jwks
 from pushkit.net.jwks_client import load_jwks
 from pushkit.signing.standard_webhooks import generate_webhook_secret
-from pushkit.signing.token import TOKEN_HEADERS
-from pushkit.webhook import Headers, WebhookRequest
+from pushkit.webhook import TOKEN_HEADERS, Headers, WebhookRequest
 from receiver.diagnosis.by_itself import Expected
 from receiver.diagnosis.report import CheckOutcome, Examined
 from receiver.diagnosis.sender import LANDED, SCENARIOS, examine_sender, fault

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from pushkit.bounded_json import JsonValue
-from pushkit.events.model import Event
-from pushkit.events.receiver import NotificationRefused
+from pushkit.events import Event, NotificationRefused
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.http_message_signatures import content_digest
 from receiver import Answer, Limits, RateLimit, SenderProfile, TaskPolicy, TrustedSender

@@ -36,8 +36,8 @@ from pushkit.errors import StorageError
 from pushkit.keys import primitives
 from pushkit.keys.jwk import SigningKey, public_jwk
 from pushkit.keys.jwks import parse_jwks
-from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey, SecretKeys, is_sealed
+from pushkit.secrets.vault import SecretsAdmin
 from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase

@@ -21,7 +21,7 @@ from pushkit.delivery.queues import Queues
 from pushkit.delivery.registrar import change_subscriptions
 from pushkit.delivery.route import DeliveryJob, Routes, job_of
 from pushkit.delivery.settle import DeliverySettler
-from pushkit.events.sender import SubscriptionChange
+from pushkit.events import SubscriptionChange
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox import changes
 from pushkit.outbox import retention as outbox_retention

@@ -87,9 +87,10 @@ _STORED = (
 
 ROOMS: Mapping[str, Room] = {
     "signing": Room(
-        modules=("pushkit/signing/*.py",),
+        modules=("pushkit/signing/*.py", "pushkit/webhook.py"),
         tests=(
-            *("tests/unit/pushkit/signing", *_PIPELINE),
+            *("tests/unit/pushkit/signing", "tests/unit/pushkit/test_token.py", *_PIPELINE),
+            "tests/unit/pushkit/test_webhook.py",
             *(
                 "tests/unit/pushkit/cards/test_signing.py",
                 "tests/unit/pushkit/cards/test_headers.py",
@@ -97,9 +98,10 @@ ROOMS: Mapping[str, Room] = {
         ),
     ),
     "keys": Room(
-        modules=("pushkit/keys/*.py",),
+        modules=("pushkit/keys/*.py", "pushkit/files.py"),
         tests=(
             *("tests/unit/pushkit/keys", "tests/unit/pushkit/cli"),
+            "tests/unit/pushkit/test_files.py",
             "tests/unit/pushkit/delivery/test_remote_keys.py",
         ),
     ),
@@ -175,7 +177,7 @@ ROOMS: Mapping[str, Room] = {
         modules=(
             *("receiver/registrations.py", "receiver/expectation.py", "receiver/limits.py"),
             *("pushkit/peers.py", "receiver/senders.py", "receiver/trust.py"),
-            *("receiver/app.py", "receiver/asgi.py", "receiver/reload.py"),
+            *("receiver/app.py", "receiver/asgi.py", "receiver/serve_command.py"),
         ),
         tests=("tests/unit/receiver",),
     ),

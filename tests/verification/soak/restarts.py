@@ -29,8 +29,7 @@ from pathlib import Path
 
 from pushkit import RetryPolicy, wait_schedule
 from pushkit.errors import StorageError
-from pushkit.events.model import Event
-from pushkit.events.receiver import CalledBack, NotificationDead
+from pushkit.events import CalledBack, Event, NotificationDead
 from pushkit.progress import advance
 from pushkit.scheduling import stop_after_attempt
 from pushkit.storage.script import Script, Statement

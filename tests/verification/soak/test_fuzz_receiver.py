@@ -20,7 +20,7 @@ from pushkit.keys.jwk import Algorithm
 from pushkit.keys.jwks import keys_by_kid
 from pushkit.keys.primitives import signature_holds
 from pushkit.signing import notification_jwt
-from pushkit.signing.token import TOKEN_HEADERS
+from pushkit.webhook import TOKEN_HEADERS
 from receiver.inbox.store import accepted_before
 from receiver.refusals import problem
 from receiver.request import Answer

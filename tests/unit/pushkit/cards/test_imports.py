@@ -36,6 +36,7 @@ def test_what_fetches_cards_loads_one() -> None:
         "from pushkit import PushSender",
         "from pushkit.cards import CardTrust, verify_cards",
         "from receiver import Receiver",
+        "from receiver.pinning import pin_card",
     ],
 )
 def test_what_sends_and_what_receives_loads_no_web_framework(statement: str) -> None:

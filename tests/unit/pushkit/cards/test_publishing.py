@@ -26,8 +26,7 @@ from pushkit.errors import (
     SigningError,
 )
 from pushkit.keys.files import save_key_ring, update_key_ring
-from pushkit.keys.jwk import Algorithm
-from pushkit.keys.remote import RemoteKey
+from pushkit.keys.jwk import Algorithm, RemoteKey
 from pushkit.keys.ring import KeyRing
 from tests.kms import Kms
 from tests.unit.pushkit.cards.vectors import NOW, headers, load

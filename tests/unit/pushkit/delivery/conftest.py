@@ -26,7 +26,7 @@ from pushkit import (
     TaskState,
     TaskStatus,
 )
-from pushkit.events.model import Listener
+from pushkit.events import Listener
 from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks

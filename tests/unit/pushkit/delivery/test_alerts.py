@@ -13,8 +13,15 @@ import pytest
 
 from pushkit import AlertOptions, PushSender, alerts
 from pushkit.errors import ConfigError, InvalidPushConfigError
-from pushkit.events.model import Event, HealthFault, Listener
-from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK, Delivered, DeliveryDead
+from pushkit.events import (
+    ALERTS_OWNER,
+    ALERTS_TASK,
+    Delivered,
+    DeliveryDead,
+    Event,
+    HealthFault,
+    Listener,
+)
 from tests.emitted import emitted
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status

@@ -13,8 +13,7 @@ from tenacity import stop_after_attempt
 from pushkit import PushSender
 from pushkit.delivery.answers import BreakerPolicy, wait_after, works
 from pushkit.errors import ConfigError
-from pushkit.events.model import Event
-from pushkit.events.sender import BreakerClosed, BreakerOpened
+from pushkit.events import BreakerClosed, BreakerOpened, Event
 from pushkit.outbox.model import AttemptResult
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule

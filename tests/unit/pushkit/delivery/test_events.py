@@ -8,12 +8,13 @@ from pathlib import Path
 
 from pushkit import DeliveryFilter
 from pushkit.delivery.reporting import keys_near_end
-from pushkit.events.model import Event, EventKind
-from pushkit.events.sender import (
+from pushkit.events import (
     AttemptMade,
     Delivered,
     DeliveryDead,
     Enqueued,
+    Event,
+    EventKind,
     KeyRingChange,
     KeyRingChanged,
     OutboxChange,

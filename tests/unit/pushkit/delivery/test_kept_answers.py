@@ -13,8 +13,8 @@ from pushkit import DeliveryState, PushSender, SecretKeys, SenderOptions
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import ConfigError
-from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
+from pushkit.secrets.vault import SecretsAdmin
 from pushkit.storage.script import Row, Script, Statement
 from tests.unit.pushkit.delivery.conftest import (
     Senders,

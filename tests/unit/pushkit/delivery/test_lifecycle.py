@@ -10,7 +10,7 @@ from aiohttp import web
 from tenacity import stop_after_attempt
 
 from pushkit import Artifact, ArtifactUpdate, PushSender, TaskState, TextPart, decode_update
-from pushkit.events.model import Event, EventKind
+from pushkit.events import Event, EventKind
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.subscriptions.model import Filter

@@ -16,8 +16,7 @@ from pushkit import PushSender, SecretKeys
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import IdempotencyConflictError
-from pushkit.events.model import Event
-from pushkit.events.sender import DeliveryEvent, LocalFault
+from pushkit.events import DeliveryEvent, Event, LocalFault
 from pushkit.outbox.states import DeliveryState
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pushkit import Artifact, ArtifactUpdate, Filter, PushSender, Task, TextPart, UpdateKind
-from pushkit.events.model import Event
-from pushkit.events.sender import RecipientRefused
+from pushkit.events import Event, RecipientRefused
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.unit.pushkit.delivery.conftest import Senders, status, task

@@ -11,8 +11,7 @@ from aiohttp import web
 from tenacity import stop_after_attempt
 
 from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
-from pushkit.events.model import Event
-from pushkit.events.sender import DeliveryDead, SubscriptionDisabled
+from pushkit.events import DeliveryDead, Event, SubscriptionDisabled
 from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.emitted import emitted

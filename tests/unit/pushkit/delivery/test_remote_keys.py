@@ -9,8 +9,7 @@ import pytest
 
 from pushkit import AlertOptions, DeliveryState
 from pushkit.errors import ConfigError
-from pushkit.events.model import Event
-from pushkit.events.sender import SigningKeyNearEnd
+from pushkit.events import Event, SigningKeyNearEnd
 from pushkit.keys.files import key_source
 from tests.clock import Clock
 from tests.eventually import DEADLINE

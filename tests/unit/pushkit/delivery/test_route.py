@@ -22,9 +22,8 @@ from pushkit.errors import SealedSecretError
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import Decided, DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
-from pushkit.secrets.vault import Vault
+from pushkit.secrets.vault import SecretsAdmin, Vault
 from pushkit.storage.script import Script, Statement
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import StoredSubscription

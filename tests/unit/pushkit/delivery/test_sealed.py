@@ -13,12 +13,17 @@ import pytest
 from pushkit import DeliveryState, PushSender, SecretKeys
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError, IdempotencyConflictError, SealedSecretError
-from pushkit.events.model import Event
-from pushkit.events.sender import LocalFault
+from pushkit.events import Event, LocalFault
 from pushkit.outbox.schema import open_outbox
-from pushkit.secrets.resealing import SecretsAdmin, before_all, find_other_keys, write_resealed
 from pushkit.secrets.sealing import SecretKey
-from pushkit.secrets.vault import CREDENTIALS, TOKEN
+from pushkit.secrets.vault import (
+    CREDENTIALS,
+    TOKEN,
+    SecretsAdmin,
+    before_all,
+    find_other_keys,
+    write_resealed,
+)
 from pushkit.storage.script import Row, Script, Statement
 from tests.clock import Clock
 from tests.emitted import emitted

@@ -14,8 +14,7 @@ from pushkit import Filter, PushSender, TaskState
 from pushkit.clock import Timing
 from pushkit.delivery.route import DeliveryJob
 from pushkit.delivery.settle import SettledDeliveries
-from pushkit.events.model import EventKind
-from pushkit.events.sender import DeliveryEvent
+from pushkit.events import DeliveryEvent, EventKind
 from pushkit.outbox import attempts
 from pushkit.outbox.model import AttemptResult
 from pushkit.outbox.states import Outcome

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pushkit import KeyRing, PushSender, SenderOptions
-from pushkit.events.model import Event
+from pushkit.events import Event
 
 FULL = 3  # the most unfinished deliveries of one subscription
 

@@ -14,8 +14,7 @@ from a2a.types import AgentCapabilities, AgentCard, TaskPushNotificationConfig, 
 from starlette.applications import Starlette
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
-from pushkit.events.model import Event
-from pushkit.events.sender import PushConfigUnsent
+from pushkit.events import Event, PushConfigUnsent
 from pushkit.integrations import client_configs
 from pushkit.integrations.a2a_sdk import A2AIntegration, PushkitConfigStore
 from tests.asgi_server import serving

@@ -23,8 +23,7 @@ from a2a.utils.errors import InternalError
 
 from pushkit import NotifyResult, PushSender
 from pushkit.errors import CommitUncertainError, StorageError
-from pushkit.events.model import Event
-from pushkit.events.sender import RecipientRefused
+from pushkit.events import Event, RecipientRefused
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
 from tests.emitted import emitted

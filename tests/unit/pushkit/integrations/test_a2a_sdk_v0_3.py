@@ -16,9 +16,9 @@ from a2a.compat.v0_3 import types as v0_3
 
 from pushkit import Filter, PushSender, WireVersion
 from pushkit.errors import StorageError
-from pushkit.events.model import Event
-from pushkit.events.sender import PushConfigRefused
-from pushkit.integrations.a2a_sdk import integration, v1
+from pushkit.events import Event, PushConfigRefused
+from pushkit.integrations import a2a_sdk
+from pushkit.integrations.a2a_sdk import v1
 from pushkit.integrations.a2a_sdk.v0_3 import PushkitConfigStore, PushkitNotificationSender
 from tests.emitted import emitted
 
@@ -221,9 +221,9 @@ async def test_a_task_that_cannot_be_sent_is_logged_and_not_raised(
 
 
 def test_the_adapter_is_that_of_the_installed_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert integration.adapter is v1
+    assert a2a_sdk.adapter is v1
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: "0.3.26")
-    older = importlib.util.module_from_spec(importlib.util.find_spec(integration.__name__))  # type: ignore[arg-type]
+    older = importlib.util.module_from_spec(importlib.util.find_spec(a2a_sdk.__name__))  # type: ignore[arg-type]
     older.__spec__.loader.exec_module(older)  # type: ignore[union-attr]
     assert older.adapter.__name__.endswith(".v0_3")
 

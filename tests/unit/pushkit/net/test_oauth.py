@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from pushkit.errors import ConfigError, OAuthError
-from pushkit.net.oauth import ClientAuthentication, OAuthClient, OAuthTokens
+from pushkit.net.authorization import ClientAuthentication, OAuthClient, OAuthTokens
 from pushkit.net.transport import Transport
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
 from tests.clock import START, Clock

@@ -15,7 +15,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import PushConfig, PushSender
 from pushkit.delivery.registrar import change_subscriptions
-from pushkit.events.sender import SubscriptionChange
+from pushkit.events import SubscriptionChange
 from pushkit.outbox.states import DeliveryState
 from pushkit.queue.rules import Room
 from pushkit.storage.postgres import run_script

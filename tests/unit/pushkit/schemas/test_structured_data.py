@@ -32,9 +32,14 @@ from pushkit.a2a import (
     decode_update,
 )
 from pushkit.errors import InvalidSchemaError
-from pushkit.schemas import CardSchemas, Fit, check_structured_data, check_structured_input
+from pushkit.schemas import (
+    EXTENSION_URI,
+    CardSchemas,
+    Fit,
+    check_structured_data,
+    check_structured_input,
+)
 from pushkit.schemas.bounded_schema import BoundedSchema, UndecidedError
-from pushkit.schemas.structured_data import EXTENSION_URI
 from tests.unit.pushkit.a2a.strategies import values
 
 VECTORS = Path(__file__).parents[3] / "vectors"

@@ -37,7 +37,7 @@ from pushkit.signing.http_message_signatures import (
     write_inner_list,
 )
 from pushkit.signing.jose import at_once
-from pushkit.signing.times import check_times
+from pushkit.signing.scheme import check_times
 from pushkit.webhook import Headers, WebhookRequest
 from tests.jose import key, vectors
 

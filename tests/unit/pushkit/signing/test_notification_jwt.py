@@ -36,7 +36,7 @@ from pushkit.signing.notification_jwt import (
     read_unverified,
     verify_signature,
 )
-from pushkit.signing.times import check_times
+from pushkit.signing.scheme import check_times
 from pushkit.webhook import Headers, WebhookRequest
 from tests.jose import b64url, key
 from tests.notification_claims import NotificationClaims, sign_notification

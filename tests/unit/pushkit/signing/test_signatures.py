@@ -11,9 +11,15 @@ import pytest
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError, KeyFileError, NoSigningKeyError, SigningError
 from pushkit.keys.files import save_key_ring
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
+from pushkit.keys.jwk import (
+    Algorithm,
+    RemoteKey,
+    RemoteSigner,
+    SigningKey,
+    generate_key,
+    public_jwk,
+)
 from pushkit.keys.jwks import jwks_document, parse_jwks
-from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.signing.http_message_signatures import (
     read_unverified_signatures,

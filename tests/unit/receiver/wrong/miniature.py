@@ -31,9 +31,8 @@ from pushkit.signing.notification_jwt import (
     read_unverified,
     verify_signature,
 )
-from pushkit.signing.times import check_times
-from pushkit.signing.token import hash_token, read_token
-from pushkit.webhook import Headers
+from pushkit.signing.scheme import check_times
+from pushkit.webhook import Headers, hash_token, read_token
 from receiver.testing import ReceiverUnderTest, SigningAgent
 
 __all__ = ["Miniature", "Stored"]

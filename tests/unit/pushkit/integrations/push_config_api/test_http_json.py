@@ -12,8 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from pushkit import PushSender
-from pushkit.integrations.push_config_api import PushConfigApi
-from pushkit.integrations.push_config_api.asgi import PushConfigAsgi
+from pushkit.integrations.push_config_api import PushConfigApi, PushConfigAsgi
 from tests.asgi_server import answers_to_a_websocket
 from tests.unit.pushkit.integrations.push_config_api.conftest import Server
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pushkit import PushSender, SenderOptions
-from pushkit.events.model import Event
-from pushkit.events.sender import OutboxChanged
+from pushkit.events import Event, OutboxChanged
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.unit.pushkit.delivery.conftest import Webhook, deliver_due, key_ring

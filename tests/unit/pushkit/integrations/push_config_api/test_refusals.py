@@ -18,7 +18,7 @@ from pytest_aiohttp.plugin import AiohttpClient
 from pushkit import PushSender
 from pushkit.dashboard.app import sender_dashboard
 from pushkit.errors import InvalidPushConfigError
-from pushkit.events.sender import PushConfigRefused
+from pushkit.events import PushConfigRefused
 from pushkit.integrations.a2a_sdk import PushkitConfigStore
 from tests.emitted import emitted
 from tests.unit.pushkit.integrations.push_config_api.conftest import Server

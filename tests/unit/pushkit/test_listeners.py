@@ -9,8 +9,14 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import ConfigError
-from pushkit.events.model import Event, Listeners
-from pushkit.events.sender import AttemptMade, Delivered, SubscriptionChange, SubscriptionChanged
+from pushkit.events import (
+    AttemptMade,
+    Delivered,
+    Event,
+    Listeners,
+    SubscriptionChange,
+    SubscriptionChanged,
+)
 from tests.emitted import OF_DELIVERY, OF_SUBSCRIPTION
 
 LOG = logging.getLogger("events")

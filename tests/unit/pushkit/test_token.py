@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pushkit.errors import TokenError
-from pushkit.signing.token import TOKEN_HEADERS, read_token, token_headers
-from pushkit.webhook import Headers
+from pushkit.webhook import TOKEN_HEADERS, Headers, read_token, token_headers
 
 
 def test_a_token_is_sent_in_both_spellings() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pushkit.errors import KeyFileError
+from pushkit.files import locked, read_private, replace_private
 from pushkit.keys.files import FileKeySource
-from pushkit.keys.private_file import locked, read_private, replace_private
 from tests.refusals import refused_unless
 
 MADE_BY = "pushkit keys init"
