@@ -70,4 +70,38 @@ if TYPE_CHECKING:
     )
     from pushkit.scheduling.retry import RetryPolicy as RetryPolicy, wait_schedule as wait_schedule
 else:
-    __all__, __getattr__, __dir__ = names_on_demand()
+    __all__, __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "pushkit.a2a": (
+                "Artifact ArtifactUpdate Authentication DataPart Message MessageUpdate PushConfig"
+                " RawPart Role StatusUpdate Task TaskSnapshot TaskState TaskStatus TaskUpdate"
+                " TextPart UpdateKind UrlPart WireVersion decode_update encode_update"
+            ),
+            "pushkit.alerts": "AlertOptions",
+            "pushkit.delivery.answers": "BreakerPolicy",
+            "pushkit.delivery.reporting": "NotifiedDelivery NotifyResult RefusedRecipient",
+            "pushkit.delivery.options": "SenderOptions",
+            "pushkit.delivery.sender": "PushSender",
+            "pushkit.delivery.signatures": "Signing",
+            "pushkit.errors": "PushkitError",
+            "pushkit.events": "Event",
+            "pushkit.keys.files": "load_key_ring save_key_ring",
+            "pushkit.keys.jwk": "Algorithm RemoteKey RemoteSigner",
+            "pushkit.keys.ring": "KeyRing",
+            "pushkit.net.authorization": (
+                "DestinationCredentials OAuthClient agentvault_credentials"
+            ),
+            "pushkit.net.destination": "DestinationRules",
+            "pushkit.net.tls": "ClientCertificate",
+            "pushkit.outbox.inspection": "DeliveryFilter",
+            "pushkit.outbox.retention": "Retention",
+            "pushkit.outbox.states": "DeliveryState",
+            "pushkit.secrets.sealing": "SecretKeys",
+            "pushkit.signing.scheme": "Scheme",
+            "pushkit.subscriptions.inspection": "SubscriptionFilter",
+            "pushkit.subscriptions.model": "Filter Profile Subscription SubscriptionState",
+            "pushkit.version": "__version__",
+            "pushkit.scheduling.retry": "RetryPolicy wait_schedule",
+        },
+    )

@@ -37,4 +37,27 @@ if TYPE_CHECKING:
     from receiver.trust import load_trust as load_trust
     from receiver.verification import verify_notification as verify_notification
 else:
-    __all__, __getattr__, __dir__ = names_on_demand()
+    __all__, __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "pushkit.a2a": "TaskState UpdateKind",
+            "pushkit.errors": "InboundError",
+            "pushkit.signing.scheme": "Scheme",
+            "pushkit.webhook": "Headers WebhookRequest",
+            "receiver.expectation": "Expectation",
+            "receiver.inbox.inspection": "InboxFilter",
+            "receiver.inbox.model": (
+                "ArtifactNotification InboxStatus Notification StatusNotification"
+            ),
+            "receiver.inbox.retention": "InboxRetention",
+            "receiver.limits": "Limits RateLimit",
+            "receiver.mailbox.client": "Mailbox MailboxRefusedError",
+            "receiver.mailbox.service": "MailboxOptions",
+            "receiver.notification": "VerifiedNotification",
+            "receiver.receiver": "Receiver",
+            "receiver.request": "Answer",
+            "receiver.senders": "SenderProfile TaskPolicy TrustedSender",
+            "receiver.trust": "TrustSnapshot fetch_trust load_trust",
+            "receiver.verification": "verify_notification",
+        },
+    )

@@ -47,4 +47,19 @@ if TYPE_CHECKING:
         WireVersion as WireVersion,
     )
 else:
-    __all__, __getattr__, __dir__ = names_on_demand()
+    __all__, __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "pushkit.a2a.codec": (
+                "SNAPSHOT_VERSIONS decode_update encode_update parse_update push_body"
+            ),
+            "pushkit.a2a.push_config": (
+                "Authentication PushConfig format_push_config parse_inline_config parse_push_config"
+            ),
+            "pushkit.a2a.updates": (
+                "AnyUpdate Artifact ArtifactUpdate DataPart Message MessageUpdate NativeUpdate Part"
+                " RawPart Role StatusUpdate Task TaskSnapshot TaskState TaskStatus TaskUpdate"
+                " TextPart UnknownPart UnknownUpdate UpdateKind UrlPart WireVersion"
+            ),
+        },
+    )

@@ -58,4 +58,22 @@ if TYPE_CHECKING:
         verify_card as verify_card,
     )
 else:
-    __all__, __getattr__, __dir__ = names_on_demand()
+    __all__, __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "pushkit.webhook": "DocumentResponse",
+            "pushkit.cards.forms": "Canonical CardForm Gap Omission Uncovered canonicalize",
+            "pushkit.cards.origins": (
+                "CardCheck CardOutcome CardSummary CardTrust card_url fetch_card verify_cards"
+            ),
+            "pushkit.cards.publishing": "CARD_PATH LEGACY_CARD_PATH CardPublisher",
+            "pushkit.cards.signing": "EVERY_SDK SignedCard sign_card sign_card_with",
+            "pushkit.cards.trust": (
+                "OriginTrust TrustedKey TrustedKeys load_card_trust load_public_keys"
+            ),
+            "pushkit.cards.verify": (
+                "FULL_COVERAGE CardPolicy CardVerdict Coverage Decision FieldCoverage"
+                " SignatureVerdict verify_card"
+            ),
+        },
+    )

@@ -234,7 +234,9 @@ class Pacing:
             return True
         [row] = rows
         settled = to_micros(EPOCH + timedelta(seconds=settled_by))
-        return row["state"] == "cancelled" and (row["redrives"] > 0 or row["finished_at"] < settled)
+        return row["state"] == "cancelled" and bool(
+            row["redrives"] > 0 or row["finished_at"] < settled
+        )
 
     def _is_excused(self, before: Arrival, arrival: Arrival) -> bool:
         begin, end, had_trouble = before.at - 2, arrival.at, self._world.had_trouble
