@@ -153,11 +153,7 @@ class PushSender(HasLifetime):
         tracing: Tracing | None = None,
     ) -> None:
         super().__init__("pushkit")
-        if not issuer or issuer != issuer.strip() or not issuer.isprintable():
-            raise ConfigError(
-                f"issuer: found {issuer!r}, expected the agent's base URL, or another name without"
-                " control characters, and without blanks around it"
-            )
+        _check_issuer(issuer)
         self.options: SenderOptions = SenderOptions() if options is None else options
         if tracing is not None:
             from pushkit.telemetry.tracing import Tracing
@@ -173,21 +169,12 @@ class PushSender(HasLifetime):
             passphrase,
             lambda before, now: report_ring_changes(self.events, before, now, self._clock()),
         )
-        if secrets is None:
-            secrets = SecretKeys.from_environment()
-        elif not isinstance(secrets, SecretKeys):
-            secrets = SecretKeys.from_file(secrets)
-        self._vault = Vault(secrets, seals_bodies=self.options.seal_bodies)
+        self._vault = Vault(_secret_keys(secrets), seals_bodies=self.options.seal_bodies)
         self._policy = DestinationPolicy(allow, self.options.destinations)
         self._database = open_outbox(database, clock=clock)
-        connections = ConnectionOptions(
-            max_connections=self.options.concurrency,
-            max_connections_per_host=self.options.concurrency_per_host,
-            proxy=self.options.proxy,
-            ca_file=None if self.options.ca_file is None else Path(self.options.ca_file),
-        )
-        self._transport = Transport(self._policy, connections)
-        self._client = Transport(self._policy, connections)
+        connections = _connections(self.options)
+        self._client = Transport(self._policy, connections)  # posts deliveries
+        self._transport = Transport(self._policy, connections)  # for tokens, and proof of ownership
         self._credentials = Credentials(self.options.credentials, self._transport, clock)
         self._ownership: Ownership | None = None
         if self.options.verify_ownership:
@@ -206,10 +193,7 @@ class PushSender(HasLifetime):
             client=self._client,
             vault=self._vault,
             ownership=self._ownership,
-            rate_limiter=OriginRateLimiter(
-                self._policy,
-                self.options.rate_per_origin,
-            ),
+            rate_limiter=OriginRateLimiter(self._policy, self.options.rate_per_origin),
             clock=clock,
             events=self.events,
             tracing=tracing,
@@ -807,3 +791,27 @@ class PushSender(HasLifetime):
     def jwks(self, if_none_match: str | None = None) -> DocumentResponse:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
+
+
+def _check_issuer(issuer: str) -> None:
+    if not issuer or issuer != issuer.strip() or not issuer.isprintable():
+        raise ConfigError(
+            f"issuer: found {issuer!r}, expected the agent's base URL, or another name without"
+            " control characters, and without blanks around it"
+        )
+
+
+def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
+    """Return the given keys, those of a file, or by default the environment's, if it has some."""
+    if secrets is None:
+        return SecretKeys.from_environment()
+    return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
+
+
+def _connections(options: SenderOptions) -> ConnectionOptions:
+    return ConnectionOptions(
+        max_connections=options.concurrency,
+        max_connections_per_host=options.concurrency_per_host,
+        proxy=options.proxy,
+        ca_file=None if options.ca_file is None else Path(options.ca_file),
+    )
