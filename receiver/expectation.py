@@ -40,13 +40,11 @@ class Expectation:
         return format_push_config(self.config, self.version)
 
 
-class Expecting:
+class Expecting(Runtime):
     """Hands out tokens for the tasks that a receiver expects, and waits for their updates."""
 
     url: str
-    _runtime: Runtime
     _clock: Callable[[], datetime]
-    _expected_for: timedelta | None  # how long a token is valid by default; None for ever
 
     async def expect(
         self,
@@ -103,8 +101,8 @@ class Expecting:
             expires_at=self._end(now, expires_in),
         )
         check_type("overlap", overlap, timedelta)
-        await self._runtime.ask()
-        write = self._runtime.database.write
+        await self._ask()
+        write = self._database.write
         if replaces is None:
             await write(register(registration))
         else:
@@ -133,8 +131,8 @@ class Expecting:
         check_each(str | None, token=token, task_id=task_id)
         if token is None and task_id is None:
             raise ConfigError("unregister: expected a token or a task_id, found neither")
-        await self._runtime.ask()
-        return await self._runtime.database.write(
+        await self._ask()
+        return await self._database.write(
             unregister(
                 sender=self._sender(sender).name, token=token, task_id=task_id, now=self._clock()
             )
@@ -174,9 +172,9 @@ class Expecting:
         if inspect.iscoroutinefunction(until):  # its coroutine would be true, and never awaited
             raise ConfigError("until: found a coroutine function, expected a plain one, or states")
         wanted = until if callable(until) else in_states(until)
-        await self._runtime.listen()
+        await self._listen()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        arrivals = self._runtime.arrivals.updates(
+        arrivals = self._arrivals.updates(
             task_id, sender=self._sender(sender).name, after=after.id if after else 0
         )
         async with asyncio.timeout(seconds), contextlib.aclosing(arrivals) as updates:
@@ -195,8 +193,8 @@ class Expecting:
             StorageError: This receiver was closed, before or during the iteration.
         """
         check_type("task_id", task_id, str)
-        await self._runtime.listen()
-        arrivals = self._runtime.arrivals.updates(task_id, sender=self._sender(sender).name)
+        await self._listen()
+        arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
         async with contextlib.aclosing(arrivals) as updates:
             async for notification in updates:
                 yield await self._with_verdicts_on_data(notification)
@@ -204,10 +202,10 @@ class Expecting:
                     return
 
     def _sender(self, name: str | None) -> TrustedSender:
-        return choose_sender(name, self._runtime.trust.senders.values(), setting="sender")
+        return choose_sender(name, self.trust.senders.values(), setting="sender")
 
     async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
-        sender = self._runtime.trust.senders.get(notification.sender)
+        sender = self.trust.senders.get(notification.sender)
         if sender is None or sender.schemas is None:
             return notification
         from pushkit.schemas import check_structured_data_apart
@@ -218,7 +216,7 @@ class Expecting:
     def _end(self, now: datetime, expires_in: timedelta | None) -> datetime | None:
         """Return when a new token expires; None for never."""
         if expires_in is None:
-            expires_in = self._expected_for
+            expires_in = self._retention.expected
         if expires_in is None:
             return None
         check_duration("expires_in", expires_in)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Unpack
 from urllib.parse import unquote
 
 from pushkit.alerts import AlertOptions, Alerts
@@ -22,10 +15,8 @@ from pushkit.errors import ConfigError, StorageError
 from pushkit.events import Event, HealthFault, Listener, Listeners
 from pushkit.options import Count, Duration, Wait, check_list, check_type, checked
 from pushkit.peers import ForwardedHeader, Peers
-from pushkit.scheduling.event_loop import LoopLock
 from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.database import promptly
-from pushkit.storage.migrations import Access
 from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
 from receiver.accepting import Acceptance
@@ -44,7 +35,7 @@ from receiver.limits import Limits
 from receiver.mailbox.service import Mailboxes, MailboxOptions
 from receiver.request import Answer, Request
 from receiver.request_handler import RequestHandler
-from receiver.runtime import DRAIN, Runtime
+from receiver.runtime import DRAIN
 from receiver.senders import TrustedSender, check_memory
 from receiver.steps import Trail
 from receiver.trust import Trust, key_transport, warn_of_weak_trust
@@ -56,7 +47,6 @@ if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import ReceiverMetrics
     from pushkit.telemetry.tracing import Tracing
-    from pushkit.threads import ServingThread
     from receiver.asgi import AsgiApp
     from receiver.forwards import Forward
     from receiver.inbox.mailboxes import MailboxState
@@ -111,6 +101,7 @@ class Receiver(Expecting, CallbackDecorators):
 
     Attributes:
         inbox: The inbox, for operators: find, redrive, purge.
+        trust: The trusted senders that are currently in force.
     """
 
     @checked
@@ -137,22 +128,23 @@ class Receiver(Expecting, CallbackDecorators):
         tracing: Tracing | None = None,
         alerts: AlertOptions | None = None,
     ) -> None:
+        super().__init__()
         if tracing is not None:
             from pushkit.telemetry.tracing import Tracing
 
             check_type("tracing", tracing, Tracing)
         limits = Limits() if limits is None else limits
         retry = callback_retry() if retry is None else retry
-        retention = InboxRetention() if retention is None else retention
-        _check_senders(senders, retention.ids)
+        self._retention = InboxRetention() if retention is None else retention
+        _check_senders(senders, self._retention.ids)
         self.events: Listeners = Listeners(_log)
         if on_event is not None:
             self.events.add(on_event)
         self._clock = clock
-        inbox = open_inbox(database, clock=clock)
-        transport = key_transport(allow, proxy, ca_file)
-        trust = Trust.build(url, senders, transport, clock)
-        self.url: str = trust.url
+        self._database = inbox = open_inbox(database, clock=clock)
+        self._transport = key_transport(allow, proxy, ca_file)
+        self.trust: Trust = Trust.build(url, senders, self._transport, clock)
+        self.url: str = self.trust.url
         self.callbacks: CallbackRegistry = CallbackRegistry()
         self.dispatcher: Dispatcher = Dispatcher(
             inbox,
@@ -168,41 +160,23 @@ class Receiver(Expecting, CallbackDecorators):
         )
         self._mailboxes = Mailboxes(inbox, retry=retry, clock=clock, events=self.events)
         self.inbox: InboxAdmin = InboxAdmin(inbox, wake=self.dispatcher.wake)
-        self._expected_for = retention.expected
-        self._ids_kept = retention.ids
         self._metrics: ReceiverMetrics | None = None
-        self._runtime = Runtime(
-            database=inbox,
-            transport=transport,
-            trust=trust,
-            dispatcher=self.dispatcher,
-            arrivals=Arrivals(inbox),
-            mailboxes=self._mailboxes,
-            retain=lambda: self.inbox.retain(retention),
-            drain=drain,
-        )
-        announce = self._runtime.arrivals.announce
-        acceptance = Acceptance(inbox, limits, self.dispatcher, announce, tracing)
+        self._arrivals = Arrivals(inbox)
+        self._drain = drain
+        acceptance = Acceptance(inbox, limits, self.dispatcher, self._arrivals.announce, tracing)
         self.handler: RequestHandler = RequestHandler(
             acceptance,
             self._mailboxes,
             peers=Peers(trusted_proxies, forwarded_header),
-            runtime=self._runtime,
+            runtime=self,
             validation_echo=validation_echo,
             limits=limits,
             clock=clock,
             events=self.events,
-            ids_kept=retention.ids,
+            ids_kept=self._retention.ids,
         )
-        self._closing: asyncio.Task[None] | None = None
-        # Held while it starts or closes: a start waits for the end of a close.
-        self._turn = LoopLock()
-        self._alerts = None if alerts is None else self._sending_alerts(alerts)
-
-    @property
-    def trust(self) -> Trust:
-        """The trusted senders that are currently in force."""
-        return self._runtime.trust
+        if alerts is not None:
+            self._alerts = self._sending_alerts(alerts)
 
     @property
     def senders(self) -> dict[str, TrustedSender]:
@@ -213,87 +187,6 @@ class Receiver(Expecting, CallbackDecorators):
     def mailboxes(self) -> list[MailboxOptions]:
         """The mailboxes that it has."""
         return self._mailboxes.options
-
-    # --- life ----------------------------------------------------------------------------------
-
-    async def open(self, access: Access = Access.UPGRADE) -> None:
-        """Open the inbox without callbacks: for a process that only calls `expect` or `wait`.
-
-        Those methods also open a receiver by themselves, unless it was closed.
-
-        Args:
-            access: By default the inbox is created, or its schema brought up to date; with
-                `Access.WRITE` its schema must be current.
-        """
-        await self._runtime.open(access)
-
-    async def start(self) -> None:
-        """Open the inbox and start the callbacks. Do nothing if they run already."""
-        if self._closing is not None and not self._closing.done():
-            await asyncio.wait([self._closing])
-        async with self._turn.here:
-            await self._runtime.start()
-            if self._alerts is not None:
-                self._alerts.start()
-            if self._metrics is not None:
-                self._metrics.start()
-
-    def wind_down(self) -> None:
-        """Start no more callbacks; running ones have `drain` from now on.
-
-        Notifications are still accepted. For a service that is stopping; `close` does the rest.
-        """
-        self._runtime.wind_down()
-
-    async def close(self) -> None:
-        """Wait for running callbacks, then close the inbox. The next start continues with the rest.
-
-        A coroutine that does not end in time is cancelled, and called again after the next start. A
-        plain function cannot be cancelled: its notification is called back again when the lease has
-        expired.
-
-        Calls at the same time wait for the same end; closing continues if a caller is cancelled. In
-        a process that was forked meanwhile, nothing is closed.
-
-        Raises:
-            ConfigError: It was opened in another event loop, which is running: close it there.
-        """
-        if self._runtime.is_forked:
-            return
-        self._runtime.check_may_close()
-        if self._closing is None or self._closing.done():
-            self._closing = asyncio.create_task(self._close(), name="receiver-closing")
-        await asyncio.shield(self._closing)
-
-    async def _close(self) -> None:
-        async with self._turn.here:
-            if self._metrics is not None:
-                await self._metrics.stop()
-            await self._runtime.close()
-            if self._alerts is not None:
-                await self._alerts.stop()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether notifications can be accepted."""
-        return self._runtime.is_open
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close()  # `__aexit__` is not called then
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def in_thread(self) -> ServingThread:
-        """Return a thread for this receiver, for synchronous code: `pushkit.threads` says how."""
-        from pushkit.threads import ServingThread
-
-        return ServingThread(self, "receiver")
 
     # --- serving -------------------------------------------------------------------------------
 
@@ -315,27 +208,6 @@ class Receiver(Expecting, CallbackDecorators):
         from receiver.asgi import AsgiApp
 
         return AsgiApp(self.handler, self)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
-        """Run for the lifespan of a host: `FastAPI(lifespan=receiver.lifespan)`."""
-        async with self:
-            yield
-
-    async def unready(self) -> dict[str, str]:
-        """Return the failing parts without which nothing can be served, each with its reason.
-
-        `storage` and `callbacks` (they do not run, or all hang); `{}` if it is ready.
-        """
-        return await self._runtime.unready()
-
-    def degraded(self) -> dict[str, str]:
-        """Return the parts that fail for some senders or callbacks, each with its reason.
-
-        `keys` (a sender's requests are answered 503 until its keys are loaded) and `callbacks`
-        (calls that hang); `{}` if nothing fails.
-        """
-        return self._runtime.degraded()
 
     async def receive(
         self, request: WebhookRequest, *, path: str | None = None, peer: str = ""
@@ -370,6 +242,7 @@ class Receiver(Expecting, CallbackDecorators):
                 hanging=self.dispatcher.caller.count_hanging,
             )
             self.events.add(self._metrics.on_event)
+            self._measure()
         return self._metrics
 
     def _sending_alerts(self, options: AlertOptions) -> Alerts:
@@ -381,15 +254,15 @@ class Receiver(Expecting, CallbackDecorators):
                 options.webhook,
                 options.webhook_secret,
                 self._clock,
-                self._runtime.transport.options,
+                self._transport.options,
             )
         return Alerts(options, webhook, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:
         unready, at = await self.unready(), self._clock()
-        if not self._runtime.is_running:
+        if not self._is_running:
             return []  # parts that have been stopped are no faults
-        of_some = self._runtime.faults_of_some()
+        of_some = self._faults_of_some()
         return [
             *(HealthFault(at=at, part=part, reason=why) for part, why in unready.items()),
             *(
@@ -440,12 +313,12 @@ class Receiver(Expecting, CallbackDecorators):
         Raises:
             ConfigError: As for `senders` of the constructor; the current ones stay in force.
         """
-        _check_senders(senders, self._ids_kept)
+        _check_senders(senders, self._retention.ids)
         before = self.trust
-        trust = Trust.build(self.url, senders, self._runtime.transport, self._clock, before=before)
+        trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
         warn_of_weak_trust(senders)
         self.callbacks.warn_of_unknown(trust.senders)
-        self._runtime.trust = trust
+        self.trust = trust
         trust.load()
         await before.close(but=trust)
 
@@ -462,7 +335,7 @@ class Receiver(Expecting, CallbackDecorators):
             raise ConfigError(f"to: found {found}, expected a Forward, such as HttpForward(url)")
         wanted["name"] = wanted.get("name") or to.name
         self.callbacks.add(to.send, **wanted)
-        self._runtime.forwards.append(to)
+        self._forwards.append(to)
 
     def mailbox(self, options: MailboxOptions, **wanted: Unpack[Wanted]) -> None:
         """Keep every update, or those selected, for a client that fetches them.

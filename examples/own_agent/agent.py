@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,14 +58,8 @@ def task_exists(caller: Caller, task_id: str) -> bool:
 api = PushConfigApi(push, task_exists=task_exists)
 
 
-@asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    """Deliver while the application runs, also what an earlier process left undelivered."""
-    async with push:
-        yield
-
-
-app = FastAPI(lifespan=lifespan)
+# Delivers while the application runs, also what an earlier process left undelivered.
+app = FastAPI(lifespan=push.lifespan)
 app.add_route("/.well-known/jwks.json", JwksApp(push))
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any
 
 from pushkit.a2a import (
     AnyUpdate,
@@ -69,6 +67,7 @@ from pushkit.keys.files import KeySource, key_source
 from pushkit.keys.jwk import RemoteSigner
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
+from pushkit.lifetime import HasLifetime
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import SENDER_ALLOW, DestinationPolicy, local_advice
 from pushkit.net.transport import ConnectionOptions, Transport
@@ -78,10 +77,11 @@ from pushkit.outbox import store as outbox
 from pushkit.outbox.clients import EVERY_DELIVERY, DeliveryProgress, Recovered, WantedDeliveries
 from pushkit.outbox.model import Delivery, IdempotencyKey
 from pushkit.outbox.schema import open_outbox
-from pushkit.scheduling.event_loop import LoopLock, cancelled, check_may_close, housekeep
+from pushkit.scheduling.event_loop import housekeep
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import fault_of, promptly, read_now
+from pushkit.storage.migrations import Access
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.filters import requested_filter
 from pushkit.subscriptions.model import (
@@ -104,12 +104,11 @@ if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Gauges
     from pushkit.telemetry.sides import SenderMetrics
     from pushkit.telemetry.tracing import Tracing
-    from pushkit.threads import ServingThread
 
 _log = logging.getLogger("pushkit.delivery")
 
 
-class PushSender:
+class PushSender(HasLifetime):
     """Signs and delivers task updates to the webhooks that clients registered.
 
     `notify()` returns once the update is on disk. A worker in this process delivers it, and also
@@ -156,11 +155,8 @@ class PushSender:
         secrets: SecretKeys | str | Path | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        if not issuer or issuer != issuer.strip() or not issuer.isprintable():
-            raise ConfigError(
-                f"issuer: found {issuer!r}, expected the agent's base URL, or another name without"
-                " control characters, and without blanks around it"
-            )
+        super().__init__("pushkit")
+        _check_issuer(issuer)
         self.options: SenderOptions = SenderOptions() if options is None else options
         if tracing is not None:
             from pushkit.telemetry.tracing import Tracing
@@ -176,21 +172,12 @@ class PushSender:
             passphrase,
             lambda before, now: report_ring_changes(self.events, before, now, self._clock()),
         )
-        if secrets is None:
-            secrets = SecretKeys.from_environment()
-        elif not isinstance(secrets, SecretKeys):
-            secrets = SecretKeys.from_file(secrets)
-        self._vault = Vault(secrets, seals_bodies=self.options.seal_bodies)
+        self._vault = Vault(_secret_keys(secrets), seals_bodies=self.options.seal_bodies)
         self._policy = DestinationPolicy(allow, self.options.destinations)
         self._database = open_outbox(database, clock=clock)
-        connections = ConnectionOptions(
-            max_connections=self.options.concurrency,
-            max_connections_per_host=self.options.concurrency_per_host,
-            proxy=self.options.proxy,
-            ca_file=None if self.options.ca_file is None else Path(self.options.ca_file),
-        )
-        self._transport = Transport(self._policy, connections)
-        self._client = Transport(self._policy, connections)
+        connections = _connections(self.options)
+        self._client = Transport(self._policy, connections)  # posts deliveries
+        self._transport = Transport(self._policy, connections)  # for tokens, and proof of ownership
         self._credentials = Credentials(self.options.credentials, self._transport, clock)
         self._ownership: Ownership | None = None
         if self.options.verify_ownership:
@@ -209,10 +196,7 @@ class PushSender:
             client=self._client,
             vault=self._vault,
             ownership=self._ownership,
-            rate_limiter=OriginRateLimiter(
-                self._policy,
-                self.options.rate_per_origin,
-            ),
+            rate_limiter=OriginRateLimiter(self._policy, self.options.rate_per_origin),
             clock=clock,
             events=self.events,
             tracing=tracing,
@@ -222,97 +206,37 @@ class PushSender:
         self._enqueuer = Enqueuer(self._database, self.options, routes, self._vault)
         self._registrar = Registrar(self._database, self.options, self._vault)
         self._reports = Reports(self.events)
-        self._opening = LoopLock()
-        self._closing: asyncio.Task[None] | None = None
-        self._closed = False  # and not opened again since
-        self._opened_in: int | None = None  # the process that opened it, and in which it is open
-        self._loop: asyncio.AbstractEventLoop | None = None  # in which it was opened
-        self._background: list[asyncio.Task[None]] = []  # the worker, and housekeeping
         self._metrics: SenderMetrics | None = None
-        alerts = self.options.alerts
-        self._alerts = None if alerts is None else self._new_alerts(alerts)
+        if self.options.alerts is not None:
+            self._alerts = self._new_alerts(self.options.alerts)
 
-    # --- lifecycle -----------------------------------------------------------------------------
+    # --- lifetime ------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Open the outbox and start the worker. Does nothing if the worker runs already.
-
-        A closed sender starts again, also in another event loop; while it is being closed, this
-        waits for the end of that.
-        """
-        await self.open()
-        if not self._background:
-            outbox, retention = self.outbox, self.options.retain
-            housekeeping = housekeep("outbox", lambda: outbox.retain(retention), log=_log)
-            self._background = [
-                asyncio.create_task(self.worker.run(), name="pushkit-worker"),
-                asyncio.create_task(housekeeping, name="pushkit-housekeeping"),
-            ]
-            if self._alerts is not None:
-                self._alerts.start()
-
-    async def open(self) -> None:
-        """Open the outbox without a worker, for a process that only enqueues.
-
-        Raises:
-            ConfigError: It was opened before this process was forked.
-        """
-        if self._closing is not None and not self._closing.done():
-            await asyncio.wait([self._closing])
-        async with self._opening.here:
-            self._closed = False
-            if self._is_open:
-                return
-            if self._opened_in is not None:
-                raise ConfigError(
-                    "the sender was opened before this process was forked: make one in each process"
-                )
-            self._keys.ring()  # a bad key file is reported now, not at the first delivery
-            await self._database.open()
-            if self._worker.is_retired:
-                self._worker = Worker(self._database, self._attempt)
-            self._opened_in, self._loop = os.getpid(), asyncio.get_running_loop()
-            if self._metrics is not None:
-                self._metrics.start()
+    async def _open_parts(self, access: Access) -> None:
+        self._keys.ring()  # a bad key file is reported now, not at the first delivery
+        await self._database.open(access)
+        if self._worker.is_retired:
+            self._worker = Worker(self._database, self._attempt)
         warn_of_no_audience(self.options.signing)
         if self._policy.allow:
             _log.warning(
                 "destinations named in allow are not checked: %s", ", ".join(self._policy.allow)
             )
 
-    async def close(self) -> None:
-        """Stop claiming, wait for running attempts (`SenderOptions.drain`), and close the outbox.
+    def _start_parts(self) -> dict[str, Coroutine[Any, Any, None]]:
+        outbox, retention = self.outbox, self.options.retain
+        return {
+            "worker": self._worker.run(),
+            "housekeeping": housekeep("outbox", lambda: outbox.retain(retention), log=_log),
+        }
 
-        Undelivered notifications stay in the outbox for the next start. Until then, `notify()` and
-        other calls do not open the outbox by themselves, as they do at first. Concurrent calls all
-        wait for the same close. If a caller is cancelled, the close still runs to its end. In a
-        process that was forked meanwhile, nothing is closed.
-
-        Raises:
-            ConfigError: It was opened in another event loop, which is running: close it there.
-        """
-        if self._loop is not None and self._is_open:
-            check_may_close(self._loop)
-        self._closed = True
-        if self._opened_in is not None and not self._is_open:
-            return  # tasks, threads and connections are another process'
-        if self._closing is None or self._closing.done():
-            self._closing = asyncio.create_task(self._close(), name="pushkit-closing")
-        await asyncio.shield(self._closing)
-
-    async def _close(self) -> None:
-        async with self._opening.here:  # a concurrent `open()` has finished
-            background, self._background = self._background, []
-        for task in background:
-            await cancelled(task)
-        if self._is_open:
+    async def _finish(self) -> None:
+        await self._end_background()
+        if self.is_open:
             await self._worker.finish(within=self.options.drain)
-            if self._alerts is not None:
-                await self._alerts.stop()  # still open: their webhook is a subscription
-            self._opened_in = None
-            self._worker.retire()
-        if self._metrics is not None:
-            await self._metrics.stop()
+
+    async def _close_parts(self) -> None:
+        self._worker.retire()
         await self._credentials.close()
         if self._ownership is not None:
             await self._ownership.close()
@@ -320,34 +244,17 @@ class PushSender:
         await self._transport.close()
         await self._database.close()
 
-    @property
-    def _is_open(self) -> bool:
-        return self._opened_in == os.getpid()
-
     async def _ready(self) -> None:
         # After `open()` no worker is started: that process only enqueues, or pumps by hand.
-        if not self._is_open:
+        if not self.is_open:
             if self._closed:
                 raise ConfigError("the sender is closed: await start(), or use `async with`, again")
             await self.start()
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def in_thread(self) -> ServingThread:
-        """Return a thread for this sender, for synchronous code: `pushkit.threads` says how."""
-        from pushkit.threads import ServingThread
-
-        return ServingThread(self, "pushkit-sender")
-
     @property
     def worker(self) -> Worker:
         """The worker, for callers that run it by hand: `await sender.worker.run_once()`."""
-        if not self._is_open:
+        if not self.is_open:
             raise ConfigError("the sender is not open: use `async with` or await start()")
         return self._worker
 
@@ -396,8 +303,7 @@ class PushSender:
                 slots=lambda: (number - self._worker.runner.scheduler.free, number),
             )
             self.events.add(self._metrics.on_event)
-            if self._is_open:
-                self._metrics.start()
+            self._measure()
         return self._metrics
 
     async def _read(self) -> Gauges:
@@ -423,7 +329,8 @@ class PushSender:
         if fault := await fault_of(self._database, self._database.now()):
             found["storage"] = f"storage: {fault}"
         # One that was opened by `open()` has no worker: others deliver.
-        if self._background[0].done() if self._background else not self._is_open:
+        running = self._background
+        if any(task.done() for task in running) if running else not self.is_open:
             found["worker"] = "worker: it does not run"
         try:
             self._keys.ring().active_key(self._clock())
@@ -851,7 +758,7 @@ class PushSender:
             check_type("idempotency_key", idempotency_key, str)
             neutral = update.neutral if isinstance(update, NativeUpdate) else update
             idempotency_key = IdempotencyKey.of(idempotency_key, neutral)
-        if not self._is_open:
+        if not self.is_open:
             await self._ready()
         notice = Notice(
             bodies=bodies,
@@ -887,3 +794,27 @@ class PushSender:
     def jwks(self, if_none_match: str | None = None) -> DocumentResponse:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
+
+
+def _check_issuer(issuer: str) -> None:
+    if not issuer or issuer != issuer.strip() or not issuer.isprintable():
+        raise ConfigError(
+            f"issuer: found {issuer!r}, expected the agent's base URL, or another name without"
+            " control characters, and without blanks around it"
+        )
+
+
+def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
+    """Return the given keys, those of a file, or by default the environment's, if it has some."""
+    if secrets is None:
+        return SecretKeys.from_environment()
+    return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
+
+
+def _connections(options: SenderOptions) -> ConnectionOptions:
+    return ConnectionOptions(
+        max_connections=options.concurrency,
+        max_connections_per_host=options.concurrency_per_host,
+        proxy=options.proxy,
+        ca_file=None if options.ca_file is None else Path(options.ca_file),
+    )

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from pushkit.errors import ConfigError, StorageError
+from pushkit.errors import StorageError
 from pushkit.logs import RepeatedLog
 
 _TICK: Final = 0.05  # seconds
@@ -130,15 +130,6 @@ class LoopLock:
     def here(self) -> asyncio.Lock:
         """The lock of the running event loop."""
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-
-
-def check_may_close(opened_in: asyncio.AbstractEventLoop) -> None:
-    """Raise ConfigError in another event loop while this one runs: its tasks would not end."""
-    if opened_in is not asyncio.get_running_loop() and opened_in.is_running():
-        raise ConfigError(
-            "close: opened in another event loop, which is running: close it there, from another"
-            " thread with asyncio.run_coroutine_threadsafe()"
-        )
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:

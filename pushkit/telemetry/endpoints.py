@@ -97,7 +97,6 @@ async def serving_operators(
     # `_created` series would double the page; the setting is global, and this is our process.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     server = web.Server(handle, access_log=None)
-    metrics.start()
     try:
         async with accepting_few(server, sockets):
             yield

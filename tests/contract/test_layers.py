@@ -25,7 +25,7 @@ SENDER_ROWS = [
     {"secrets"},
     {"cards"},
     {"net"},
-    {"schemas", "signing"},
+    {"lifetime", "schemas", "signing"},
     {"alerts", "telemetry", "webui"},
     {"queue", "terminal"},
     {"a2a", "captured", "keys", "peers", "storage", "scheduling"},

@@ -39,7 +39,7 @@ async def test_a_full_disk_is_no_readiness(
     world_behind: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await world_behind.post(world_behind.draft())).status == 202
-    await world_behind.receiver._runtime.database.write(_full())
+    await world_behind.receiver._database.write(_full())
     draft = world_behind.draft(2)
     draft.set(body=draft.body.replace(b"{", b"{" + b" " * 200_000, 1))
     refused = await world_behind.post(draft)

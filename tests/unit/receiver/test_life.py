@@ -182,7 +182,7 @@ async def test_a_wait_that_begins_during_closing_fails(
     async def close_beside_who_waits(self: Transport) -> None:
         await receiver.open()
         waiting.append(asyncio.create_task(receiver.wait("task-1")))
-        await eventually(lambda: receiver._runtime.arrivals._waiting)
+        await eventually(lambda: receiver._arrivals._waiting)
         await close(self)
 
     monkeypatch.setattr(Transport, "close", close_beside_who_waits)

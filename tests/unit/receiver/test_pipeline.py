@@ -839,7 +839,7 @@ async def test_the_traceback_of_a_fault_shows_nothing_of_a_notification(
         body=body if has_body else None,
         read=read,
     )
-    await world.receiver._runtime.database.close()  # as for a request that was under way
+    await world.receiver._database.close()  # as for a request that was under way
     answer = await handler.handle(asked)
 
     assert (answer.status, answer.code) == (503, "storage")

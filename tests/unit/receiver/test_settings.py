@@ -371,7 +371,7 @@ def test_the_defaults_of_the_file_are_those_of_the_code(tmp_path: Path) -> None:
     assert receiver.handler.limits == own.handler.limits == Limits()
     for each in (receiver, own):
         assert each.dispatcher.caller._timeout == CALLBACK_TIMEOUT
-        assert each._runtime.drain == DRAIN
+        assert each._drain == DRAIN
         assert each.dispatcher.usage() == (0, 64)
     assert settings.connection_limits == ConnectionLimits()
     assert settings.retention.made(InboxRetention) == InboxRetention()

@@ -479,7 +479,7 @@ CUTS = (
         "A stopping sender gives its attempts time to end.",
         "came again after it was accepted",
         calls(
-            "pushkit.delivery.sender:PushSender._close",
+            "pushkit.delivery.sender:PushSender._finish",
             "_worker.finish",
             "await self._worker.runner.abandon()",
         ),
@@ -494,7 +494,7 @@ CUTS = (
         "callback drain",
         "A stopping receiver gives its callbacks time to end.",
         _REPEATED,
-        passes("receiver.runtime:Runtime.close", "dispatcher.finish", "within", "timedelta(0)"),
+        passes("receiver.runtime:Runtime._finish", "dispatcher.finish", "within", "timedelta(0)"),
     ),
     _cut(
         "migration check",

@@ -1,0 +1,196 @@
+"""`HasLifetime`: the rules by which `PushSender` and `Receiver` are opened, started and closed."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from pushkit.errors import ConfigError
+from pushkit.scheduling.event_loop import LoopLock, cancelled
+from pushkit.storage.migrations import Access
+
+if TYPE_CHECKING:
+    from pushkit.alerts import Alerts
+    from pushkit.telemetry.metrics import Metrics
+    from pushkit.threads import ServingThread
+
+
+class HasLifetime(abc.ABC):
+    """What is opened, started and closed, again and again.
+
+    * What a process opened is open there alone. A process that is forked from it can neither use
+      nor open it, and closes nothing: tasks, threads and connections are the other one's.
+    * It is closed in the event loop that opened it, while that runs; then it may be opened in any.
+    * An opening waits for the end of a close, and a close for an opening that has begun.
+    * Metrics run while it is open; alerts from the start until what was begun is finished.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package  # for the names of tasks and threads
+        self._background: list[asyncio.Task[None]] = []  # the worker, and housekeeping
+        self._alerts: Alerts | None = None
+        self._metrics: Metrics | None = None
+        self._closed = False  # and nobody has begun to open it since
+        self._opened_in: int | None = None  # the process
+        self._loop: asyncio.AbstractEventLoop | None = None  # that opened it
+        self._opening = LoopLock()
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open in this process: updates, or notifications, can be accepted."""
+        return self._opened_in == os.getpid()
+
+    # --- what a sender and a receiver differ in ------------------------------------------------
+
+    @abc.abstractmethod
+    async def _open_parts(self, access: Access) -> None:
+        """Open the database, and what a call needs."""
+
+    @abc.abstractmethod
+    def _start_parts(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """Return what runs until it is closed, by name."""
+
+    @abc.abstractmethod
+    async def _finish(self) -> None:
+        """End what runs in the background, and finish what that began."""
+
+    @abc.abstractmethod
+    async def _close_parts(self) -> None:
+        """Close what is open, the database last."""
+
+    # --- opening -------------------------------------------------------------------------------
+
+    async def open(self, access: Access = Access.UPGRADE) -> None:
+        """Open the database, without worker or callbacks; does nothing if it is open.
+
+        For a process that only calls `notify`, or `expect` and `wait`. Unless it was closed, such
+        calls also open a receiver, and start a sender, by themselves.
+
+        Args:
+            access: By default the tables are created, or brought up to date; with `Access.WRITE`
+                they must be current.
+
+        Raises:
+            ConfigError: It was opened before this process was forked.
+            StorageError: The database cannot be opened.
+        """
+        closing = self._closing
+        # What is called by the close itself may open it, too; the end of the close undoes that.
+        if closing is not None and not closing.done() and closing is not asyncio.current_task():
+            await asyncio.wait([closing])
+        async with self._opening.here:
+            self._closed = False
+            if self.is_open:
+                return
+            if self._opened_in is not None:
+                raise ConfigError(
+                    f"this {type(self).__name__} was opened before this process was forked: make"
+                    " one in each process"
+                )
+            await self._open_parts(access)
+            self._opened_in, self._loop = os.getpid(), asyncio.get_running_loop()
+            self._start_metrics()
+
+    async def start(self) -> None:
+        """Open the database and start the worker, or the callbacks; does nothing if they run.
+
+        A closed one starts again, also in another event loop; while it is being closed, this waits
+        for the end of that.
+
+        Raises:
+            ConfigError: It was opened before this process was forked.
+            StorageError: The database cannot be opened.
+        """
+        await self.open()
+        if not self._background:
+            self._background = [
+                asyncio.create_task(coroutine, name=f"{self._package}-{name}")
+                for name, coroutine in self._start_parts().items()
+            ]
+            if self._alerts is not None:
+                self._alerts.start()
+
+    def _measure(self) -> None:
+        """Start the metrics, which were just made, perhaps in another thread."""
+        if self.is_open and self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._start_metrics)
+
+    def _start_metrics(self) -> None:
+        if self._metrics is not None and self.is_open:
+            self._metrics.start()
+
+    # --- closing -------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Finish what runs, for as long as `drain` says; then close the database.
+
+        What is left waits there for the next start. Until then, calls do not open the database by
+        themselves, as they do at first. Calls at the same time wait for the same close, which goes
+        on if a caller is cancelled. In a process that was forked meanwhile, nothing is closed.
+
+        Raises:
+            ConfigError: It was opened in another event loop, which is running: close it there.
+        """
+        if self._opened_in is not None and not self.is_open:
+            return
+        loop, here = self._loop, asyncio.get_running_loop()
+        if self.is_open and loop is not None and loop is not here and loop.is_running():
+            raise ConfigError(  # its tasks would not end
+                "close: opened in another event loop, which is running: close it there, from"
+                " another thread with asyncio.run_coroutine_threadsafe()"
+            )
+        self._closed = True
+        if self._closing is None or self._closing.done():
+            self._closing = asyncio.create_task(self._close(), name=f"{self._package}-closing")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        async with self._opening.here:
+            pass
+        await self._finish()
+        if self._alerts is not None:
+            await self._alerts.stop()  # still open: a sender's alerts are deliveries
+        self._shut()
+        if self._metrics is not None:
+            await self._metrics.stop()
+        await self._close_parts()
+        self._shut()
+
+    def _shut(self) -> None:
+        """Be open no more, from now on."""
+        self._opened_in, self._closed = None, True
+
+    async def _end_background(self) -> None:
+        background, self._background = self._background, []
+        for task in background:
+            await cancelled(task)
+
+    # --- ways to have it run -------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()  # `__aexit__` is not called then
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
+        """Run for the lifespan of a host: `FastAPI(lifespan=push.lifespan)`."""
+        async with self:
+            yield
+
+    def in_thread(self) -> ServingThread:
+        """Return a thread for it, for synchronous code: `pushkit.threads` says how."""
+        from pushkit.threads import ServingThread
+
+        return ServingThread(self, self._package)

@@ -1,0 +1,95 @@
+"""What a sender and a receiver have in common: how they are opened, started and closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pushkit import KeyRing, PushSender
+from pushkit.keys.jwks import jwks_document
+from receiver import Receiver, TrustedSender
+from tests.eventually import eventually
+
+ISSUER = "https://agent.example.com"
+
+
+@pytest.fixture(params=["sender", "receiver"])
+def part(request: pytest.FixtureRequest, tmp_path: Path) -> PushSender | Receiver:
+    ring, database = KeyRing.create(datetime.now(UTC)), tmp_path / "part.db"
+    if request.param == "sender":
+        return PushSender(issuer=ISSUER, keys=ring, database=database)
+    (tmp_path / "jwks.json").write_bytes(jwks_document(ring, datetime.now(UTC)))
+    agent = TrustedSender(name="agent", issuer=ISSUER, jwks_file=tmp_path / "jwks.json")
+    return Receiver(url="https://client.example.com", senders=[agent], database=database)
+
+
+def tasks() -> set[str]:
+    """Return the names of the tasks of pushkit that run."""
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    return {name for name in names if name.startswith(("pushkit-", "receiver-"))}
+
+
+async def test_it_runs_for_the_lifespan_of_a_host(part: PushSender | Receiver) -> None:
+    async with part.lifespan(object()):
+        assert part.is_open
+        assert await part.unready() == {}
+    assert not part.is_open
+    assert tasks() == set()
+
+
+async def test_an_opening_during_a_close_waits_for_its_end(part: PushSender | Receiver) -> None:
+    await part.start()
+    await asyncio.gather(part.close(), part.open())
+    assert part.is_open
+    assert tasks() <= {"pushkit-closing", "receiver-closing"}
+    await part.close()
+
+
+async def test_an_async_with_that_is_cancelled_at_its_start_leaves_nothing_open(
+    part: PushSender | Receiver, tmp_path: Path
+) -> None:
+    await part.open()
+    await part.close()
+    before = set(threading.enumerate())
+    with contextlib.closing(sqlite3.connect(tmp_path / "part.db")) as other:
+        other.execute("BEGIN IMMEDIATE")  # whoever opens it waits
+        entering = asyncio.create_task(part.__aenter__())
+        await asyncio.wait([entering], timeout=0.1)
+        entering.cancel()
+        await asyncio.wait([entering], timeout=0.1)
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+
+    def have_ended() -> bool:
+        began = set(threading.enumerate()) - before
+        return not [each for each in began if each.name.startswith("pushkit")]
+
+    await eventually(have_ended)
+    assert not part.is_open
+    assert tasks() == set()
+
+
+async def test_metrics_that_are_made_while_it_runs_measure_at_once(
+    part: PushSender | Receiver,
+) -> None:
+    async with part:
+        await asyncio.to_thread(lambda: part.metrics)  # a synchronous application's thread
+        await eventually(lambda: "pushkit-metrics" in tasks())
+    assert tasks() == set()
+
+
+async def test_metrics_that_were_made_before_measure_from_its_opening(
+    part: PushSender | Receiver,
+) -> None:
+    assert part.metrics
+    assert tasks() == set()
+    await part.open()
+    assert tasks() == {"pushkit-metrics"}
+    await part.close()
+    assert tasks() == set()
