@@ -22,6 +22,7 @@ from pushkit.storage.script import Script, chunks, to_micros
 from receiver.inbox import inspection, mailboxes
 from receiver.inbox import retention as deletion
 from receiver.inbox.inspection import (
+    NOTIFICATIONS,
     CallbackTrouble,
     InboxFilter,
     InboxGap,
@@ -82,7 +83,7 @@ class InboxAdmin:
 
         `after` is the last id of the page before.
         """
-        script = inspection.find(wanted or InboxFilter(), after=after, limit=limit)
+        script = NOTIFICATIONS.find(wanted or InboxFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -93,7 +94,7 @@ class InboxAdmin:
         Its time does not grow with the inbox; for that, a page may be cut before it is full
         (`Page.is_cut`). `before` is `Page.before` of the page before.
         """
-        script = inspection.browse(wanted or InboxFilter(), before=before, limit=limit)
+        script = NOTIFICATIONS.browse(wanted or InboxFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def show(self, notification_id: int) -> NotificationReport | None:

@@ -17,8 +17,8 @@ from pushkit.clock import utc_now
 from pushkit.delivery.documents import KeyDocument, ReportDocument, SubscriptionDocument
 from pushkit.events.model import Event
 from pushkit.events.sender import PushConfigRefused
-from pushkit.outbox.browsing import FailingDestination, OutboxStats
 from pushkit.outbox.inspection import DeliverySummary, OutboxQueue
+from pushkit.outbox.stats import FailingDestination, OutboxStats
 from pushkit.storage.paging import AtMost
 from pushkit.webui.api import Document, Members
 from pushkit.webui.parts import Headline, HealthFinding, NewestFirst, Percentiles

@@ -8,8 +8,8 @@ from datetime import timedelta
 from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
-from pushkit.outbox.browsing import OutboxStats
 from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.stats import OutboxStats
 from pushkit.webui.parts import Headline, HealthFinding, Severity, Verdict
 
 _OVERDUE = timedelta(minutes=1)

@@ -26,14 +26,18 @@ from pushkit.errors import InvalidUrlError, NoSigningKeyError
 from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.authorization import credential_header
-from pushkit.outbox.browsing import FailingDestination, Finished
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import DeliveryFilter, DeliveryReport
+from pushkit.outbox.inspection import (
+    DeliveryFilter,
+    DeliveryReport,
+    SubscriptionFilter,
+    of_unnamed_tenant,
+)
 from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.stats import FailingDestination, Finished
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER, body_sha256, static_claims
 from pushkit.signing.standard_webhooks import ID_HEADER, TIMESTAMP_HEADER
 from pushkit.signing.token import token_headers
-from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Profile, Subscription, SubscriptionState
 from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
@@ -328,9 +332,7 @@ def filter_of(
 
     A task without a tenant is one of the tenant without a name, on pages and in actions alike.
     """
-    wanted = api.selected(filters, by, query)
-    is_unnamed = wanted.task_id is not None and wanted.tenant is None
-    return replace(wanted, tenant="") if is_unnamed else wanted
+    return of_unnamed_tenant(api.selected(filters, by, query))
 
 
 def _cursor(each: FailingDestination) -> str:

@@ -17,15 +17,22 @@ from pushkit.errors import ConfigError
 from pushkit.events.model import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged
 from pushkit.options import Age, Number, check_list, checked
-from pushkit.outbox import browsing, changes, inspection, retention
+from pushkit.outbox import changes, inspection, retention, stats
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt
-from pushkit.outbox.browsing import FailingDestination, Finished, OutboxStats
 from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import DeliveryFilter, DeliveryReport, DeliverySummary, OutboxQueue
+from pushkit.outbox.inspection import (
+    DELIVERIES,
+    DeliveryFilter,
+    DeliveryReport,
+    DeliverySummary,
+    OutboxQueue,
+    of_unnamed_tenant,
+)
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import CancelledBy, DeliveryState
+from pushkit.outbox.stats import FailingDestination, Finished, OutboxStats
 from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
@@ -131,7 +138,7 @@ class OutboxAdmin(Admin):
 
         `after` is the last id of the previous page.
         """
-        script = inspection.find(wanted or DeliveryFilter(), after=after, limit=limit)
+        script = DELIVERIES.find(wanted or DeliveryFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -143,8 +150,8 @@ class OutboxAdmin(Admin):
         (`Page.is_cut`). A filter with a task and no tenant means the tenant without a name.
         `before` is `Page.before` of the previous page.
         """
-        script = browsing.browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
-        return await self._database.read(script)
+        wanted = of_unnamed_tenant(wanted or DeliveryFilter())
+        return await self._database.read(DELIVERIES.browse(wanted, before=before, limit=limit))
 
     async def stats(
         self, *, within: timedelta = timedelta(hours=1), at_most: int = MOST_COUNTED
@@ -153,18 +160,18 @@ class OutboxAdmin(Admin):
 
         `within` is how recently those finished that are returned one by one.
         """
-        look = functools.partial(browsing.outbox_stats, within=within, at_most=at_most)
+        look = functools.partial(stats.outbox_stats, within=within, at_most=at_most)
         return await read_now(self._database, look)
 
     async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
         """Return recently finished deliveries, newest first; only the newest if there are many."""
-        return await read_now(self._database, lambda now: browsing.finished_since(now - within))
+        return await read_now(self._database, lambda now: stats.finished_since(now - within))
 
     async def destinations(
         self, *, after: DestinationKey | None = None, limit: int = 50
     ) -> list[FailingDestination]:
         """Return a page of destinations that wait or fail, by tenant, owner and origin."""
-        look = functools.partial(browsing.browse_destinations, after=after, limit=limit)
+        look = functools.partial(stats.browse_destinations, after=after, limit=limit)
         return await read_now(self._database, look)
 
     async def queues(self, *, after: str | None = None, limit: int = 100) -> list[OutboxQueue]:

@@ -11,12 +11,16 @@ from pushkit.delivery.admin import Admin, batches
 from pushkit.delivery.registrar import Found, change_subscriptions, send_tests
 from pushkit.delivery.reporting import report_changed
 from pushkit.events.sender import SubscriptionChange
-from pushkit.outbox.inspection import states_of
+from pushkit.outbox.inspection import (
+    SUBSCRIPTIONS,
+    SubscriptionFilter,
+    of_unnamed_tenant,
+    show_subscription,
+    states_of,
+)
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script
-from pushkit.subscriptions import inspection
-from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Subscription
 
 Wanted: TypeAlias = Sequence[str] | SubscriptionFilter
@@ -65,7 +69,7 @@ class SubscriptionAdmin(Admin):
 
         Withdrawn ones only if the filter names them. `after` is the last id of the previous page.
         """
-        script = inspection.find(wanted or SubscriptionFilter(), after=after, limit=limit)
+        script = SUBSCRIPTIONS.find(wanted or SubscriptionFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -80,15 +84,15 @@ class SubscriptionAdmin(Admin):
         Withdrawn ones only if the filter names them. A filter with a task and no tenant means the
         tenant without a name. `before` is `Page.before` of the previous page.
         """
-        script = inspection.browse(wanted or SubscriptionFilter(), before=before, limit=limit)
-        return await self._database.read(script)
+        wanted = of_unnamed_tenant(wanted or SubscriptionFilter())
+        return await self._database.read(SUBSCRIPTIONS.browse(wanted, before=before, limit=limit))
 
     async def show(self, subscription_id: str) -> SubscriptionReport | None:
         """Return one subscription and the states of its deliveries; None if there is none."""
         return await self._database.read(self._show(subscription_id))
 
     def _show(self, subscription_id: str) -> Script[SubscriptionReport | None]:
-        subscription = yield from inspection.show(subscription_id)
+        subscription = yield from show_subscription(subscription_id)
         if subscription is None:
             return None
         deliveries = yield from states_of(subscription_id)

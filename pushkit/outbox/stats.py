@@ -1,38 +1,21 @@
-"""Browsing an outbox of any size, newest first, as scripts: pages, numbers, destinations.
+"""An outbox of any size in numbers, as scripts; its destinations, and what finished lately.
 
-Each script reads a bounded number of rows, however many there are. Rare deliveries are found by an
-index of their own, all others among the newest rows before a position, and a page says how far it
-looked.
+Each script reads a bounded number of rows, however many there are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import (
-    AGE_FROM,
-    SUMMARIES,
-    DeliveryFilter,
-    DeliverySummary,
-    summary_of,
-)
+from pushkit.outbox.inspection import AGE_FROM
 from pushkit.outbox.states import UNFINISHED, DeliveryState
 from pushkit.queue.listing import count_jobs, in_flight
-from pushkit.storage.paging import (
-    MOST_COUNTED,
-    AtMost,
-    Page,
-    Search,
-    count_at_most,
-    find_records,
-    narrowed,
-    read_record,
-)
-from pushkit.storage.script import Script, SqlValue, Statement, count, moment_or_none, to_micros
+from pushkit.storage.paging import MOST_COUNTED, AtMost, count_at_most, read_record
+from pushkit.storage.script import Script, Statement, count, moment_or_none, to_micros
 from pushkit.subscriptions.model import OUTBOX
 
 if TYPE_CHECKING:
@@ -42,10 +25,6 @@ _MOST_FINISHED = 2000
 _MOST_ERRORS = 500
 _MOST_FIRST = 1000
 _MOST_DESTINATIONS = 20_000
-_FILTERED = (
-    "id, seq, tenant, owner, task_id, subscription_id, origin, state, waits, last_error,"
-    " cancelled_by"
-)
 
 # The first pending deliveries of queues that are due, now or later, and that nobody leases.
 _FIRST = (
@@ -127,46 +106,6 @@ class FailingDestination:
     origin: str
     failures: int  # in a row, of those that count for its breaker
     waits_until: datetime  # until when nothing is sent to it
-
-
-def browse_deliveries(
-    wanted: DeliveryFilter, *, before: str | None, limit: int
-) -> Script[Page[DeliverySummary]]:
-    """Return a page of deliveries, newest first; those of one task or subscription by `seq`.
-
-    A task id without a tenant means a task of the tenant without a name.
-    """
-    if wanted.task_id is not None and wanted.tenant is None:
-        wanted = replace(wanted, tenant="")
-    search = yield from _search(wanted, before)
-    return (yield from find_records(search, SUMMARIES, summary_of, limit=limit))
-
-
-def _search(wanted: DeliveryFilter, before: str | None) -> Script[Search]:
-    """Return the rows that a page looks through, by the narrowest index, and the filter left."""
-    rows, order = "pushkit_deliveries", "id DESC"
-    where, start = ("id < $1" if before else "$1 = ''"), before or ""
-    named: tuple[SqlValue, ...] = (start,)
-    if wanted.subscription_id is not None or wanted.task_id is not None:
-        order = "seq DESC, id DESC"  # several subscriptions of a task have the same numbers
-        if before:
-            where = "(seq, id) < (SELECT p.seq, p.id FROM pushkit_deliveries p WHERE p.id = $1)"
-        if wanted.subscription_id is not None:
-            where, named = f"subscription_id = $2 AND {where}", (start, wanted.subscription_id)
-            wanted = replace(wanted, subscription_id=None)
-        else:
-            where = f"task_id = $2 AND tenant = $3 AND {where}"
-            named = (start, wanted.task_id, wanted.tenant)
-            wanted = replace(wanted, task_id=None, tenant=None)
-    elif wanted.error is not None:
-        where, named = f"last_error = $2 AND {where}", (start, wanted.error)
-        wanted = replace(wanted, error=None)
-    elif wanted.state is DeliveryState.DEAD:
-        where, wanted = f"state = 'dead' AND {where}", replace(wanted, state=None)
-    elif wanted.state in (DeliveryState.PENDING, DeliveryState.IN_FLIGHT):
-        rows = yield from narrowed(rows, UNFINISHED, _FILTERED)
-    looked_at = f"FROM {rows} WHERE {where}"
-    return Search(looked_at=looked_at, named=named, columns=_FILTERED, wanted=wanted, order=order)
 
 
 def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[OutboxStats]:
