@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pushkit.delivery.admin import Admin, batches
+from pushkit.delivery.admin import Admin
 from pushkit.delivery.registrar import Found, change_subscriptions, send_tests
 from pushkit.delivery.reporting import report_changed
 from pushkit.events.sender import SubscriptionChange
@@ -19,7 +19,7 @@ from pushkit.outbox.inspection import (
     states_of,
 )
 from pushkit.outbox.states import DeliveryState
-from pushkit.storage.paging import Page
+from pushkit.storage.paging import Page, chosen_ids, in_batches
 from pushkit.storage.script import Script
 from pushkit.subscriptions.model import Subscription
 
@@ -126,9 +126,11 @@ class SubscriptionAdmin(Admin):
         """Send a test notification to each that is neither disabled nor withdrawn."""
         result = Changed(ids=())
         test = functools.partial(send_tests, self._database, self._vault)
-        async for ids, found in self._apply(self._chosen(wanted, _BATCH), test):
-            self._wake()
-            result += _changed(ids, found, lambda each: each.active and not each.withdrawn)
+        chosen = chosen_ids(self._database, SUBSCRIPTIONS, wanted, size=_BATCH)
+        async with in_batches(self._database, chosen, test) as batches:
+            async for ids, found in batches:
+                self._wake()
+                result += _changed(ids, found, lambda each: each.active and not each.withdrawn)
         return result
 
     async def _change(
@@ -136,25 +138,17 @@ class SubscriptionAdmin(Admin):
     ) -> Changed:
         apply = functools.partial(change_subscriptions, self._database, change, resend=resend)
         # To bring back a backlog takes several times as long as to cancel it.
-        chosen = self._chosen(wanted, 1 if resend else _BATCH)
+        size = 1 if resend else _BATCH
+        chosen = chosen_ids(self._database, SUBSCRIPTIONS, wanted, size=size)
+        is_changed = _CHANGES[change]
         result = Changed(ids=())
-        async for ids, found in self._apply(chosen, apply):
-            self._wake()
-            is_changed = _CHANGES[change]
-            changed = [each for each in found.subscriptions if is_changed(each)]
-            report_changed(self._events, change, changed, self._clock())
-            result += _changed(ids, found, is_changed)
+        async with in_batches(self._database, chosen, apply) as batches:
+            async for ids, found in batches:
+                self._wake()
+                changed = [each for each in found.subscriptions if is_changed(each)]
+                report_changed(self._events, change, changed, self._clock())
+                result += _changed(ids, found, is_changed)
         return result
-
-    async def _chosen(self, wanted: Wanted, size: int) -> AsyncIterator[Sequence[str]]:
-        if not isinstance(wanted, SubscriptionFilter):
-            for batch in batches(wanted, size):
-                yield batch
-            return
-        after: str | None = None
-        while page := await self.find(wanted, after=after, limit=size):
-            yield [each.id for each in page]
-            after = page[-1].id
 
 
 # Whether each change changes a subscription.

@@ -137,6 +137,11 @@ def _summary_of(row: Row) -> DeliverySummary:
     )
 
 
+# Earlier versions stored only the error, not `cancelled_by`.
+NOT_SUPERSEDED: Final = (
+    f"COALESCE(cancelled_by, '') <> '{CancelledBy.SUPERSEDED}'"
+    f" AND COALESCE(last_error, '') <> '{CancelledBy.SUPERSEDED}'"
+)
 _BY_SEQ: Final = "seq, id"  # several subscriptions of a task have the same numbers
 DELIVERIES: Final = Listing[DeliveryFilter, DeliverySummary](
     table="pushkit_deliveries",

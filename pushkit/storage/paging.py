@@ -1,11 +1,13 @@
-"""Reading many rows for operators: filters, pages, counts up to a bound, rows as records."""
+"""Many rows for operators: filters, pages, counts up to a bound, records, changes in batches."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from types import NoneType
 from typing import (
@@ -21,8 +23,10 @@ from typing import (
 )
 
 from pushkit.errors import ConfigError
-from pushkit.options import check_count
+from pushkit.options import check_count, check_list
+from pushkit.progress import advance
 from pushkit.record import record
+from pushkit.storage.database import Database
 from pushkit.storage.script import (
     Row,
     Rows,
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T")
+Id = TypeVar("Id", str, int)
 F = TypeVar("F", bound="DataclassInstance")
 R = TypeVar("R")
 
@@ -45,6 +50,7 @@ WINDOW = 4000
 """How many rows a page looks through at most, however few of them match."""
 
 _SMALL_WINDOW: Final = 500
+_PAUSE: Final = 0.02  # seconds between two batches, in which other transactions get their turn
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -264,3 +270,71 @@ def count_at_most(at_most: int, source: str, *values: SqlValue) -> Script[AtMost
     """Count rows as `count` does, up to a bound."""
     found = yield from count(source, *values, limit=at_most + 1)
     return AtMost.of(found, at_most)
+
+
+# --- changes ------------------------------------------------------------------------------------
+
+
+async def chosen_ids(
+    database: Database, of: Listing[F, R], wanted: Sequence[Id] | F, *more: str, size: int
+) -> AsyncGenerator[Sequence[Id]]:
+    """Yield the ids that were given, each once, or those of a filter, so many at a time.
+
+    Args:
+        database: Where the rows are.
+        of: What the filter is of.
+        wanted: The ids, or the filter.
+        *more: Conditions in SQL that rows of the filter also meet.
+        size: How many at a time.
+    """
+    if is_dataclass(wanted):
+        after = None
+        while ids := await database.read(of.find_ids(wanted, *more, after=after, limit=size)):
+            yield ids
+            after = ids[-1]
+        return
+    check_list("wanted", wanted)
+    ids = list(dict.fromkeys(wanted))
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]
+
+
+def in_batches(
+    database: Database,
+    chosen: AsyncGenerator[Sequence[Id]],
+    script: Callable[[Sequence[Id]], Script[T]],
+    *,
+    dry_run: bool = False,
+) -> aclosing[AsyncGenerator[tuple[Sequence[Id], T]]]:
+    """Run a script over ids, a batch in a transaction; iterate over batches and their results.
+
+        async with in_batches(database, chosen, script) as batches:
+            async for ids, result in batches:
+
+    Args:
+        database: Where the rows are.
+        chosen: The batches of ids.
+        script: Changes the rows of some ids.
+        dry_run: Whether it only reads.
+    """
+    return aclosing(_applied(database, chosen, script, dry_run=dry_run))
+
+
+async def _applied(
+    database: Database,
+    chosen: AsyncGenerator[Sequence[Id]],
+    script: Callable[[Sequence[Id]], Script[T]],
+    *,
+    dry_run: bool,
+) -> AsyncGenerator[tuple[Sequence[Id], T]]:
+    pause = 0.0
+    async with aclosing(chosen):
+        async for ids in chosen:
+            if dry_run:
+                yield ids, await database.read(script(ids))
+                continue
+            await asyncio.sleep(pause)
+            pause = _PAUSE
+            result = await database.write(script(ids))
+            advance(len(ids))
+            yield ids, result
