@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from pushkit.dashboard.health import headline
+from pushkit.dashboard.documents import headline
 from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.stats import Finished, OutboxStats
 from pushkit.storage.paging import AtMost

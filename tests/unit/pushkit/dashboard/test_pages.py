@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from pushkit.dashboard.health import findings
+from pushkit.dashboard.documents import findings
 from pushkit.outbox import stats
 from pushkit.outbox.stats import _MOST_ERRORS
 from pushkit.storage.paging import AtMost
