@@ -20,7 +20,7 @@ from pushkit.outbox.states import (
     CancelledBy,
     DeliveryState,
 )
-from pushkit.queue.listing import ListedQueue, list_queues
+from pushkit.queue.tables import ListedQueue
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
@@ -229,8 +229,7 @@ def _opened(vault: Vault, delivery_id: str, body: bytes) -> bytes | None:
 
 def queues(now: datetime, *, after: str | None, limit: int) -> Script[list[OutboxQueue]]:
     """Return a page of queues that are leased or due, now or later, by id."""
-    return list_queues(
-        OUTBOX,
+    return OUTBOX.listed(
         lambda row, waiting: read_record(OutboxQueue, row, waiting=waiting),
         "q.tenant, q.owner, q.task_id, q.origin, q.paused, q.failing_since,"
         f" (SELECT MIN(d.seq) FROM pushkit_deliveries d WHERE d.subscription_id = q.id"

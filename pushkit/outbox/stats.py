@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import AGE_FROM
 from pushkit.outbox.states import UNFINISHED, DeliveryState
-from pushkit.queue.listing import count_jobs, in_flight
 from pushkit.storage.paging import MOST_COUNTED, AtMost, count_at_most, read_record
 from pushkit.storage.script import Script, Statement, count, moment_or_none, to_micros
 from pushkit.subscriptions.model import OUTBOX
@@ -118,7 +117,7 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
             twentieth as many dead letters and unfinished deliveries, whose rows are read.
     """
     rows_read = at_most // 20
-    counts = yield from count_jobs(OUTBOX, "pending", "in_flight", at_most)
+    counts = yield from OUTBOX.count_jobs("pending", "in_flight", at_most)
     ended = yield Statement(
         "SELECT state, COUNT(*) AS found FROM (SELECT state FROM pushkit_deliveries"
         f" WHERE finished_at IS NOT NULL LIMIT {at_most + 1}) f GROUP BY state"
@@ -181,7 +180,7 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
 def _origins(dead: Counter[str], limit: int) -> Script[tuple[OriginStats, ...]]:
     """Return the origins of dead letters, counted by origin, and of unfinished deliveries."""
     found: list[Counter[str]] = []
-    for source in (f"pushkit_deliveries j WHERE {UNFINISHED}", in_flight(OUTBOX)):
+    for source in (f"pushkit_deliveries j WHERE {UNFINISHED}", OUTBOX.in_flight):
         rows = yield Statement(
             f"SELECT origin, COUNT(*) AS found FROM (SELECT j.origin FROM {source}"
             f" LIMIT {limit}) o GROUP BY origin"
@@ -220,7 +219,7 @@ def outbox_gauges(now: datetime, *, breaker_opens_at: int) -> Script[Gauges]:
         now: The time of the database's clock.
         breaker_opens_at: How many failures in a row of a destination open its breaker.
     """
-    counts = yield from count_jobs(OUTBOX, "pending", "in_flight", MOST_COUNTED)
+    counts = yield from OUTBOX.count_jobs("pending", "in_flight", MOST_COUNTED)
     since = yield from _due_since(now)
     oldest = 0.0 if since is None else (now - since).total_seconds()
     failing = f"pushkit_destinations WHERE failures >= {breaker_opens_at}"

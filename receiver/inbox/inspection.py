@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pushkit.a2a import WireVersion
 from pushkit.queue.leases import reschedule
-from pushkit.queue.listing import ListedQueue, count_jobs, list_queues
+from pushkit.queue.tables import ListedQueue
 from pushkit.record import field, record
 from pushkit.storage.paging import (
     MOST_COUNTED,
@@ -239,7 +239,7 @@ def queues(*, after: str | None, limit: int) -> Script[list[InboxQueue]]:
     def read(row: Row, waiting: AtMost) -> InboxQueue:
         return read_record(InboxQueue, row, task_id=task_of(row["id"]), waiting=waiting)
 
-    return list_queues(INBOX, read, "q.owner AS sender", after=after, limit=limit)
+    return INBOX.listed(read, "q.owner AS sender", after=after, limit=limit)
 
 
 def gaps(sender: str, task_id: str | None) -> Script[list[InboxGap]]:
@@ -260,7 +260,7 @@ def gaps(sender: str, task_id: str | None) -> Script[list[InboxGap]]:
 
 def gauges(now: datetime) -> Script[Gauges]:
     """Return the inbox's metrics."""
-    counts = yield from count_jobs(INBOX, "received", "in_progress", MOST_COUNTED)
+    counts = yield from INBOX.count_jobs("received", "in_progress", MOST_COUNTED)
     since = yield from _oldest(MOST_COUNTED)
     age = 0.0 if since is None else max((now - since).total_seconds(), 0.0)
     numbers: dict[tuple[str, ...], float]
@@ -276,7 +276,7 @@ def stats(now: datetime, *, within: timedelta, at_most: int) -> Script[InboxStat
         within: How recently notifications were accepted, to be among `arrivals`.
         at_most: Up to how many notifications each number counts.
     """
-    counts = yield from count_jobs(INBOX, "received", "in_progress", at_most)
+    counts = yield from INBOX.count_jobs("received", "in_progress", at_most)
     done = yield from count_at_most(at_most, "pushkit_inbox WHERE state = 'done'")
     unmatched = yield from count_at_most(at_most, "pushkit_inbox WHERE unmatched = 1")
     incomplete = yield from count_at_most(at_most, "pushkit_inbox WHERE missing > 0 OR late = 1")
