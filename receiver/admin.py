@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -144,7 +145,7 @@ class InboxAdmin:
         redriven: list[int] = []
         asked = 0
         chosen = chosen_ids(self._database, NOTIFICATIONS, wanted, size=_BATCH)
-        async with in_batches(self._database, chosen, self._redrive_script) as batches:
+        async with aclosing(in_batches(self._database, chosen, self._redrive_script)) as batches:
             async for ids, done in batches:
                 asked += len(ids)
                 redriven += done

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
@@ -221,7 +221,9 @@ class OutboxAdmin(Admin):
     ) -> D:
         send = functools.partial(script, self._database, dry_run=dry_run)
         with self._counting(change) as count:
-            async with in_batches(self._database, chosen, send, dry_run=dry_run) as batches:
+            async with aclosing(
+                in_batches(self._database, chosen, send, dry_run=dry_run)
+            ) as batches:
                 async for _, done in batches:
                     if not dry_run:
                         count(len(done.ids))
@@ -236,7 +238,7 @@ class OutboxAdmin(Admin):
         chosen = self._chosen(ids, DeliveryState.PENDING)
         cancelled: list[str] = []
         with self._counting(OutboxChange.CANCELLED) as count:
-            async with in_batches(self._database, chosen, cancel) as batches:
+            async with aclosing(in_batches(self._database, chosen, cancel)) as batches:
                 async for _, done in batches:
                     count(len(done))
                     cancelled += done
@@ -329,7 +331,7 @@ class OutboxAdmin(Admin):
         script: Callable[[Sequence[str]], Script[int]] = retention.delete,
     ) -> int:
         deleted = 0
-        async with in_batches(self._database, chosen, script) as batches:
+        async with aclosing(in_batches(self._database, chosen, script)) as batches:
             async for _, done in batches:
                 count(done)
                 deleted += done
@@ -368,7 +370,7 @@ class OutboxAdmin(Admin):
                     few = []
         yield few
 
-    @contextlib.contextmanager
+    @contextmanager
     def _counting(self, change: OutboxChange) -> Iterator[Callable[[int], None]]:
         """Yield a function that counts changed deliveries; emit the event at the end, or error."""
         counted: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,13 +16,13 @@ from pushkit.outbox.inspection import (
     SUBSCRIPTIONS,
     SubscriptionFilter,
     of_unnamed_tenant,
-    show_subscription,
     states_of,
 )
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.paging import Page, chosen_ids, in_batches
 from pushkit.storage.script import Script
 from pushkit.subscriptions.model import Subscription
+from pushkit.subscriptions.store import by_ids
 
 Wanted: TypeAlias = Sequence[str] | SubscriptionFilter
 
@@ -92,10 +93,11 @@ class SubscriptionAdmin(Admin):
         return await self._database.read(self._show(subscription_id))
 
     def _show(self, subscription_id: str) -> Script[SubscriptionReport | None]:
-        subscription = yield from show_subscription(subscription_id)
-        if subscription is None:
+        found = yield from by_ids([subscription_id])
+        if not found:
             return None
         deliveries = yield from states_of(subscription_id)
+        subscription = found[subscription_id].subscription
         return SubscriptionReport(subscription=subscription, deliveries=deliveries)
 
     async def pause(self, wanted: Wanted) -> Changed:
@@ -127,7 +129,7 @@ class SubscriptionAdmin(Admin):
         result = Changed(ids=())
         test = functools.partial(send_tests, self._database, self._vault)
         chosen = chosen_ids(self._database, SUBSCRIPTIONS, wanted, size=_BATCH)
-        async with in_batches(self._database, chosen, test) as batches:
+        async with aclosing(in_batches(self._database, chosen, test)) as batches:
             async for ids, found in batches:
                 self._wake()
                 result += _changed(ids, found, lambda each: each.active and not each.withdrawn)
@@ -142,7 +144,7 @@ class SubscriptionAdmin(Admin):
         chosen = chosen_ids(self._database, SUBSCRIPTIONS, wanted, size=size)
         is_changed = _CHANGES[change]
         result = Changed(ids=())
-        async with in_batches(self._database, chosen, apply) as batches:
+        async with aclosing(in_batches(self._database, chosen, apply)) as batches:
             async for ids, found in batches:
                 self._wake()
                 changed = [each for each in found.subscriptions if is_changed(each)]

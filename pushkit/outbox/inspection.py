@@ -202,12 +202,6 @@ def _with_answer(vault: Vault, delivery_id: str, attempt: LoggedAttempt) -> Logg
     return replace(attempt, answer=opened)
 
 
-def show_subscription(subscription_id: str) -> Script[Subscription | None]:
-    """Return one subscription, also a withdrawn one; None if there is none."""
-    rows = yield Statement("SELECT * FROM pushkit_subscriptions WHERE id = $1", (subscription_id,))
-    return read_subscription(rows[0]) if rows else None
-
-
 def states_of(subscription_id: str) -> Script[dict[DeliveryState, int]]:
     """Count the newest deliveries of a subscription by state."""
     rows = yield Statement(

@@ -299,17 +299,16 @@ async def chosen_ids(
         yield ids[start : start + size]
 
 
-def in_batches(
+async def in_batches(
     database: Database,
     chosen: AsyncGenerator[Sequence[Id]],
     script: Callable[[Sequence[Id]], Script[T]],
     *,
     dry_run: bool = False,
-) -> aclosing[AsyncGenerator[tuple[Sequence[Id], T]]]:
-    """Run a script over ids, a batch in a transaction; iterate over batches and their results.
+) -> AsyncGenerator[tuple[Sequence[Id], T]]:
+    """Run a script over ids, each batch in a transaction; yield each batch with its result.
 
-        async with in_batches(database, chosen, script) as batches:
-            async for ids, result in batches:
+    Others get their turn in between. Whoever iterates closes it (`aclosing`), and it `chosen`.
 
     Args:
         database: Where the rows are.
@@ -317,16 +316,6 @@ def in_batches(
         script: Changes the rows of some ids.
         dry_run: Whether it only reads.
     """
-    return aclosing(_applied(database, chosen, script, dry_run=dry_run))
-
-
-async def _applied(
-    database: Database,
-    chosen: AsyncGenerator[Sequence[Id]],
-    script: Callable[[Sequence[Id]], Script[T]],
-    *,
-    dry_run: bool,
-) -> AsyncGenerator[tuple[Sequence[Id], T]]:
     pause = 0.0
     async with aclosing(chosen):
         async for ids in chosen:

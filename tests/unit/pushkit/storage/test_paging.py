@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ async def test_what_selects_ids_is_closed_when_a_batch_is_refused(
         return (yield from insert(ids[0]))
 
     async def change() -> None:
-        async with in_batches(database, chosen(), add) as batches:
+        async with aclosing(in_batches(database, chosen(), add)) as batches:
             async for _ in batches:
                 pass
 
