@@ -126,14 +126,8 @@ class SubscriptionAdmin(Admin):
 
     async def test(self, wanted: Wanted) -> Changed:
         """Send a test notification to each that is neither disabled nor withdrawn."""
-        result = Changed(ids=())
         test = functools.partial(send_tests, self._database, self._vault)
-        chosen = chosen_ids(self._database, SUBSCRIPTIONS, wanted, size=_BATCH)
-        async with aclosing(in_batches(self._database, chosen, test)) as batches:
-            async for ids, found in batches:
-                self._wake()
-                result += _changed(ids, found, lambda each: each.active and not each.withdrawn)
-        return result
+        return await self._apply(test, wanted, lambda each: each.active and not each.withdrawn)
 
     async def _change(
         self, change: SubscriptionChange, wanted: Wanted, *, resend: bool = False
@@ -141,15 +135,32 @@ class SubscriptionAdmin(Admin):
         apply = functools.partial(change_subscriptions, self._database, change, resend=resend)
         # To bring back a backlog takes several times as long as to cancel it.
         size = 1 if resend else _BATCH
-        chosen = chosen_ids(self._database, SUBSCRIPTIONS, wanted, size=size)
-        is_changed = _CHANGES[change]
+        return await self._apply(apply, wanted, _CHANGES[change], change, size)
+
+    async def _apply(
+        self,
+        script: Callable[[Sequence[str]], Script[Found]],
+        wanted: Wanted,
+        is_changed: Callable[[Subscription], bool],
+        change: SubscriptionChange | None = None,  # what is reported
+        size: int = _BATCH,
+    ) -> Changed:
         result = Changed(ids=())
-        async with aclosing(in_batches(self._database, chosen, apply)) as batches:
+        chosen = chosen_ids(self._database, SUBSCRIPTIONS, wanted, size=size)
+        async with aclosing(in_batches(self._database, chosen, script)) as batches:
             async for ids, found in batches:
                 self._wake()
                 changed = [each for each in found.subscriptions if is_changed(each)]
-                report_changed(self._events, change, changed, self._clock())
-                result += _changed(ids, found, is_changed)
+                if change is not None:
+                    report_changed(self._events, change, changed, self._clock())
+                there = [each.id for each in found.subscriptions]
+                done = tuple(each.id for each in changed)
+                result += Changed(
+                    ids=done,
+                    unchanged=tuple(each for each in there if each not in done),
+                    missing=tuple(each for each in ids if each not in there),
+                    deliveries=tuple(found.deliveries),
+                )
         return result
 
 
@@ -161,15 +172,3 @@ _CHANGES: Mapping[SubscriptionChange, Callable[[Subscription], bool]] = {
     SubscriptionChange.ENABLED: lambda each: not each.active,
     SubscriptionChange.REMOVED: lambda _: True,
 }
-
-
-def _changed(
-    ids: Sequence[str], found: Found, is_changed: Callable[[Subscription], bool]
-) -> Changed:
-    there = {each.id for each in found.subscriptions}
-    return Changed(
-        ids=tuple(each.id for each in found.subscriptions if is_changed(each)),
-        unchanged=tuple(each.id for each in found.subscriptions if not is_changed(each)),
-        missing=tuple(each for each in ids if each not in there),
-        deliveries=tuple(found.deliveries),
-    )

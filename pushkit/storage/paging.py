@@ -29,7 +29,6 @@ from pushkit.record import record
 from pushkit.storage.database import Database
 from pushkit.storage.script import (
     Row,
-    Rows,
     Script,
     SqlValue,
     Statement,
@@ -110,29 +109,26 @@ class Listing(Generic[F, R]):
 
     def find(self, wanted: F, *, after: str | int | None, limit: int) -> Script[list[R]]:
         """Return rows by id, the oldest first, after the last id of the page before."""
-        rows = yield from self._after(self.select, self.conditions_of(wanted), after, limit)
-        return [*map(self.read, rows)]
+        return (yield from self._read((yield from self.find_ids(wanted, after=after, limit=limit))))
 
     def find_ids(
         self, wanted: F, *more: str, after: str | int | None, limit: int
     ) -> Script[list[Any]]:
         """Return the ids of these rows; those that also meet `more` conditions in SQL."""
-        conditions = self.conditions_of(wanted) | dict.fromkeys(more)
-        rows = yield from self._after(f"SELECT id FROM {self.table}", conditions, after, limit)
-        return [row["id"] for row in rows]
-
-    def _after(
-        self,
-        select: str,
-        conditions: Mapping[str, str | None],
-        after: str | int | None,
-        limit: int,
-    ) -> Script[Rows]:
-        where, values = _in_sql(conditions)
+        where, values = _in_sql(self.conditions_of(wanted) | dict.fromkeys(more))
         if after:
             where, values = f"{where} AND id > ${len(values) + 1}", (*values, after)
-        limited = f"LIMIT CAST(${len(values) + 1} AS BIGINT)"
-        return (yield Statement(f"{select} WHERE {where} ORDER BY id {limited}", (*values, limit)))
+        rows = yield Statement(
+            f"SELECT id FROM {self.table} WHERE {where} ORDER BY id"
+            f" LIMIT CAST(${len(values) + 1} AS BIGINT)",
+            (*values, limit),
+        )
+        return [row["id"] for row in rows]
+
+    def _read(self, ids: Sequence[Any]) -> Script[list[R]]:
+        rows = yield from run_for_ids(f"{self.select} WHERE id IN ($ids)", ids)
+        found = {row["id"]: self.read(row) for row in rows}
+        return [found[each] for each in ids]
 
     def browse(self, wanted: F, *, before: str | int | None, limit: int) -> Script[Page[R]]:
         """Return a page of rows, the newest first; it takes as long for a table of any size.
@@ -171,10 +167,8 @@ class Listing(Generic[F, R]):
         last: Sequence[Row] = rows[limit - 1 : limit]
         if not is_full:
             last = yield Statement(f"SELECT id {source} LIMIT 1 OFFSET {window - 1}", values)
-        records = yield from run_for_ids(f"{self.select} WHERE id IN ($ids)", ids)
-        found = {row["id"]: self.read(row) for row in records}
         return Page(
-            items=tuple(found[each] for each in ids),
+            items=tuple((yield from self._read(ids))),
             before=str(last[0]["id"]) if last else None,
             is_cut=bool(last) and not is_full,
         )
