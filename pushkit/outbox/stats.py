@@ -131,7 +131,6 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
         f" WHERE until > $1 OR failures > 0 UNION {_REFUSING}) f WHERE 1 = 1",
         to_micros(now),
     )
-    oldest = yield Statement(f"SELECT MIN(age_from) AS oldest FROM ({_FIRST}) f")
     due_since = yield from _due_since(now)
     since = now - within
     finished = yield from finished_since(since)
@@ -146,27 +145,28 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
         (to_micros(since),),
     )
     first = yield Statement(
-        "SELECT last_error, faults > 0 AS is_local, COUNT(*) AS found FROM"
-        f" ({_FIRST}) f WHERE last_error IS NOT NULL GROUP BY last_error, faults > 0"
+        "SELECT last_error, faults > 0 AS is_local, COUNT(*) AS found, MIN(age_from) AS oldest"
+        f" FROM ({_FIRST}) f GROUP BY last_error, faults > 0"
     )
+    failed = [row for row in first if row["last_error"] is not None]
     errors, dead = Counter[str](), Counter[str]()
     for row in buried:
         dead[row["origin"]] += row["found"]
-    for row in (*buried, *first):
+    for row in (*buried, *failed):
         if row["last_error"] is not None:
             errors[row["last_error"]] += row["found"]
-    local = {row["last_error"]: row["found"] for row in first if row["is_local"]}
+    local = {row["last_error"]: row["found"] for row in failed if row["is_local"]}
     return OutboxStats(
         now=now,
         **counts,
         delivered=AtMost(found["delivered"], more=not are_all),
         cancelled=AtMost(found["cancelled"], more=not are_all),
-        oldest_pending_at=moment_or_none(oldest[0]["oldest"]),
+        oldest_pending_at=moment_or_none(min((row["oldest"] for row in first), default=None)),
         due_since=due_since,
         origins=(yield from _origins(dead, rows_read)),
         local_faults=local,
         errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),
-        retrying=sum(row["found"] for row in first if not row["is_local"]),
+        retrying=sum(row["found"] for row in failed if not row["is_local"]),
         failing=failing,
         died=AtMost(
             max(died, sum(row["lately"] for row in buried)),
