@@ -33,7 +33,8 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.terminal.command import painted
 from pushkit.terminal.listening import accepting
-from pushkit.terminal.output import document, in_a_line
+from pushkit.terminal.output import in_a_line
+from pushkit.webui.api import json_object
 from receiver.diagnosis.report import said_of, step_lines
 from receiver.forwards import FORWARD_TIMEOUT
 from receiver.limits import ConnectionLimits
@@ -230,7 +231,7 @@ def _as_json(arrival: Arrival) -> JsonObject:
     update = proven and proven.update
     facts = ("sender", "delivery_id", "task_id", "seq")
     return {
-        **document(arrival, "number at peer status code reason"),
+        **json_object(arrival, "number at peer status code reason"),
         "steps": [
             {"step": one.name, "holds": one.result.holds, "says": said_of(one)}
             for one in arrival.steps
