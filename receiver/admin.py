@@ -116,8 +116,7 @@ class InboxAdmin:
 
         `within` is how recently those were accepted that are returned one by one.
         """
-        look = functools.partial(inspection.stats, within=within, at_most=at_most)
-        return await read_now(self._database, look)
+        return await read_now(self._database, inspection.stats, within=within, at_most=at_most)
 
     async def callback_troubles(self) -> list[CallbackTrouble]:
         """Return failing callbacks by error: of waiting notifications and the newest dead ones."""

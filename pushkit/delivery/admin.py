@@ -122,8 +122,7 @@ class OutboxAdmin(Admin):
 
         `within` is how recently those finished that are returned one by one.
         """
-        look = functools.partial(stats.outbox_stats, within=within, at_most=at_most)
-        return await read_now(self._database, look)
+        return await read_now(self._database, stats.outbox_stats, within=within, at_most=at_most)
 
     async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
         """Return recently finished deliveries, newest first; only the newest if there are many."""
@@ -133,8 +132,7 @@ class OutboxAdmin(Admin):
         self, *, after: DestinationKey | None = None, limit: int = 50
     ) -> list[FailingDestination]:
         """Return a page of destinations that wait or fail, by tenant, owner and origin."""
-        look = functools.partial(stats.browse_destinations, after=after, limit=limit)
-        return await read_now(self._database, look)
+        return await read_now(self._database, stats.browse_destinations, after=after, limit=limit)
 
     async def queues(self, *, after: str | None = None, limit: int = 100) -> list[OutboxQueue]:
         """Return a page of the queues that a worker leases, or that are due, now or later, by id.
@@ -142,8 +140,7 @@ class OutboxAdmin(Admin):
         Those of paused subscriptions only while they are leased. `after` is the last id of the
         previous page.
         """
-        look = functools.partial(inspection.queues, after=after, limit=limit)
-        return await read_now(self._database, look)
+        return await read_now(self._database, inspection.queues, after=after, limit=limit)
 
     async def attempts_of(self, ids: Sequence[str]) -> dict[str, list[LoggedAttempt]]:
         """Return the attempts of some deliveries, by id."""

@@ -206,8 +206,15 @@ def send_now(
         queues = yield from OUTBOX.lock([*by_subscription, *others])
         found = yield from current_deliveries(ids)
         waiting = [each for each, at in found.items() if at.state is DeliveryState.PENDING]
-        due = yield from _make_due(waiting, now)
-        tried.intersection_update(found[each].destination for each in due if found[each].is_next)
+        due = yield from run_for_ids(
+            "UPDATE pushkit_deliveries"
+            " SET not_before = CASE WHEN not_before > $1 THEN $1 ELSE not_before END,"
+            " scheduled_at = $1 WHERE state = 'pending' AND id IN ($ids) RETURNING id",
+            sorted(waiting),
+            moment,
+        )
+        nexts = (found[row["id"]] for row in due)
+        tried.intersection_update(each.destination for each in nexts if each.is_next)
         theirs = [each for each in queues.values() if each.id in by_subscription]
         yield from reschedule(OUTBOX, theirs, moment)
         rest = [each for each in queues.values() if each not in theirs and each.group in tried]
@@ -275,19 +282,6 @@ def current_deliveries(ids: Sequence[str]) -> Script[dict[str, CurrentDelivery]]
         )
         for row in rows
     }
-
-
-def _make_due(ids: Sequence[str], now: datetime) -> Script[list[str]]:
-    """Make pending deliveries due now; return those that were pending."""
-    rows = yield from run_for_ids(
-        "UPDATE pushkit_deliveries"
-        " SET not_before = CASE WHEN not_before > $1 THEN $1 ELSE not_before END,"
-        " scheduled_at = $1"
-        " WHERE state = 'pending' AND id IN ($ids) RETURNING id",
-        sorted(set(ids)),
-        to_micros(now),
-    )
-    return sorted(row["id"] for row in rows)
 
 
 def _why_not(current: CurrentDelivery | None, states: Sequence[DeliveryState]) -> WhyNot | None:

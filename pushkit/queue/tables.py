@@ -116,12 +116,8 @@ CREATE INDEX {self.jobs}_pending
             ids: Those that are gone are left out.
             wait: Whether to wait for rows that other transactions hold, or to leave them out too.
         """
-        rows = yield from run_for_ids(
-            f"SELECT {self.columns} FROM {self.joined} WHERE q.id IN ($ids) ORDER BY q.id"
-            f" FOR UPDATE OF q{'' if wait else ' SKIP LOCKED'}",
-            sorted(set(ids)),
-        )
-        return {row["id"]: queue_of(row) for row in rows}
+        held = f" FOR UPDATE OF q{'' if wait else ' SKIP LOCKED'}"
+        return (yield from self._by_ids(ids, held))
 
     def hold(
         self, ids: Collection[str], *, wait: bool
@@ -143,10 +139,14 @@ CREATE INDEX {self.jobs}_pending
             values = itertools.chain.from_iterable((each.id, *_written(each)) for each in rows)
             yield Statement(_writing(self.queues, len(rows)), tuple(values))
 
-    def read(self, ids: Sequence[str]) -> Script[dict[str, Queue]]:
+    def read(self, ids: Collection[str]) -> Script[dict[str, Queue]]:
         """Return queues by id, without holding them."""
+        return (yield from self._by_ids(ids))
+
+    def _by_ids(self, ids: Collection[str], held: str = "") -> Script[dict[str, Queue]]:
         rows = yield from run_for_ids(
-            f"SELECT {self.columns} FROM {self.joined} WHERE q.id IN ($ids)", ids
+            f"SELECT {self.columns} FROM {self.joined} WHERE q.id IN ($ids) ORDER BY q.id{held}",
+            sorted(set(ids)),
         )
         return {row["id"]: queue_of(row) for row in rows}
 
