@@ -35,7 +35,7 @@ from pushkit.outbox.states import CancelledBy, DeliveryState
 from pushkit.outbox.stats import FailingDestination, Finished, OutboxStats
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
-from pushkit.storage.paging import MOST_COUNTED, Page, chosen_ids, in_batches
+from pushkit.storage.paging import MOST_COUNTED, Page, added, chosen_ids, in_batches
 from pushkit.storage.script import Script
 from pushkit.subscriptions import store as subscriptions
 
@@ -225,7 +225,7 @@ class OutboxAdmin(Admin):
                     if not dry_run:
                         count(len(done.ids))
                         self._wake()
-                    result += done
+                    result = added(result, done)
         return result
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:

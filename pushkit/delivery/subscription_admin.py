@@ -19,7 +19,7 @@ from pushkit.outbox.inspection import (
     states_of,
 )
 from pushkit.outbox.states import DeliveryState
-from pushkit.storage.paging import Page, chosen_ids, in_batches
+from pushkit.storage.paging import Page, added, chosen_ids, in_batches
 from pushkit.storage.script import Script
 from pushkit.subscriptions.model import Subscription
 from pushkit.subscriptions.store import by_ids
@@ -46,14 +46,6 @@ class Changed:
     unchanged: tuple[str, ...] = ()  # those that were in the wanted state already
     missing: tuple[str, ...] = ()  # ids without a subscription
     deliveries: tuple[str, ...] = ()  # the deliveries that were added, or brought back
-
-    def __add__(self, other: Changed) -> Changed:
-        return Changed(
-            ids=self.ids + other.ids,
-            unchanged=self.unchanged + other.unchanged,
-            missing=self.missing + other.missing,
-            deliveries=self.deliveries + other.deliveries,
-        )
 
 
 class SubscriptionAdmin(Admin):
@@ -155,12 +147,13 @@ class SubscriptionAdmin(Admin):
                     report_changed(self._events, change, changed, self._clock())
                 there = [each.id for each in found.subscriptions]
                 done = tuple(each.id for each in changed)
-                result += Changed(
+                this = Changed(
                     ids=done,
                     unchanged=tuple(each for each in there if each not in done),
                     missing=tuple(each for each in ids if each not in there),
                     deliveries=tuple(found.deliveries),
                 )
+                result = added(result, this)
         return result
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pushkit.outbox import destinations
 from pushkit.outbox import store as outbox
@@ -61,10 +61,6 @@ class Requeued:
     def skipped(self) -> int:
         """How many deliveries were not changed."""
         return self.reasons.total()
-
-    def __add__(self, other: Self) -> Self:
-        names = [each.name for each in fields(self)]
-        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

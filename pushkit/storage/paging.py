@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from types import NoneType
 from typing import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Id = TypeVar("Id", str, int)
+D = TypeVar("D", bound="DataclassInstance")
 F = TypeVar("F", bound="DataclassInstance")
 R = TypeVar("R")
 
@@ -321,3 +322,9 @@ async def in_batches(
             result = await database.write(script(ids))
             advance(len(ids))
             yield ids, result
+
+
+def added(result: D, more: D) -> D:
+    """Return the results of two batches as one: a record of numbers and lists, each added."""
+    names = [each.name for each in fields(result)]
+    return replace(result, **{name: getattr(result, name) + getattr(more, name) for name in names})
