@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from pushkit.net.authorization import OAuthClient as OAuthClient
     from pushkit.net.tls import ClientCertificate as ClientCertificate
     from pushkit.outbox.inspection import DeliveryFilter as DeliveryFilter
+    from pushkit.outbox.inspection import SubscriptionFilter as SubscriptionFilter
     from pushkit.outbox.retention import Retention as Retention
     from pushkit.outbox.states import DeliveryState as DeliveryState
     from pushkit.secrets.sealing import SecretKeys as SecretKeys
     from pushkit.signing.scheme import Scheme as Scheme
-    from pushkit.subscriptions.inspection import SubscriptionFilter as SubscriptionFilter
     from pushkit.subscriptions.model import (
         Filter as Filter,
         Profile as Profile,
@@ -94,12 +94,11 @@ else:
             ),
             "pushkit.net.destination": "DestinationRules",
             "pushkit.net.tls": "ClientCertificate",
-            "pushkit.outbox.inspection": "DeliveryFilter",
+            "pushkit.outbox.inspection": "DeliveryFilter SubscriptionFilter",
             "pushkit.outbox.retention": "Retention",
             "pushkit.outbox.states": "DeliveryState",
             "pushkit.secrets.sealing": "SecretKeys",
             "pushkit.signing.scheme": "Scheme",
-            "pushkit.subscriptions.inspection": "SubscriptionFilter",
             "pushkit.subscriptions.model": "Filter Profile Subscription SubscriptionState",
             "pushkit.version": "__version__",
             "pushkit.scheduling.retry": "RetryPolicy wait_schedule",

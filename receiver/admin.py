@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,16 +13,17 @@ from typing import TYPE_CHECKING
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
-from pushkit.options import Age, Number, check_list, checked
+from pushkit.options import Age, Number, checked
 from pushkit.progress import advance
 from pushkit.record import record
 from pushkit.storage.database import Database, read_now
 from pushkit.storage.opening import open_location
-from pushkit.storage.paging import MOST_COUNTED, Page
-from pushkit.storage.script import Script, chunks, to_micros
+from pushkit.storage.paging import MOST_COUNTED, Page, chosen_ids, in_batches
+from pushkit.storage.script import Script, to_micros
 from receiver.inbox import inspection, mailboxes
 from receiver.inbox import retention as deletion
 from receiver.inbox.inspection import (
+    NOTIFICATIONS,
     CallbackTrouble,
     InboxFilter,
     InboxGap,
@@ -82,7 +84,7 @@ class InboxAdmin:
 
         `after` is the last id of the page before.
         """
-        script = inspection.find(wanted or InboxFilter(), after=after, limit=limit)
+        script = NOTIFICATIONS.find(wanted or InboxFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -93,7 +95,7 @@ class InboxAdmin:
         Its time does not grow with the inbox; for that, a page may be cut before it is full
         (`Page.is_cut`). `before` is `Page.before` of the page before.
         """
-        script = inspection.browse(wanted or InboxFilter(), before=before, limit=limit)
+        script = NOTIFICATIONS.browse(wanted or InboxFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def show(self, notification_id: int) -> NotificationReport | None:
@@ -114,8 +116,7 @@ class InboxAdmin:
 
         `within` is how recently those were accepted that are returned one by one.
         """
-        look = functools.partial(inspection.stats, within=within, at_most=at_most)
-        return await read_now(self._database, look)
+        return await read_now(self._database, inspection.stats, within=within, at_most=at_most)
 
     async def callback_troubles(self) -> list[CallbackTrouble]:
         """Return failing callbacks by error: of waiting notifications and the newest dead ones."""
@@ -138,14 +139,16 @@ class InboxAdmin:
         begin anew, and newer notifications of the same task wait. A callback that has succeeded is
         not called again.
         """
+        if isinstance(wanted, InboxFilter):
+            wanted = replace(wanted, status=None if wanted.unmatched else InboxStatus.DEAD)
         redriven: list[int] = []
         asked = 0
-        async for page in self._pages(wanted):
-            asked += len(page)
-            redriven += await self._database.write(self._redrive_script(page))
-            self._wake()
-            advance(len(page))
-            await asyncio.sleep(_PAUSE.total_seconds())
+        chosen = chosen_ids(self._database, NOTIFICATIONS, wanted, size=_BATCH)
+        async with aclosing(in_batches(self._database, chosen, self._redrive_script)) as batches:
+            async for ids, done in batches:
+                asked += len(ids)
+                redriven += done
+                self._wake()
         return Redriven(ids=tuple(redriven), skipped=asked - len(redriven))
 
     # --- mailboxes -----------------------------------------------------------------------------
@@ -210,18 +213,6 @@ class InboxAdmin:
         return purged
 
     # --- in batches ----------------------------------------------------------------------------
-
-    async def _pages(self, wanted: Sequence[int] | InboxFilter) -> AsyncIterator[Sequence[int]]:
-        if not isinstance(wanted, InboxFilter):
-            check_list("wanted", wanted)
-            for ids in chunks(list(dict.fromkeys(wanted))):
-                yield ids
-            return
-        chosen = replace(wanted, status=None if wanted.unmatched else InboxStatus.DEAD)
-        after = 0
-        while page := await self.find(chosen, after=after, limit=_BATCH):
-            yield [found.id for found in page]
-            after = page[-1].id
 
     def _redrive_script(self, ids: Sequence[int]) -> Script[list[int]]:
         now = yield from self._database.now()

@@ -31,13 +31,13 @@ from pushkit.terminal.options import (
 )
 from pushkit.terminal.output import (
     columns,
-    document,
     example,
     harmless,
     lines_of,
     numbered,
     table_of,
 )
+from pushkit.webui.api import json_object, json_of
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox.inspection import InboxFilter, NotificationSummary
 from receiver.inbox.mailboxes import MailboxChange
@@ -147,7 +147,7 @@ def dashboard(*, where: InboxOptions, options: DashboardOptions) -> None:
 def list_(*, inbox: _Inbox, wanted: InboxFilter, page: ListPage) -> None:
     """List notifications, oldest first, without their bodies."""
     found = inbox.look(lambda admin: admin.find(wanted, after=page.after or 0, limit=page.limit))
-    page.show(found, document, _COLUMNS)
+    page.show(found, json_of, _COLUMNS)
 
 
 @inbox.command(epilog=example("receiver inbox show 17 --body"))
@@ -162,12 +162,12 @@ def show(*, notification_id: int, inbox: _Inbox, with_body: bool, as_json: bool)
         listing = with_place("receiver inbox list")
         raise ConfigError(f"there is no notification {notification_id}: see `{listing}`")
     if as_json:
-        found: JsonObject = {**document(report.notification), **document(report, "callbacks")}
+        found: JsonObject = {**json_object(report.notification), **json_object(report, "callbacks")}
         if with_body:
             found["body"] = report.body.decode("utf-8", "backslashreplace")
         click.echo(json.dumps(found, indent=2))
         return
-    click.echo(lines_of(document(report.notification)))
+    click.echo(lines_of(json_object(report.notification)))
     click.echo(f"\n{table_of(_OF_CALLBACKS, report.callbacks)}")
     if with_body:
         click.echo(f"\n{harmless(report.body)}")
@@ -281,7 +281,7 @@ def queues(*, inbox: _Inbox, page: ListPage) -> None:
     after = page.after and unquote(page.after).replace("\0", "")
     found = inbox.look(lambda admin: admin.queues(after=after, limit=page.limit))
     shown = [replace(each, id=quote(each.id, safe="")) for each in found]
-    page.show(shown, document, _OF_QUEUES)
+    page.show(shown, json_of, _OF_QUEUES)
 
 
 @inbox.command(epilog=example("receiver inbox stats --json"))
@@ -291,7 +291,7 @@ def stats(*, inbox: _Inbox, as_json: bool) -> None:
     """Count notifications by status and sender."""
     found = inbox.look(lambda admin: admin.stats())
     if as_json:
-        document_of = document(found, "statuses oldest_unfinished_at senders")
+        document_of = json_object(found, "statuses oldest_unfinished_at senders")
         click.echo(json.dumps(document_of, indent=2))
         return
     for status in found.statuses:
@@ -315,7 +315,7 @@ def list_mailboxes(*, inbox: _Inbox, as_json: bool) -> None:
     """List the mailboxes that have anything."""
     found = inbox.look(lambda admin: admin.mailboxes())
     if as_json:
-        click.echo(json.dumps([document(each) for each in found], indent=2))
+        click.echo(json.dumps([json_object(each) for each in found], indent=2))
     elif found:
         click.echo(table_of(_OF_MAILBOXES, found))
 

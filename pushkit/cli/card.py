@@ -47,8 +47,9 @@ from pushkit.terminal.options import (
     egress_options,
     out_options,
 )
-from pushkit.terminal.output import FileKind, OutFile, document, example, in_a_line, table
+from pushkit.terminal.output import FileKind, OutFile, example, in_a_line, table
 from pushkit.url import Url, is_http_url
+from pushkit.webui.api import json_object
 
 _T = TypeVar("_T")
 
@@ -286,7 +287,7 @@ def _verdict_document(verdict: CardVerdict) -> JsonObject:
             {"path": each.path, "covered": each.coverage, "reason": each.reason}
             for each in verdict.fields
         ],
-        "uncovered": [document(each, "path gap reason") for each in verdict.uncovered],
+        "uncovered": [json_object(each, "path gap reason") for each in verdict.uncovered],
         "warnings": list(verdict.warnings),
     }
 
@@ -303,7 +304,7 @@ def _summary_lines(summary: CardSummary) -> list[str]:
 def _summary_document(summary: CardSummary) -> JsonObject:
     cards: list[JsonValue] = [
         {
-            **document(check, "url outcome reason"),
+            **json_object(check, "url outcome reason"),
             "verdict": None if check.verdict is None else _verdict_document(check.verdict),
         }
         for check in summary.checks
@@ -342,7 +343,7 @@ def _inspection_lines(found: Mapping[str, Any]) -> list[str]:
 def _claims(entry: CardSignature | InvalidSignatureError) -> JsonObject:
     if isinstance(entry, InvalidSignatureError):
         return {"malformed": str(entry)}
-    return {"alg": entry.algorithm, **document(entry, "kid jku typ form notes")}
+    return {"alg": entry.algorithm, **json_object(entry, "kid jku typ form notes")}
 
 
 def _claims_line(claims: Mapping[str, Any]) -> str:
@@ -360,7 +361,7 @@ def _form(card: JsonObject, form: CardForm) -> JsonObject:
         return {"error": str(exc)}
     return {
         "bytes": len(found.payload),
-        "uncovered": [document(each, "path gap reason") for each in found.uncovered],
+        "uncovered": [json_object(each, "path gap reason") for each in found.uncovered],
     }
 
 
@@ -381,7 +382,7 @@ def _signature_line(entry: SignatureVerdict) -> str:
 
 def _signature_document(entry: SignatureVerdict) -> JsonObject:
     return {
-        **document(entry, "accepted decision reason kid jku form forms stated notes"),
+        **json_object(entry, "accepted decision reason kid jku form forms stated notes"),
         "alg": entry.algorithm,
         "key": entry.key.key.kid if entry.key else None,
         "jwks_url": entry.key.jwks_url if entry.key else None,

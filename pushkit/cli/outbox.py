@@ -35,7 +35,6 @@ from pushkit.terminal.options import (
 )
 from pushkit.terminal.output import (
     columns,
-    document,
     example,
     harmless,
     lines_of,
@@ -43,7 +42,7 @@ from pushkit.terminal.output import (
     table,
     table_of,
 )
-from pushkit.webui.api import json_of
+from pushkit.webui.api import json_object, json_of
 
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD)
 _SEALED = "(encrypted with a secret key that this command does not have)"
@@ -121,7 +120,7 @@ def outbox() -> None:
 def list_(*, outbox: _Outbox, wanted: DeliveryFilter, page: ListPage) -> None:
     """List deliveries, oldest first, without their bodies."""
     found = outbox.look(lambda admin: admin.find(wanted, after=page.after, limit=page.limit))
-    page.show(found, document, _COLUMNS)
+    page.show(found, json_of, _COLUMNS)
 
 
 @outbox.command(epilog=example("pushkit outbox show dlv_019bd4… --body"))
@@ -153,7 +152,7 @@ def show(
             found["body"] = None if body is None else body.decode("utf-8", "backslashreplace")
         click.echo(json.dumps(found, indent=2))
         return
-    click.echo(lines_of(document(report.delivery)))
+    click.echo(lines_of(json_object(report.delivery)))
     if why := why_document(report):
         page = page_of_code(why.code)
         click.echo(f"\n{why.code}: {why.means}\n{why.remedy}\nSee {page}")
@@ -256,7 +255,7 @@ def queues(*, outbox: _Outbox, page: ListPage) -> None:
     one; a paused subscription only while it is leased. FAILING is since when every attempt failed.
     """
     found = outbox.look(lambda admin: admin.queues(after=page.after, limit=page.limit))
-    page.show(found, document, _OF_QUEUES)
+    page.show(found, json_of, _OF_QUEUES)
 
 
 @outbox.command(epilog=example("pushkit outbox stats --json"))
@@ -266,7 +265,7 @@ def stats(*, outbox: _Outbox, as_json: bool) -> None:
     """Count deliveries by state, error and destination."""
     found = outbox.look(lambda admin: admin.stats())
     if as_json:
-        click.echo(json.dumps(document(found, _STATS), indent=2))
+        click.echo(json.dumps(json_object(found, _STATS), indent=2))
         return
     for state in found.states:
         click.echo(f"{state.value:12} {getattr(found, state.value)}")

@@ -12,7 +12,7 @@ from pushkit.cli.options import filter_options
 from pushkit.delivery.documents import subscription_document
 from pushkit.delivery.subscription_admin import Changed, SubscriptionAdmin
 from pushkit.errors import ConfigError
-from pushkit.subscriptions.inspection import SubscriptionFilter
+from pushkit.outbox.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import (

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
@@ -16,31 +15,35 @@ from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.events import Listeners, OutboxChange, OutboxChanged
 from pushkit.options import Age, Number, check_list, checked
-from pushkit.outbox import browsing, changes, inspection, retention
+from pushkit.outbox import changes, inspection, retention, stats
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt
-from pushkit.outbox.browsing import FailingDestination, Finished, OutboxStats
 from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import DeliveryFilter, DeliveryReport, DeliverySummary, OutboxQueue
+from pushkit.outbox.inspection import (
+    DELIVERIES,
+    NOT_SUPERSEDED,
+    DeliveryFilter,
+    DeliveryReport,
+    DeliverySummary,
+    OutboxQueue,
+    of_unnamed_tenant,
+)
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import CancelledBy, DeliveryState
-from pushkit.progress import advance
+from pushkit.outbox.stats import FailingDestination, Finished, OutboxStats
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
-from pushkit.storage.paging import MOST_COUNTED, Page
+from pushkit.storage.paging import MOST_COUNTED, Page, added, chosen_ids, in_batches
 from pushkit.storage.script import Script
 from pushkit.subscriptions import store as subscriptions
 
 D = TypeVar("D", Requeued, Retried)
-T = TypeVar("T")
 
 _log = logging.getLogger("pushkit.delivery")
 
 _BATCH = 200
 _BREAKER = BreakerPolicy()
-# Between two batches, so that other transactions get their turn.
-_PAUSE = timedelta(milliseconds=20)
 _RESENDABLE = (DeliveryState.DELIVERED, DeliveryState.CANCELLED)
 
 
@@ -83,40 +86,6 @@ class Admin:
         self._events = events or Listeners(_log)
         self._clock = clock
 
-    async def _apply(
-        self,
-        chosen: AsyncIterator[Sequence[str]],
-        script: Callable[[Sequence[str]], Script[T]],
-        *,
-        dry_run: bool = False,
-    ) -> AsyncIterator[tuple[Sequence[str], T]]:
-        """Run a script over ids, one batch after another; yield each batch with its result.
-
-        Args:
-            chosen: The batches.
-            script: The script.
-            dry_run: Whether it only reads.
-        """
-        is_first = True
-        async for ids in chosen:
-            if dry_run:
-                yield ids, await self._database.read(script(ids))
-                continue
-            if not is_first:
-                await asyncio.sleep(_PAUSE.total_seconds())
-            is_first = False
-            done = await self._database.write(script(ids))
-            advance(len(ids))
-            yield ids, done
-
-
-def batches(wanted: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    """Yield ids that were given, each once, so many at a time."""
-    check_list("wanted", wanted)
-    ids = list(dict.fromkeys(wanted))
-    for start in range(0, len(ids), size):
-        yield ids[start : start + size]
-
 
 class OutboxAdmin(Admin):
     """The outbox, for operators: inspect, send again, cancel, clean up."""
@@ -130,7 +99,7 @@ class OutboxAdmin(Admin):
 
         `after` is the last id of the previous page.
         """
-        script = inspection.find(wanted or DeliveryFilter(), after=after, limit=limit)
+        script = DELIVERIES.find(wanted or DeliveryFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -142,8 +111,8 @@ class OutboxAdmin(Admin):
         (`Page.is_cut`). A filter with a task and no tenant means the tenant without a name.
         `before` is `Page.before` of the previous page.
         """
-        script = browsing.browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
-        return await self._database.read(script)
+        wanted = of_unnamed_tenant(wanted or DeliveryFilter())
+        return await self._database.read(DELIVERIES.browse(wanted, before=before, limit=limit))
 
     async def stats(
         self, *, within: timedelta = timedelta(hours=1), at_most: int = MOST_COUNTED
@@ -152,19 +121,17 @@ class OutboxAdmin(Admin):
 
         `within` is how recently those finished that are returned one by one.
         """
-        look = functools.partial(browsing.outbox_stats, within=within, at_most=at_most)
-        return await read_now(self._database, look)
+        return await read_now(self._database, stats.outbox_stats, within=within, at_most=at_most)
 
     async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
         """Return recently finished deliveries, newest first; only the newest if there are many."""
-        return await read_now(self._database, lambda now: browsing.finished_since(now - within))
+        return await read_now(self._database, lambda now: stats.finished_since(now - within))
 
     async def destinations(
         self, *, after: DestinationKey | None = None, limit: int = 50
     ) -> list[FailingDestination]:
         """Return a page of destinations that wait or fail, by tenant, owner and origin."""
-        look = functools.partial(browsing.browse_destinations, after=after, limit=limit)
-        return await read_now(self._database, look)
+        return await read_now(self._database, stats.browse_destinations, after=after, limit=limit)
 
     async def queues(self, *, after: str | None = None, limit: int = 100) -> list[OutboxQueue]:
         """Return a page of the queues that a worker leases, or that are due, now or later, by id.
@@ -172,8 +139,7 @@ class OutboxAdmin(Admin):
         Those of paused subscriptions only while they are leased. `after` is the last id of the
         previous page.
         """
-        look = functools.partial(inspection.queues, after=after, limit=limit)
-        return await read_now(self._database, look)
+        return await read_now(self._database, inspection.queues, after=after, limit=limit)
 
     async def attempts_of(self, ids: Sequence[str]) -> dict[str, list[LoggedAttempt]]:
         """Return the attempts of some deliveries, by id."""
@@ -243,7 +209,7 @@ class OutboxAdmin(Admin):
     async def _send(
         self,
         change: OutboxChange,
-        chosen: AsyncIterator[Sequence[str]],
+        chosen: AsyncGenerator[Sequence[str]],
         script: Callable[..., Script[D]],  # over the database and ids
         result: D,  # what the results of all batches are added to
         *,
@@ -251,22 +217,27 @@ class OutboxAdmin(Admin):
     ) -> D:
         send = functools.partial(script, self._database, dry_run=dry_run)
         with self._counting(change) as count:
-            async for _, done in self._apply(chosen, send, dry_run=dry_run):
-                if not dry_run:
-                    count(len(done.ids))
-                    self._wake()
-                result += done
+            async with aclosing(
+                in_batches(self._database, chosen, send, dry_run=dry_run)
+            ) as batches:
+                async for _, done in batches:
+                    if not dry_run:
+                        count(len(done.ids))
+                        self._wake()
+                    result = added(result, done)
         return result
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:
         """Cancel pending deliveries, and return them; running attempts continue."""
         check_list("ids", ids)
         cancel = functools.partial(changes.cancel_pending, self._database)
+        chosen = self._chosen(ids, DeliveryState.PENDING)
         cancelled: list[str] = []
         with self._counting(OutboxChange.CANCELLED) as count:
-            async for _, done in self._apply(self._chosen(ids, DeliveryState.PENDING), cancel):
-                count(len(done))
-                cancelled += done
+            async with aclosing(in_batches(self._database, chosen, cancel)) as batches:
+                async for _, done in batches:
+                    count(len(done))
+                    cancelled += done
         return cancelled
 
     async def states(self, ids: Sequence[str]) -> dict[str, DeliveryState]:
@@ -275,18 +246,15 @@ class OutboxAdmin(Admin):
         found = await self._database.read(changes.current_deliveries(ids))
         return {delivery_id: each.state for delivery_id, each in found.items()}
 
-    async def _chosen(
+    def _chosen(
         self, wanted: Sequence[str] | DeliveryFilter, state: DeliveryState, from_seq: int = 1
-    ) -> AsyncIterator[Sequence[str]]:
-        if not isinstance(wanted, DeliveryFilter):
-            for batch in batches(wanted, _BATCH):
-                yield batch
-            return
-        chosen = replace(wanted, state=state)
-        after: str | None = None
-        while page := await self.find(chosen, after=after, limit=_BATCH):
-            yield [each.id for each in page if each.seq >= from_seq and _is_selected(each, chosen)]
-            after = page[-1].id
+    ) -> AsyncGenerator[Sequence[str]]:
+        more = [f"seq >= {int(from_seq)}"] if from_seq > 1 else []
+        if isinstance(wanted, DeliveryFilter):
+            wanted = replace(wanted, state=state)
+            if wanted.cancelled_by != CancelledBy.SUPERSEDED:
+                more.append(NOT_SUPERSEDED)
+        return chosen_ids(self._database, DELIVERIES, wanted, *more, size=_BATCH)
 
     # --- cleaning up ---------------------------------------------------------------------------
 
@@ -334,9 +302,7 @@ class OutboxAdmin(Admin):
         forgettable = functools.partial(
             subscriptions.forgettable, disabled_before=disabled_before, limit=_BATCH
         )
-        while ids := await self._database.read(forgettable()):
-            await self._database.write(subscriptions.forget(ids))
-            await asyncio.sleep(_PAUSE.total_seconds())
+        await self._delete(self._left(forgettable), lambda _: None, subscriptions.forget)
         return purged
 
     async def erase(self, task_id: str, *, tenant: str = "") -> Erased:
@@ -351,20 +317,30 @@ class OutboxAdmin(Admin):
         if excess is None:
             return Erased(removed, 0)
         with self._counting(OutboxChange.ERASED) as count:
-            return Erased(removed, await self._delete(self._ids_of(excess), count))
+            ids = functools.partial(retention.ids_of, excess, limit=_BATCH)
+            return Erased(removed, await self._delete(self._left(ids), count))
 
     async def _delete(
-        self, chosen: AsyncIterator[Sequence[str]], count: Callable[[int], None]
+        self,
+        chosen: AsyncGenerator[Sequence[str]],
+        count: Callable[[int], None],
+        script: Callable[[Sequence[str]], Script[int]] = retention.delete,
     ) -> int:
         deleted = 0
-        async for _, done in self._apply(chosen, retention.delete):
-            count(done)
-            deleted += done
+        async with aclosing(in_batches(self._database, chosen, script)) as batches:
+            async for _, done in batches:
+                count(done)
+                deleted += done
         return deleted
+
+    async def _left(self, find: Callable[[], Script[list[str]]]) -> AsyncGenerator[Sequence[str]]:
+        """Yield the ids that a script finds, until those of all batches are deleted."""
+        while ids := await self._database.read(find()):
+            yield ids
 
     async def _finished(
         self, states: Sequence[DeliveryState], before: datetime
-    ) -> AsyncIterator[Sequence[str]]:
+    ) -> AsyncGenerator[Sequence[str]]:
         since = 0
         while found := await self._database.read(
             retention.finished_between(states, since, before, limit=_BATCH)
@@ -372,7 +348,7 @@ class OutboxAdmin(Admin):
             yield [delivery_id for _, delivery_id in found]
             since = found[-1][0]  # those of other states, which stay, are read once
 
-    async def _excess(self, per_task: int) -> AsyncIterator[Sequence[str]]:
+    async def _excess(self, per_task: int) -> AsyncGenerator[Sequence[str]]:
         last, few = ("", ""), list[str]()
         while crowded := await self._database.read(
             retention.crowded_tasks(per_task, after=last, limit=_BATCH)
@@ -381,22 +357,16 @@ class OutboxAdmin(Admin):
                 excess = await self._database.read(retention.excess_of_task(*last, keep=per_task))
                 if excess is None:
                     continue  # redriven or deleted meanwhile
-                async for ids in self._ids_of(excess):
-                    if len(ids) == _BATCH:
-                        yield ids
-                        continue
-                    few += ids  # of several tasks in one transaction
-                    break
+                find = functools.partial(retention.ids_of, excess, limit=_BATCH)
+                while len(ids := await self._database.read(find())) == _BATCH:
+                    yield ids
+                few += ids  # of several tasks in one transaction
                 if len(few) >= _BATCH:
                     yield few
                     few = []
         yield few
 
-    async def _ids_of(self, excess: retention.Excess) -> AsyncIterator[Sequence[str]]:
-        while ids := await self._database.read(retention.ids_of(excess, limit=_BATCH)):
-            yield ids
-
-    @contextlib.contextmanager
+    @contextmanager
     def _counting(self, change: OutboxChange) -> Iterator[Callable[[int], None]]:
         """Yield a function that counts changed deliveries; emit the event at the end, or error."""
         counted: list[int] = []
@@ -414,12 +384,3 @@ class OutboxAdmin(Admin):
         for subscription_id in ids:
             yield from outbox.cancel_subscription(subscription_id, now, CancelledBy.REMOVED)
         return len(ids)
-
-
-def _is_selected(found: DeliverySummary, wanted: DeliveryFilter) -> bool:
-    """Return whether a filter selects a delivery: a superseded one only if it names that."""
-    # Earlier versions stored only the error, not `cancelled_by`.
-    return wanted.cancelled_by is CancelledBy.SUPERSEDED or (
-        found.cancelled_by is not CancelledBy.SUPERSEDED
-        and found.last_error != CancelledBy.SUPERSEDED
-    )

@@ -45,16 +45,14 @@ class WhyDocument(Document):
 class AttemptDocument(Document):
     """An attempt of a delivery."""
 
-    attempt: Annotated[LoggedAttempt, Members("number started_at", inline=True)]
+    began: Annotated[LoggedAttempt, Members("number started_at", inline=True)]
     duration_seconds: float
     resolve_seconds: float | None
     connect_seconds: float | None
     wait_seconds: float | None
     body_seconds: float | None
     address: str | None
-    outcome: str
-    status: int | None
-    error: str | None
+    ended: Annotated[LoggedAttempt, Members("outcome status error", inline=True)]
 
 
 class ReportDocument(Document):
@@ -86,16 +84,14 @@ def report_document(report: DeliveryReport) -> ReportDocument:
         why=why_document(report),
         log=[
             AttemptDocument(
-                attempt=each,
+                began=each,
                 duration_seconds=each.duration.total_seconds(),
                 resolve_seconds=_seconds(each.timing.resolve),
                 connect_seconds=_seconds(each.timing.connect),
                 wait_seconds=_seconds(each.timing.wait),
                 body_seconds=_seconds(each.timing.body),
                 address=each.timing.address,
-                outcome=each.outcome,
-                status=each.status,
-                error=each.error,
+                ended=each,
             )
             for each in report.attempts
         ],

@@ -307,7 +307,7 @@ class PushSender(HasLifetime):
         return self._metrics
 
     async def _read(self) -> Gauges:
-        from pushkit.outbox.browsing import outbox_gauges
+        from pushkit.outbox.stats import outbox_gauges
         from pushkit.telemetry.sides import key_gauges
 
         gauges = dict(key_gauges(self._keys.ring(), self._clock()))

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pushkit.delivery.admin import Admin, batches
+from pushkit.delivery.admin import Admin
 from pushkit.delivery.registrar import Found, change_subscriptions, send_tests
 from pushkit.delivery.reporting import report_changed
 from pushkit.events import SubscriptionChange
-from pushkit.outbox.inspection import states_of
+from pushkit.outbox.inspection import (
+    SUBSCRIPTIONS,
+    SubscriptionFilter,
+    of_unnamed_tenant,
+    states_of,
+)
 from pushkit.outbox.states import DeliveryState
-from pushkit.storage.paging import Page
+from pushkit.storage.paging import Page, added, chosen_ids, in_batches
 from pushkit.storage.script import Script
-from pushkit.subscriptions import inspection
-from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import Subscription
+from pushkit.subscriptions.store import by_ids
 
 Wanted: TypeAlias = Sequence[str] | SubscriptionFilter
 
@@ -42,14 +47,6 @@ class Changed:
     missing: tuple[str, ...] = ()  # ids without a subscription
     deliveries: tuple[str, ...] = ()  # the deliveries that were added, or brought back
 
-    def __add__(self, other: Changed) -> Changed:
-        return Changed(
-            ids=self.ids + other.ids,
-            unchanged=self.unchanged + other.unchanged,
-            missing=self.missing + other.missing,
-            deliveries=self.deliveries + other.deliveries,
-        )
-
 
 class SubscriptionAdmin(Admin):
     """The subscriptions of all owners, for operators, selected by id or by filter."""
@@ -65,7 +62,7 @@ class SubscriptionAdmin(Admin):
 
         Withdrawn ones only if the filter names them. `after` is the last id of the previous page.
         """
-        script = inspection.find(wanted or SubscriptionFilter(), after=after, limit=limit)
+        script = SUBSCRIPTIONS.find(wanted or SubscriptionFilter(), after=after, limit=limit)
         return await self._database.read(script)
 
     async def browse(
@@ -80,18 +77,19 @@ class SubscriptionAdmin(Admin):
         Withdrawn ones only if the filter names them. A filter with a task and no tenant means the
         tenant without a name. `before` is `Page.before` of the previous page.
         """
-        script = inspection.browse(wanted or SubscriptionFilter(), before=before, limit=limit)
-        return await self._database.read(script)
+        wanted = of_unnamed_tenant(wanted or SubscriptionFilter())
+        return await self._database.read(SUBSCRIPTIONS.browse(wanted, before=before, limit=limit))
 
     async def show(self, subscription_id: str) -> SubscriptionReport | None:
         """Return one subscription and the states of its deliveries; None if there is none."""
         return await self._database.read(self._show(subscription_id))
 
     def _show(self, subscription_id: str) -> Script[SubscriptionReport | None]:
-        subscription = yield from inspection.show(subscription_id)
-        if subscription is None:
+        found = yield from by_ids([subscription_id])
+        if not found:
             return None
         deliveries = yield from states_of(subscription_id)
+        subscription = found[subscription_id].subscription
         return SubscriptionReport(subscription=subscription, deliveries=deliveries)
 
     async def pause(self, wanted: Wanted) -> Changed:
@@ -120,37 +118,43 @@ class SubscriptionAdmin(Admin):
 
     async def test(self, wanted: Wanted) -> Changed:
         """Send a test notification to each that is neither disabled nor withdrawn."""
-        result = Changed(ids=())
         test = functools.partial(send_tests, self._database, self._vault)
-        async for ids, found in self._apply(self._chosen(wanted, _BATCH), test):
-            self._wake()
-            result += _changed(ids, found, lambda each: each.active and not each.withdrawn)
-        return result
+        return await self._apply(test, wanted, lambda each: each.active and not each.withdrawn)
 
     async def _change(
         self, change: SubscriptionChange, wanted: Wanted, *, resend: bool = False
     ) -> Changed:
         apply = functools.partial(change_subscriptions, self._database, change, resend=resend)
         # To bring back a backlog takes several times as long as to cancel it.
-        chosen = self._chosen(wanted, 1 if resend else _BATCH)
-        result = Changed(ids=())
-        async for ids, found in self._apply(chosen, apply):
-            self._wake()
-            is_changed = _CHANGES[change]
-            changed = [each for each in found.subscriptions if is_changed(each)]
-            report_changed(self._events, change, changed, self._clock())
-            result += _changed(ids, found, is_changed)
-        return result
+        size = 1 if resend else _BATCH
+        return await self._apply(apply, wanted, _CHANGES[change], change, size)
 
-    async def _chosen(self, wanted: Wanted, size: int) -> AsyncIterator[Sequence[str]]:
-        if not isinstance(wanted, SubscriptionFilter):
-            for batch in batches(wanted, size):
-                yield batch
-            return
-        after: str | None = None
-        while page := await self.find(wanted, after=after, limit=size):
-            yield [each.id for each in page]
-            after = page[-1].id
+    async def _apply(
+        self,
+        script: Callable[[Sequence[str]], Script[Found]],
+        wanted: Wanted,
+        is_changed: Callable[[Subscription], bool],
+        change: SubscriptionChange | None = None,  # what is reported
+        size: int = _BATCH,
+    ) -> Changed:
+        result = Changed(ids=())
+        chosen = chosen_ids(self._database, SUBSCRIPTIONS, wanted, size=size)
+        async with aclosing(in_batches(self._database, chosen, script)) as batches:
+            async for ids, found in batches:
+                self._wake()
+                changed = [each for each in found.subscriptions if is_changed(each)]
+                if change is not None:
+                    report_changed(self._events, change, changed, self._clock())
+                there = [each.id for each in found.subscriptions]
+                done = tuple(each.id for each in changed)
+                this = Changed(
+                    ids=done,
+                    unchanged=tuple(each for each in there if each not in done),
+                    missing=tuple(each for each in ids if each not in there),
+                    deliveries=tuple(found.deliveries),
+                )
+                result = added(result, this)
+        return result
 
 
 # Whether each change changes a subscription.
@@ -161,15 +165,3 @@ _CHANGES: Mapping[SubscriptionChange, Callable[[Subscription], bool]] = {
     SubscriptionChange.ENABLED: lambda each: not each.active,
     SubscriptionChange.REMOVED: lambda _: True,
 }
-
-
-def _changed(
-    ids: Sequence[str], found: Found, is_changed: Callable[[Subscription], bool]
-) -> Changed:
-    there = {each.id for each in found.subscriptions}
-    return Changed(
-        ids=tuple(each.id for each in found.subscriptions if is_changed(each)),
-        unchanged=tuple(each.id for each in found.subscriptions if not is_changed(each)),
-        missing=tuple(each for each in ids if each not in there),
-        deliveries=tuple(found.deliveries),
-    )

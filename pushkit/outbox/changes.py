@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pushkit.outbox import destinations
 from pushkit.outbox import store as outbox
@@ -61,10 +61,6 @@ class Requeued:
     def skipped(self) -> int:
         """How many deliveries were not changed."""
         return self.reasons.total()
-
-    def __add__(self, other: Self) -> Self:
-        names = [each.name for each in fields(self)]
-        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,17 +227,14 @@ def send_now(
 def cancel_pending(database: Database, ids: Sequence[str]) -> Script[list[str]]:
     """Cancel pending deliveries, and return them; running attempts continue."""
     by_subscription = yield from _subscriptions_of(ids)
+    locked = yield from subscriptions.lock_all(list(by_subscription))
+    queues = yield from OUTBOX.lock(locked)
+    now = yield from database.now()
     cancelled: list[str] = []
-    for subscription_id, theirs in by_subscription.items():
-        subscription = (yield from subscriptions.lock_all([subscription_id])).get(subscription_id)
-        now = yield from database.now()
-        if subscription is None:
-            continue
-        queues = yield from OUTBOX.lock([subscription_id])
-        cancelled += yield from cancel(queues[subscription_id], theirs, now)
-        unfinished = yield from outbox.has_unfinished(subscription_id)
-        if subscription.ended and not unfinished:
-            yield from subscriptions.withdraw([subscription_id], now)
+    for of, subscription in locked.items():
+        cancelled += yield from cancel(queues[of], by_subscription[of], now)
+        if subscription.ended and not (yield from outbox.has_unfinished(of)):
+            yield from subscriptions.withdraw([of], now)
     yield from database.wake()
     return cancelled
 

@@ -1,11 +1,11 @@
-"""Reading the outbox for operators, as scripts: lists, and one delivery with its attempts."""
+"""Reading the outbox for operators, as scripts: deliveries, subscriptions and queues."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from pushkit.a2a import WireVersion
 from pushkit.errors import SealedSecretError
@@ -20,15 +20,16 @@ from pushkit.outbox.states import (
     CancelledBy,
     DeliveryState,
 )
-from pushkit.queue.listing import ListedQueue, list_queues
+from pushkit.queue.tables import ListedQueue
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
-from pushkit.storage.paging import WINDOW, conditions, read_record, rows_after
+from pushkit.storage.paging import WINDOW, Index, Listing, read_record
 from pushkit.storage.script import Row, Script, Statement, to_micros
-from pushkit.subscriptions.model import OUTBOX
+from pushkit.subscriptions.model import OUTBOX, Subscription, SubscriptionState
+from pushkit.subscriptions.store import read_subscription
 
-_FILTERED = ("tenant", "owner", "task_id", "subscription_id", "origin", "cancelled_by")
+W = TypeVar("W", "DeliveryFilter", "SubscriptionFilter")
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -46,14 +47,6 @@ class DeliveryFilter:
     # Only the next delivery of each subscription: none before it is unfinished, and the
     # subscription is not paused.
     next_only: bool = False
-
-    def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
-        """Return the conditions in SQL, and their parameters, numbered after `after` others."""
-        wanted = {column: getattr(self, column) for column in _FILTERED}
-        more = [IS_NEXT] if self.next_only else []
-        if self.state is not None:
-            more.append(WHERE_STATE[self.state])
-        return conditions({**wanted, "last_error": self.error}, *more, after=after)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -77,6 +70,17 @@ class DeliveryReport:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class SubscriptionFilter:
+    """A filter of subscriptions; None is any."""
+
+    state: SubscriptionState | None = None  # the state; None is any but withdrawn
+    tenant: str | None = None  # the tenant; empty is the one without a name
+    owner: str | None = None  # the owner; empty likewise
+    task_id: str | None = None  # the task
+    origin: str | None = None  # the destination, as `https://host:port`
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class OutboxQueue(ListedQueue):
     """The queue of a subscription, whose id it has; its jobs are deliveries."""
 
@@ -92,12 +96,6 @@ class OutboxQueue(ListedQueue):
     failures: int  # of its destination, in a row
 
 
-WHERE_STATE: Final = {
-    **{state: f"state = '{state}'" for state in DeliveryState},
-    DeliveryState.PENDING: f"{UNFINISHED} AND NOT {IS_IN_FLIGHT}",
-    DeliveryState.IN_FLIGHT: IS_IN_FLIGHT,
-}
-"""The condition of each state, in SQL."""
 AGE_FROM: Final = "COALESCE(redriven_at, notified_at) AS age_from"  # as `Delivery.age_from`
 _SUMMARY: Final = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, version,"
@@ -109,13 +107,68 @@ _WITH_BODIES: Final = (
     "pushkit_deliveries JOIN (SELECT id AS body_of, body FROM pushkit_bodies) bodies"
     " ON body_of = id"
 )
-SUMMARIES: Final = f"SELECT {_SUMMARY} FROM {_WITH_BODIES}"
+_WHERE_STATE: Final = {
+    **{state: f"state = '{state}'" for state in DeliveryState},
+    DeliveryState.PENDING: f"{UNFINISHED} AND NOT {IS_IN_FLIGHT}",
+    DeliveryState.IN_FLIGHT: IS_IN_FLIGHT,
+}
+_WHERE_STATE_OF_SUBSCRIPTION: Final = {
+    None: "removed_at IS NULL",
+    SubscriptionState.ACTIVE: "removed_at IS NULL AND active = 1 AND paused = 0",
+    SubscriptionState.PAUSED: "removed_at IS NULL AND active = 1 AND paused = 1",
+    SubscriptionState.DISABLED: "removed_at IS NULL AND active = 0",
+    SubscriptionState.WITHDRAWN: "removed_at IS NOT NULL",
+}
 
 
-def find(wanted: DeliveryFilter, *, after: str | None, limit: int) -> Script[list[DeliverySummary]]:
-    """Return a page of deliveries, by id: oldest first."""
-    rows = yield from rows_after(SUMMARIES, wanted, after or "", limit=limit)
-    return [*map(summary_of, rows)]
+def of_unnamed_tenant(wanted: W) -> W:
+    """Return a filter of which a task without a tenant is one of the tenant without a name."""
+    is_unnamed = wanted.task_id is not None and wanted.tenant is None
+    return replace(wanted, tenant="") if is_unnamed else wanted
+
+
+def _summary_of(row: Row) -> DeliverySummary:
+    overhead = SEALING_OVERHEAD if is_sealed(row["body_head"]) else 0
+    return read_record(
+        DeliverySummary,
+        row,
+        body_bytes=row["body_bytes"] - overhead,
+        content_type=WireVersion(row["version"]).content_type,
+    )
+
+
+# Earlier versions stored only the error, not `cancelled_by`.
+NOT_SUPERSEDED: Final = (
+    f"COALESCE(cancelled_by, '') <> '{CancelledBy.SUPERSEDED}'"
+    f" AND COALESCE(last_error, '') <> '{CancelledBy.SUPERSEDED}'"
+)
+_BY_SEQ: Final = "seq, id"  # several subscriptions of a task have the same numbers
+DELIVERIES: Final = Listing[DeliveryFilter, DeliverySummary](
+    table="pushkit_deliveries",
+    select=f"SELECT {_SUMMARY} FROM {_WITH_BODIES}",
+    read=_summary_of,
+    columns=(
+        "id, seq, tenant, owner, task_id, subscription_id, origin, state, waits, last_error,"
+        " cancelled_by"
+    ),
+    conditions={"state": _WHERE_STATE, "error": "last_error", "next_only": {True: IS_NEXT}},
+    indexes=(
+        Index(("subscription_id",), _BY_SEQ),
+        Index(("task_id", "tenant"), _BY_SEQ),
+        Index(("last_error",)),
+        Index((_WHERE_STATE[DeliveryState.DEAD],)),
+        Index((_WHERE_STATE[DeliveryState.PENDING],), among=UNFINISHED),
+        Index((_WHERE_STATE[DeliveryState.IN_FLIGHT],), among=UNFINISHED),
+    ),
+)
+SUBSCRIPTIONS: Final = Listing[SubscriptionFilter, Subscription](
+    table="pushkit_subscriptions",
+    select="SELECT * FROM pushkit_subscriptions",
+    read=read_subscription,
+    columns="*",
+    conditions={"state": _WHERE_STATE_OF_SUBSCRIPTION},
+    indexes=(Index(("tenant", "task_id")),),
+)
 
 
 def show(delivery_id: str, vault: Vault) -> Script[DeliveryReport | None]:
@@ -127,7 +180,7 @@ def show(delivery_id: str, vault: Vault) -> Script[DeliveryReport | None]:
         return None
     attempts = yield from attempts_of([delivery_id], vault)
     return DeliveryReport(
-        delivery=summary_of(rows[0]),
+        delivery=_summary_of(rows[0]),
         body=_opened(vault, delivery_id, rows[0]["body"]),
         attempts=tuple(attempts[delivery_id]),
     )
@@ -170,8 +223,7 @@ def _opened(vault: Vault, delivery_id: str, body: bytes) -> bytes | None:
 
 def queues(now: datetime, *, after: str | None, limit: int) -> Script[list[OutboxQueue]]:
     """Return a page of queues that are leased or due, now or later, by id."""
-    return list_queues(
-        OUTBOX,
+    return OUTBOX.listed(
         lambda row, waiting: read_record(OutboxQueue, row, waiting=waiting),
         "q.tenant, q.owner, q.task_id, q.origin, q.paused, q.failing_since,"
         f" (SELECT MIN(d.seq) FROM pushkit_deliveries d WHERE d.subscription_id = q.id"
@@ -181,15 +233,4 @@ def queues(now: datetime, *, after: str | None, limit: int) -> Script[list[Outbo
         to_micros(now),
         after=after,
         limit=limit,
-    )
-
-
-def summary_of(row: Row) -> DeliverySummary:
-    """Return the delivery in a row of `SUMMARIES`."""
-    overhead = SEALING_OVERHEAD if is_sealed(row["body_head"]) else 0
-    return read_record(
-        DeliverySummary,
-        row,
-        body_bytes=row["body_bytes"] - overhead,
-        content_type=WireVersion(row["version"]).content_type,
     )

@@ -12,13 +12,17 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pushkit.queue.rules import GroupKey, PendingJob, Queue
 from pushkit.record import record
+from pushkit.storage.paging import AtMost, count_at_most
 from pushkit.storage.script import (
+    Row,
     Script,
+    SqlValue,
     Statement,
     chunks,
     filled,
@@ -27,6 +31,8 @@ from pushkit.storage.script import (
     rows_of_places,
     run_for_ids,
 )
+
+Q = TypeVar("Q")
 
 FIRST_GROUP: Final[GroupKey] = ("", "", "")
 _MOST_QUEUES: Final = 64  # of one statement that reads the jobs of each
@@ -110,12 +116,8 @@ CREATE INDEX {self.jobs}_pending
             ids: Those that are gone are left out.
             wait: Whether to wait for rows that other transactions hold, or to leave them out too.
         """
-        rows = yield from run_for_ids(
-            f"SELECT {self.columns} FROM {self.joined} WHERE q.id IN ($ids) ORDER BY q.id"
-            f" FOR UPDATE OF q{'' if wait else ' SKIP LOCKED'}",
-            sorted(set(ids)),
-        )
-        return {row["id"]: queue_of(row) for row in rows}
+        held = f" FOR UPDATE OF q{'' if wait else ' SKIP LOCKED'}"
+        return (yield from self._by_ids(ids, held))
 
     def hold(
         self, ids: Collection[str], *, wait: bool
@@ -137,10 +139,14 @@ CREATE INDEX {self.jobs}_pending
             values = itertools.chain.from_iterable((each.id, *_written(each)) for each in rows)
             yield Statement(_writing(self.queues, len(rows)), tuple(values))
 
-    def read(self, ids: Sequence[str]) -> Script[dict[str, Queue]]:
+    def read(self, ids: Collection[str]) -> Script[dict[str, Queue]]:
         """Return queues by id, without holding them."""
+        return (yield from self._by_ids(ids))
+
+    def _by_ids(self, ids: Collection[str], held: str = "") -> Script[dict[str, Queue]]:
         rows = yield from run_for_ids(
-            f"SELECT {self.columns} FROM {self.joined} WHERE q.id IN ($ids)", ids
+            f"SELECT {self.columns} FROM {self.joined} WHERE q.id IN ($ids) ORDER BY q.id{held}",
+            sorted(set(ids)),
         )
         return {row["id"]: queue_of(row) for row in rows}
 
@@ -374,8 +380,75 @@ CREATE INDEX {self.jobs}_pending
         others = (row["id"] for row in rows if row["epoch"] == held[row["id"]])
         return extended.union(others), extended
 
+    # --- for operators -----------------------------------------------------------------------
+
+    def listed(
+        self,
+        read: Callable[[Row, AtMost], Q],
+        columns: str,
+        *values: SqlValue,
+        after: str | None,
+        limit: int,
+    ) -> Script[list[Q]]:
+        """Return a page of the queues that are leased or due, now or later, by id.
+
+        Args:
+            read: Returns a queue from its row and the number of its unfinished jobs.
+            columns: What it reads besides the members of `ListedQueue`, of `joined`.
+            *values: The parameters of these columns, from `$3` on.
+            after: The last id of the previous page.
+            limit: How many at most.
+        """
+        rows = yield Statement(
+            "SELECT q.id, q.lease_worker AS worker, q.leased_at, q.lease_until, q.epoch,"
+            " q.abandoned, q.due_at, (SELECT COUNT(*) FROM (SELECT 1 FROM"
+            f" {self.jobs} j WHERE j.{self.queue_id} = q.id AND j.state = 'pending'"
+            f" LIMIT {_MOST_WAITING + 1}) w) AS unfinished, {columns} FROM {self.joined}"
+            # Not in the order of the primary key, which has many queues that are idle.
+            f" WHERE q.id IN (SELECT id FROM (SELECT id FROM {self.queues} WHERE lease_worker"
+            f" IS NOT NULL UNION ALL SELECT q.id FROM {self.queues} q WHERE {_DUE}) b"
+            " WHERE id || '' > $1 ORDER BY id || '' LIMIT CAST($2 AS BIGINT)) ORDER BY q.id",
+            (after or "", limit, *values),
+        )
+        return [read(row, AtMost.of(row["unfinished"], _MOST_WAITING)) for row in rows]
+
+    @property
+    def in_flight(self) -> str:
+        """The jobs `j` in flight, after FROM: from leased queues, however many jobs wait."""
+        return (
+            f"{self.queues} q CROSS JOIN {self.jobs} j WHERE q.lease_worker IS NOT NULL"
+            f" AND j.{self.queue_id} = q.id AND j.state = 'pending'"
+            f" AND j.{self.place} <= q.sending_to AND j.waits = 0"
+        )
+
+    def count_jobs(self, waiting: str, running: str, at_most: int) -> Script[dict[str, AtMost]]:
+        """Return how many jobs wait, are in flight (by these names) and are dead.
+
+        They are counted from partial indexes alone.
+        """
+        in_use = yield from count_at_most(at_most, self.in_flight)
+        unfinished = yield from count_at_most(at_most, f"{self.jobs} WHERE state = 'pending'")
+        dead = yield from count_at_most(at_most, f"{self.jobs} WHERE state = 'dead'")
+        left = AtMost(max(unfinished.number - in_use.number, 0), unfinished.more)
+        return {waiting: left, running: in_use, "dead": dead}
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class ListedQueue:
+    """A queue that a worker leases, or that is due, now or later."""
+
+    id: str
+    worker: str | None  # which worker leases it; None if none does
+    leased_at: datetime | None  # since when
+    lease_until: datetime | None  # until when, unless the worker renews it
+    epoch: int  # how many leases began or ended
+    abandoned: int  # how many workers died with it in a row
+    due_at: datetime | None  # when to look for jobs that no worker has in memory
+    waiting: AtMost  # how many jobs are unfinished
+
 
 _EVER: Final = 2**63 - 1
+_MOST_WAITING: Final = 1000  # jobs that are counted of a queue
 _MOST_POSTPONED: Final = 1000
 _LOCKED: Final = " FOR UPDATE OF q SKIP LOCKED"
 QUEUE: Final = (

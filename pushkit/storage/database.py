@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from pushkit.errors import StorageError
 from pushkit.storage.group_commit import GroupCommit
@@ -18,6 +18,7 @@ from pushkit.storage.worker_locks import WorkerLocks
 
 Item = TypeVar("Item")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _PROMPT_SECONDS: Final = 5.0
 _FAULT_SECONDS: Final = 10.0
@@ -226,12 +227,17 @@ async def opened(database: Database, access: Access) -> AsyncIterator[Database]:
         await database.close()
 
 
-async def read_now(database: Database, look: Callable[[datetime], Script[T]]) -> T:
-    """Run a script that only reads, with the time of the database's clock."""
+async def read_now(
+    database: Database,
+    look: Callable[Concatenate[datetime, P], Script[T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Run a script that only reads: `look`, with the time of the database's clock before `args`."""
 
     def script() -> Script[T]:
         now = yield from database.now()
-        return (yield from look(now))
+        return (yield from look(now, *args, **kwargs))
 
     return await database.read(script())
 

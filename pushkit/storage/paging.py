@@ -1,19 +1,34 @@
-"""Reading many rows for operators: filters, pages, counts up to a bound, rows as records."""
+"""Many rows for operators: filters, pages, counts up to a bound, records, changes in batches."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+import itertools
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from types import NoneType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar, get_args, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    Self,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
-from pushkit.options import check_count
+from pushkit.errors import ConfigError
+from pushkit.options import check_count, check_list
+from pushkit.progress import advance
 from pushkit.record import record
+from pushkit.storage.database import Database
 from pushkit.storage.script import (
     Row,
-    Rows,
     Script,
     SqlValue,
     Statement,
@@ -22,13 +37,20 @@ from pushkit.storage.script import (
     run_for_ids,
 )
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
-S = TypeVar("S")
+Id = TypeVar("Id", str, int)
+D = TypeVar("D", bound="DataclassInstance")
+F = TypeVar("F", bound="DataclassInstance")
+R = TypeVar("R")
 
 WINDOW = 4000
 """How many rows a page looks through at most, however few of them match."""
 
 _SMALL_WINDOW: Final = 500
+_PAUSE: Final = 0.02  # seconds between two batches, in which other transactions get their turn
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -40,87 +62,157 @@ class Page(Generic[T]):
     is_cut: bool = False  # whether it is not full because it looked through as many rows as it may
 
 
-class RowFilter(Protocol):
-    """A filter of rows."""
+class Index(NamedTuple):
+    """How a page finds the rows of a filter that has all of some conditions."""
 
-    def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
-        """Return the conditions in SQL, and their parameters, numbered after `after` others."""
-        ...
-
-
-_ALL: Final = "1 = 1"
-
-
-def conditions(
-    columns: Mapping[str, str | None], *more: str, after: int
-) -> tuple[str, tuple[str, ...]]:
-    """Return the conditions of a filter in SQL: values of columns (None is any), and `more`."""
-    given = {column: value for column, value in columns.items() if value is not None}
-    placed = [f"{column} = ${n}" for n, column in enumerate(given, start=after + 1)]
-    return " AND ".join([*placed, *more] or [_ALL]), tuple(map(str, given.values()))
-
-
-def rows_after(select: str, wanted: RowFilter, after: str | int, *, limit: int) -> Script[Rows]:
-    """Return rows by id, the oldest first, after the last id of the page before."""
-    where, values = wanted.where()
-    n = len(values)
-    return (
-        yield Statement(
-            f"{select} WHERE {where} AND id > ${n + 1} ORDER BY id LIMIT CAST(${n + 2} AS BIGINT)",
-            (*values, after, limit),
-        )
-    )
+    conditions: tuple[str, ...]  # those of the index, as `Listing.conditions_of` returns them
+    order: str = "id"  # the columns by which the page is ordered, and the index its rows
+    # The rows that may match, in SQL, if the index is in another order: they are looked through by
+    # themselves if they are few.
+    among: str = ""
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Search:
-    """The query of a page."""
+class Listing(Generic[F, R]):
+    """The rows of a table that operators list by a filter.
 
-    looked_at: str  # the rows that it looks through, in `order`: `FROM … WHERE …`
-    named: tuple[SqlValue, ...]  # the parameters of `looked_at`
-    columns: str  # the columns that it reads, with `id` and those that `wanted` needs
-    wanted: RowFilter  # which of these rows match
-    order: str = "id DESC"
-
-
-def find_records(
-    search: Search, select: str, read: Callable[[Row], S], *, limit: int
-) -> Script[Page[S]]:
-    """Return a page: it looks through few rows first, then through more if they did not fill it.
-
-    Args:
-        search: The query.
-        select: Selects the rows whose ids were found.
-        read: Returns the record in a row.
-        limit: How many rows the page has at most.
-
-    Raises:
-        ConfigError: The limit is no int, or less than 1.
+    The filter is a record. Each of its members is a column, and None is any value, unless
+    `conditions` says otherwise.
     """
-    check_count("limit", limit)
-    where, given = search.wanted.where(after=len(search.named))
-    windows = (limit + 1,) if where == _ALL else (_SMALL_WINDOW, WINDOW)
-    number = len(search.named) + len(given) + 1
-    source = f"{search.looked_at} ORDER BY {search.order}"
-    for window in windows:
+
+    table: str
+    select: str  # selects rows of the table, with the columns that `read` needs
+    read: Callable[[Row], R]
+    columns: str  # that conditions and orders need, with `id`
+    # By member: its column, or the condition in SQL of each value. Those are no parameters: a
+    # partial index is for one state.
+    conditions: Mapping[str, str | Mapping[Any, str]]
+    indexes: Sequence[Index] = ()  # the most selective first
+
+    def conditions_of(self, wanted: F) -> dict[str, str | None]:
+        """Return the conditions of a filter: columns with their values, and SQL without one.
+
+        Raises:
+            ConfigError: A member has a value that is not among its conditions.
+        """
+        found: dict[str, str | None] = {}
+        for name in (each.name for each in fields(wanted)):
+            value, known = getattr(wanted, name), self.conditions.get(name, name)
+            if not isinstance(known, str):
+                if value in known:
+                    found[known[value]] = None
+                elif value not in (None, False):
+                    says = ", ".join(str(each) for each in known if each is not None)
+                    raise ConfigError(f"{name}: found {value!r}, expected one of {says}")
+            elif value is not None:
+                found[known] = str(value)
+        return found
+
+    def find(self, wanted: F, *, after: str | int | None, limit: int) -> Script[list[R]]:
+        """Return rows by id, the oldest first, after the last id of the page before."""
+        return (yield from self._read((yield from self.find_ids(wanted, after=after, limit=limit))))
+
+    def find_ids(
+        self, wanted: F, *more: str, after: str | int | None, limit: int
+    ) -> Script[list[Any]]:
+        """Return the ids of these rows; those that also meet `more` conditions in SQL."""
+        where, values = _in_sql(self.conditions_of(wanted) | dict.fromkeys(more))
+        if after:
+            where, values = f"{where} AND id > ${len(values) + 1}", (*values, after)
         rows = yield Statement(
-            f"SELECT id FROM (SELECT {search.columns} {source} LIMIT {window}) w"
-            f" WHERE {where} ORDER BY {search.order} LIMIT CAST(${number} AS BIGINT)",
-            (*search.named, *given, limit + 1),
+            f"SELECT id FROM {self.table} WHERE {where} ORDER BY id"
+            f" LIMIT CAST(${len(values) + 1} AS BIGINT)",
+            (*values, limit),
         )
-        if is_full := len(rows) > limit:
-            break
-    ids = [row["id"] for row in rows[:limit]]
-    last: Sequence[Row] = rows[limit - 1 : limit]
-    if not is_full:
-        last = yield Statement(f"SELECT id {source} LIMIT 1 OFFSET {window - 1}", search.named)
-    records = yield from run_for_ids(f"{select} WHERE id IN ($ids)", ids)
-    found = {row["id"]: read(row) for row in records}
-    return Page(
-        items=tuple(found[each] for each in ids),
-        before=str(last[0]["id"]) if last else None,
-        is_cut=bool(last) and not is_full,
-    )
+        return [row["id"] for row in rows]
+
+    def _read(self, ids: Sequence[Any]) -> Script[list[R]]:
+        rows = yield from run_for_ids(f"{self.select} WHERE id IN ($ids)", ids)
+        found = {row["id"]: self.read(row) for row in rows}
+        return [found[each] for each in ids]
+
+    def browse(self, wanted: F, *, before: str | int | None, limit: int) -> Script[Page[R]]:
+        """Return a page of rows, the newest first; it takes as long for a table of any size.
+
+        It looks through few rows first, then through more if they did not fill it.
+
+        Args:
+            wanted: The filter.
+            before: `Page.before` of the page before.
+            limit: How many rows the page has at most.
+
+        Raises:
+            ConfigError: The limit is no int, or less than 1; or as `conditions_of`.
+        """
+        check_count("limit", limit)
+        left = self.conditions_of(wanted)
+        index = next((each for each in self.indexes if left.keys() >= {*each.conditions}), _BY_ID)
+        table, indexed = self.table, dict[str, str | None]()
+        if index.among:
+            table = yield from self._narrowed(index.among)
+        else:
+            indexed = {each: left.pop(each) for each in index.conditions}
+        source, values = self._source(table, indexed, index.order, before)
+        where, more = _in_sql(left, after=len(values))
+        limited = f"LIMIT CAST(${len(values) + len(more) + 1} AS BIGINT)"
+        order = _newest_first(index.order)
+        for window in (_SMALL_WINDOW, WINDOW) if left else (limit + 1,):
+            rows = yield Statement(
+                f"SELECT id FROM (SELECT {self.columns} {source} LIMIT {window}) w"
+                f" WHERE {where} ORDER BY {order} {limited}",
+                (*values, *more, limit + 1),
+            )
+            if is_full := len(rows) > limit:
+                break
+        ids = [row["id"] for row in rows[:limit]]
+        last: Sequence[Row] = rows[limit - 1 : limit]
+        if not is_full:
+            last = yield Statement(f"SELECT id {source} LIMIT 1 OFFSET {window - 1}", values)
+        return Page(
+            items=tuple((yield from self._read(ids))),
+            before=str(last[0]["id"]) if last else None,
+            is_cut=bool(last) and not is_full,
+        )
+
+    def _source(
+        self, table: str, indexed: Mapping[str, str | None], order: str, before: str | int | None
+    ) -> tuple[str, tuple[SqlValue, ...]]:
+        """Return what a page looks through, in its order, and the parameters of that."""
+        where, values = _in_sql(indexed)
+        if before:
+            place = f"${len(values) + 1}"
+            if order != "id":
+                place = f"(SELECT {order} FROM {self.table} WHERE id = {place})"
+            where, values = f"{where} AND ({order}) < {place}", (*values, before)
+        return f"FROM {table} WHERE {where} ORDER BY {_newest_first(order)}", values
+
+    def _narrowed(self, condition: str) -> Script[str]:
+        """Return the table, or only its rows that meet a condition, if they are few."""
+        table = f"{self.table} WHERE {condition}"
+        if (yield from count(table, limit=WINDOW)) == WINDOW:
+            return self.table
+        # These are all of them: the limit is there so that the subquery is not flattened.
+        return f"(SELECT {self.columns} FROM {table} LIMIT {WINDOW}) u"
+
+
+_BY_ID: Final = Index(())
+
+
+def _newest_first(order: str) -> str:
+    return ", ".join(f"{each} DESC" for each in order.split(", "))
+
+
+def _in_sql(
+    conditions: Mapping[str, str | None], *, after: int = 0
+) -> tuple[str, tuple[SqlValue, ...]]:
+    """Return conditions in SQL, and their parameters, numbered after `after` others."""
+    values = tuple(value for value in conditions.values() if value is not None)
+    numbers = itertools.count(after + 1)
+    placed = [
+        each if value is None else f"{each} = ${next(numbers)}"
+        for each, value in conditions.items()
+    ]
+    return " AND ".join(placed or ["1 = 1"]), values
 
 
 def read_record(kind: Callable[..., T], row: Row, **more: object) -> T:
@@ -149,14 +241,6 @@ def _reader(hint: Any) -> Callable[[Any], object]:
     return lambda value: None if value is None else read(value)
 
 
-def narrowed(table: str, condition: str, columns: str) -> Script[str]:
-    """Return the source of a search for rows that meet a condition: only those, if they are few."""
-    if (yield from count(f"{table} WHERE {condition}", limit=WINDOW)) == WINDOW:
-        return table
-    # These are all of them: the limit is there so that the subquery is not flattened.
-    return f"(SELECT {columns} FROM {table} WHERE {condition} LIMIT {WINDOW}) u"
-
-
 MOST_COUNTED: Final = 1_000_000
 """Up to how many rows are counted, unless a caller has less time."""
 
@@ -181,3 +265,66 @@ def count_at_most(at_most: int, source: str, *values: SqlValue) -> Script[AtMost
     """Count rows as `count` does, up to a bound."""
     found = yield from count(source, *values, limit=at_most + 1)
     return AtMost.of(found, at_most)
+
+
+# --- changes ------------------------------------------------------------------------------------
+
+
+async def chosen_ids(
+    database: Database, of: Listing[F, R], wanted: Sequence[Id] | F, *more: str, size: int
+) -> AsyncGenerator[Sequence[Id]]:
+    """Yield the ids that were given, each once, or those of a filter, so many at a time.
+
+    Args:
+        database: Where the rows are.
+        of: What the filter is of.
+        wanted: The ids, or the filter.
+        *more: Conditions in SQL that rows of the filter also meet.
+        size: How many at a time.
+    """
+    if is_dataclass(wanted):
+        after = None
+        while ids := await database.read(of.find_ids(wanted, *more, after=after, limit=size)):
+            yield ids
+            after = ids[-1]
+        return
+    check_list("wanted", wanted)
+    ids = list(dict.fromkeys(wanted))
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]
+
+
+async def in_batches(
+    database: Database,
+    chosen: AsyncGenerator[Sequence[Id]],
+    script: Callable[[Sequence[Id]], Script[T]],
+    *,
+    dry_run: bool = False,
+) -> AsyncGenerator[tuple[Sequence[Id], T]]:
+    """Run a script over ids, each batch in a transaction; yield each batch with its result.
+
+    Others get their turn in between. Whoever iterates closes it (`aclosing`), and it `chosen`.
+
+    Args:
+        database: Where the rows are.
+        chosen: The batches of ids.
+        script: Changes the rows of some ids.
+        dry_run: Whether it only reads.
+    """
+    pause = 0.0
+    async with aclosing(chosen):
+        async for ids in chosen:
+            if dry_run:
+                yield ids, await database.read(script(ids))
+                continue
+            await asyncio.sleep(pause)
+            pause = _PAUSE
+            result = await database.write(script(ids))
+            advance(len(ids))
+            yield ids, result
+
+
+def added(result: D, more: D) -> D:
+    """Return the results of two batches as one: a record of numbers and lists, each added."""
+    names = [each.name for each in fields(result)]
+    return replace(result, **{name: getattr(result, name) + getattr(more, name) for name in names})

@@ -11,12 +11,12 @@ import secrets
 import stat
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import click
 
@@ -24,9 +24,7 @@ from pushkit.errors import ConfigError
 from pushkit.files import unmarked
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    from pushkit.bounded_json import JsonObject, JsonValue
+    from pushkit.bounded_json import JsonObject
 
 
 Columns: TypeAlias = "dict[str, str | Callable[[Any], object]]"
@@ -36,20 +34,6 @@ Columns: TypeAlias = "dict[str, str | Callable[[Any], object]]"
 def example(*lines: str) -> str:
     """Return the epilog of a command."""
     return "\n".join(("\b", "Example:", *(f"  {line}" for line in lines)))
-
-
-def document(record: object, names: str = "") -> JsonObject:
-    """Return a record as a JSON object with times as text; `names` selects members, or all."""
-    members = names.split() or [each.name for each in fields(cast("DataclassInstance", record))]
-    return {name: _as_json(getattr(record, name)) for name in members}
-
-
-def _as_json(value: Any) -> JsonValue:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if is_dataclass(value):
-        return document(value)
-    return [_as_json(each) for each in value] if isinstance(value, tuple) else value
 
 
 def table(*rows: Sequence[str]) -> str:

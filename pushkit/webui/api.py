@@ -29,6 +29,7 @@ from typing import (
     NamedTuple,
     TypeVar,
     Union,
+    cast,
     dataclass_transform,
     get_args,
     get_origin,
@@ -94,6 +95,11 @@ def json_of(found: object, members: Members = _ALL) -> JsonValue:
         else:
             made[name] = value
     return made
+
+
+def json_object(record: object, names: str = "") -> JsonObject:
+    """Return a record as a JSON object; `names` selects members, or all."""
+    return cast("JsonObject", json_of(record, Members(names)))
 
 
 def _chosen(hint: object) -> Members:

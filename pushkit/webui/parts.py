@@ -23,6 +23,7 @@ MOST_SHOWN: Final = 10_000
 """Up to how many rows a page counts."""
 
 _BUCKETS: Final = 60
+_OVERDUE: Final = timedelta(minutes=1)
 # Deep JSON is mostly indentation: a megabyte of it becomes 70 MB, and takes seconds.
 _MAX_INDENTED_BYTES: Final = 64 * 1024
 _CODE: Final = re.compile(r"`([^`<>]+)`")
@@ -63,6 +64,16 @@ class Headline(NamedTuple):
 
     verdict: Verdict
     says: Annotated[str, "The verdict in a sentence."]
+
+
+def first_that_holds(rows: Iterable[tuple[object, Verdict, str]]) -> Headline:
+    """Return the verdict and the sentence of the first row that is true."""
+    return next(Headline(verdict, says) for holds, verdict, says in rows if holds)
+
+
+def is_overdue(due_since: datetime | None, now: datetime) -> bool:
+    """Return whether work is due for longer than it takes a worker to claim it."""
+    return due_since is not None and now - due_since > _OVERDUE
 
 
 def worst_first(findings: Iterable[HealthFinding]) -> list[HealthFinding]:

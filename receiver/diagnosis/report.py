@@ -42,8 +42,9 @@ from pushkit.signing.notification_jwt import (
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import UnverifiedWebhook, read_unverified_webhook
 from pushkit.terminal.command import painted
-from pushkit.terminal.output import document, in_a_line
+from pushkit.terminal.output import in_a_line
 from pushkit.webhook import Headers, WebhookRequest
+from pushkit.webui.api import json_object
 from receiver.refusals import REFUSALS
 from receiver.senders import SenderProfile
 from receiver.steps import CheckResult, Result, Step
@@ -325,7 +326,7 @@ def as_text(_: str, results: Sequence[Examined]) -> str:
 
 def as_json(subject: str, results: Sequence[Examined]) -> str:
     """Return a report for programs."""
-    found = [document(result) for result in results]
+    found = [json_object(result) for result in results]
     return json.dumps({"subject": subject, "results": found}, indent=2)
 
 

@@ -5,31 +5,24 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from pushkit.a2a import WireVersion
-from pushkit.options import read_member
 from pushkit.queue.leases import reschedule
-from pushkit.queue.listing import ListedQueue, count_jobs, list_queues
+from pushkit.queue.tables import ListedQueue
 from pushkit.record import field, record
 from pushkit.storage.paging import (
     MOST_COUNTED,
     AtMost,
-    Page,
-    Search,
-    conditions,
+    Index,
+    Listing,
     count_at_most,
-    find_records,
-    narrowed,
     read_record,
-    rows_after,
 )
 from pushkit.storage.script import (
     Row,
     Script,
-    SqlValue,
     Statement,
     from_micros,
     moment_or_none,
@@ -51,13 +44,6 @@ class InboxFilter:
     sender: str | None = None  # the name of the trusted sender
     task_id: str | None = None
     unmatched: bool = False  # only those that are done because no callback wanted them
-
-    def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
-        """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
-        more = ["unmatched = 1"] if self.unmatched else []
-        if self.status is not None:  # not a parameter: each partial index is for one state
-            more.append(_WHERE_STATUS[read_member("status", self.status, InboxStatus)])
-        return conditions({"sender": self.sender, "task_id": self.task_id}, *more, after=after)
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -172,32 +158,33 @@ _SUMMARY = (
     f" kid, body_bytes, {STATUS} AS status, attempts, issued_at, received_at, redriven_at,"
     " not_before, finished_at, last_error, unmatched"
 )
-_SUMMARIES = f"SELECT {_SUMMARY} FROM pushkit_inbox"
 _WHERE_STATUS = {
     InboxStatus.RECEIVED: f"({UNFINISHED} AND NOT {IS_IN_PROGRESS})",
     InboxStatus.IN_PROGRESS: IS_IN_PROGRESS,
     InboxStatus.DONE: "state = 'done'",
     InboxStatus.DEAD: "state = 'dead'",
 }
-_FILTERED = "id, sender, task_id, state, waits, queue_id, place, unmatched"
 _REDRIVABLE = "(state = 'dead' OR unmatched = 1)"
 _MOST_ARRIVALS: Final = 2000
 _MOST_ROWS: Final = 250
 
 
-def find(wanted: InboxFilter, *, after: int, limit: int) -> Script[list[NotificationSummary]]:
-    """Return a page of notifications, by id: oldest first."""
-    rows = yield from rows_after(_SUMMARIES, wanted, after, limit=limit)
-    return [read_record(NotificationSummary, row) for row in rows]
+_UNMATCHED: Final = "unmatched = 1"
 
-
-def browse(
-    wanted: InboxFilter, *, before: int | None, limit: int
-) -> Script[Page[NotificationSummary]]:
-    """Return a page of notifications, newest first; takes as long for an inbox of any size."""
-    search = yield from _search(wanted, before)
-    read = functools.partial(read_record, NotificationSummary)
-    return (yield from find_records(search, _SUMMARIES, read, limit=limit))
+NOTIFICATIONS: Final = Listing[InboxFilter, NotificationSummary](
+    table="pushkit_inbox",
+    select=f"SELECT {_SUMMARY} FROM pushkit_inbox",
+    read=functools.partial(read_record, NotificationSummary),
+    columns="id, sender, task_id, state, waits, queue_id, place, unmatched",
+    conditions={"status": _WHERE_STATUS, "unmatched": {True: _UNMATCHED}},
+    indexes=(
+        Index(("task_id",)),
+        Index((_UNMATCHED,)),
+        Index((_WHERE_STATUS[InboxStatus.DEAD],)),
+        Index((_WHERE_STATUS[InboxStatus.RECEIVED],), among=UNFINISHED),
+        Index((_WHERE_STATUS[InboxStatus.IN_PROGRESS],), among=UNFINISHED),
+    ),
+)
 
 
 def show(notification_id: int) -> Script[NotificationReport | None]:
@@ -252,7 +239,7 @@ def queues(*, after: str | None, limit: int) -> Script[list[InboxQueue]]:
     def read(row: Row, waiting: AtMost) -> InboxQueue:
         return read_record(InboxQueue, row, task_id=task_of(row["id"]), waiting=waiting)
 
-    return list_queues(INBOX, read, "q.owner AS sender", after=after, limit=limit)
+    return INBOX.listed(read, "q.owner AS sender", after=after, limit=limit)
 
 
 def gaps(sender: str, task_id: str | None) -> Script[list[InboxGap]]:
@@ -273,7 +260,7 @@ def gaps(sender: str, task_id: str | None) -> Script[list[InboxGap]]:
 
 def gauges(now: datetime) -> Script[Gauges]:
     """Return the inbox's metrics."""
-    counts = yield from count_jobs(INBOX, "received", "in_progress", MOST_COUNTED)
+    counts = yield from INBOX.count_jobs("received", "in_progress", MOST_COUNTED)
     since = yield from _oldest(MOST_COUNTED)
     age = 0.0 if since is None else max((now - since).total_seconds(), 0.0)
     numbers: dict[tuple[str, ...], float]
@@ -289,7 +276,7 @@ def stats(now: datetime, *, within: timedelta, at_most: int) -> Script[InboxStat
         within: How recently notifications were accepted, to be among `arrivals`.
         at_most: Up to how many notifications each number counts.
     """
-    counts = yield from count_jobs(INBOX, "received", "in_progress", at_most)
+    counts = yield from INBOX.count_jobs("received", "in_progress", at_most)
     done = yield from count_at_most(at_most, "pushkit_inbox WHERE state = 'done'")
     unmatched = yield from count_at_most(at_most, "pushkit_inbox WHERE unmatched = 1")
     incomplete = yield from count_at_most(at_most, "pushkit_inbox WHERE missing > 0 OR late = 1")
@@ -370,26 +357,6 @@ def callback_troubles() -> Script[list[CallbackTrouble]]:
         " LIMIT 200"
     )
     return [read_record(CallbackTrouble, row) for row in rows]
-
-
-def _search(wanted: InboxFilter, before: int | None) -> Script[Search]:
-    """Return the rows that a page reads, newest first, and the filters that remain for them.
-
-    The rows come from the most selective index.
-    """
-    rows, where = "pushkit_inbox", "id < $1"
-    named: tuple[SqlValue, ...] = (before or 2**62,)
-    if wanted.task_id is not None:
-        where, named = f"task_id = $2 AND {where}", (*named, wanted.task_id)
-        wanted = replace(wanted, task_id=None)
-    elif wanted.unmatched:
-        where, wanted = f"unmatched = 1 AND {where}", replace(wanted, unmatched=False)
-    elif wanted.status is InboxStatus.DEAD:
-        where, wanted = f"state = 'dead' AND {where}", replace(wanted, status=None)
-    elif wanted.status in (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS):
-        rows = yield from narrowed(rows, UNFINISHED, _FILTERED)
-    looked_at = f"FROM {rows} WHERE {where}"
-    return Search(looked_at=looked_at, named=named, columns=_FILTERED, wanted=wanted)
 
 
 # A `seq` has 63 bits: a sender that skips most of them must not make the sum overflow.

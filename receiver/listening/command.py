@@ -42,9 +42,10 @@ from pushkit.net.transport import ConnectionOptions, Transport
 from pushkit.terminal.command import painted
 from pushkit.terminal.listening import accepting, listening_at
 from pushkit.terminal.options import choice_option, egress_options, gathered
-from pushkit.terminal.output import document, example, in_a_line
+from pushkit.terminal.output import example, in_a_line
 from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
+from pushkit.webui.api import json_object
 from receiver.diagnosis.report import said_of, step_lines
 from receiver.expectation import mint_token
 from receiver.forwards import FORWARD_TIMEOUT
@@ -403,7 +404,7 @@ def _as_json(arrival: Arrival) -> JsonObject:
     update = proven and proven.update
     facts = ("sender", "delivery_id", "task_id", "seq")
     return {
-        **document(arrival, "number at peer status code reason"),
+        **json_object(arrival, "number at peer status code reason"),
         "steps": [
             {"step": one.name, "holds": one.result.holds, "says": said_of(one)}
             for one in arrival.steps

@@ -18,12 +18,12 @@ import pytest
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.clock import utc_now
+from pushkit.outbox.inspection import SubscriptionFilter
 from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.progress import advance, followed
 from pushkit.storage.database import upgrade
 from pushkit.storage.migrations import Migration
 from pushkit.storage.opening import open_location
-from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.terminal import databases
 from pushkit.terminal.databases import run_interruptibly, showing_progress
 from tests.eventually import DEADLINE
@@ -167,7 +167,7 @@ from pushkit.cli import databases
 from pushkit.cli.main import cli
 from pushkit.outbox import schema as database
 from pushkit.storage.migrations import Migration
-from pushkit.subscriptions.inspection import SubscriptionFilter
+from pushkit.outbox.inspection import SubscriptionFilter
 
 slow = (
     "CREATE TABLE long AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"

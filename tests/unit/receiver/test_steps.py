@@ -21,7 +21,7 @@ from pushkit.events import Event, NotificationRefused
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.http_message_signatures import content_digest
 from receiver import Answer, Limits, RateLimit, SenderProfile, TaskPolicy, TrustedSender
-from receiver.dashboard.pages import steps_of_refused
+from receiver.dashboard.app import steps_of_refused
 from receiver.diagnosis.by_itself import Expected, verify_by_itself
 from receiver.listening.handler import AcceptedSignatures, Arrival, ListeningHandler, Trusting
 from receiver.options import Schemes

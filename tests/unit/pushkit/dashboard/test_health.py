@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from pushkit.dashboard.health import headline
-from pushkit.outbox.browsing import Finished, OutboxStats
+from pushkit.dashboard.documents import headline
 from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.stats import Finished, OutboxStats
 from pushkit.storage.paging import AtMost
 from pushkit.webui.parts import HealthFinding, Severity
 from tests.browser import Browser

@@ -10,9 +10,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from pushkit.dashboard.health import findings
-from pushkit.outbox import browsing
-from pushkit.outbox.browsing import _MOST_ERRORS
+from pushkit.dashboard.documents import findings
+from pushkit.outbox import stats
+from pushkit.outbox.stats import _MOST_ERRORS
 from pushkit.storage.paging import AtMost
 from pushkit.webui import site
 from pushkit.webui.parts import shown_body
@@ -60,7 +60,7 @@ async def test_a_new_dead_letter_is_shown_first(house: House, reader: Browser) -
 async def test_a_new_dead_letter_is_shown_however_much_is_delivered_after_it(
     house: House, reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browsing, "_MOST_FINISHED", 1)
+    monkeypatch.setattr(stats, "_MOST_FINISHED", 1)
     await house.dead_letter()
     await house.notify("task-2")
     await house.deliver()

@@ -25,7 +25,7 @@ from pushkit.events import (
 )
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.ring import KeyRing
-from pushkit.subscriptions.inspection import SubscriptionFilter
+from pushkit.outbox.inspection import SubscriptionFilter
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from pushkit import DeliveryFilter, DeliveryState, PushSender
+from pushkit.outbox.inspection import SubscriptionFilter
 from pushkit.outbox.states import CancelledBy
 from pushkit.progress import followed
-from pushkit.subscriptions.inspection import SubscriptionFilter
 from pushkit.subscriptions.model import SubscriptionState
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status

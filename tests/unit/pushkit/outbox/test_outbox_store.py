@@ -12,8 +12,7 @@ import pytest
 from pushkit.errors import IdempotencyConflictError
 from pushkit.outbox import states
 from pushkit.outbox import store as outbox
-from pushkit.outbox.browsing import browse_deliveries
-from pushkit.outbox.inspection import DeliveryFilter
+from pushkit.outbox.inspection import DELIVERIES, DeliveryFilter
 from pushkit.outbox.model import TaskKey, find_enqueued, new_delivery_id
 from pushkit.outbox.states import SETTLED, DeliveryState, Outcome
 from pushkit.queue.rules import QUANTUM
@@ -476,7 +475,7 @@ def test_a_failed_delivery_is_found_by_its_error_however_many_were_stored_since(
     ledger.query("UPDATE pushkit_deliveries SET state = 'dead', last_error = 'gone'")
     store_many_more(ledger, owner="alice")
 
-    page = ledger.run(browse_deliveries(DeliveryFilter(error="gone"), before=None, limit=50))
+    page = ledger.run(DELIVERIES.browse(DeliveryFilter(error="gone"), before=None, limit=50))
 
     assert [each.id for each in page.items] == [failed]
     assert (page.before, page.is_cut) == (None, False)
@@ -487,10 +486,10 @@ def test_a_page_that_is_not_full_says_where_the_next_one_begins(ledger: Ledger) 
     store_many_more(ledger, owner="bob")
     wanted = DeliveryFilter(owner="alice")
 
-    page = ledger.run(browse_deliveries(wanted, before=None, limit=50))
+    page = ledger.run(DELIVERIES.browse(wanted, before=None, limit=50))
     assert (page.items, page.is_cut) == ((), True)
 
-    older = ledger.run(browse_deliveries(wanted, before=page.before, limit=50))
+    older = ledger.run(DELIVERIES.browse(wanted, before=page.before, limit=50))
     assert [each.id for each in older.items] == [first]
 
 

@@ -24,7 +24,7 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.dashboard.app import inbox_dashboard
-from receiver.dashboard.health import findings, headline
+from receiver.dashboard.documents import findings, headline
 from receiver.dashboard.memory import KeptRefusal
 from receiver.inbox.inspection import CallbackTrouble, InboxStats
 from tests.browser import TOKEN, Browser

@@ -13,9 +13,8 @@ from pytest_aiohttp.plugin import AiohttpClient
 
 from pushkit.errors import ConfigError
 from pushkit.webui.access import DashboardAccess
-from receiver.dashboard.app import dashboard_of, receiver_dashboard
+from receiver.dashboard.app import dashboard_of, receiver_dashboard, steps_of_refused
 from receiver.dashboard.memory import RecentEvents, event_sockets, receiving, sending
-from receiver.dashboard.pages import steps_of_refused
 from receiver.refusals import REFUSALS
 from receiver.steps import Step
 from tests.browser import Browser

@@ -11,7 +11,7 @@ from pushkit.errors import ConfigError
 from pushkit.storage.paging import WINDOW
 from pushkit.storage.script import to_micros
 from receiver.inbox import inspection, retention
-from receiver.inbox.inspection import InboxFilter, InboxStats
+from receiver.inbox.inspection import NOTIFICATIONS, InboxFilter, InboxStats
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention
 from receiver.inbox.store import Change, store_results
@@ -50,7 +50,7 @@ def test_a_list_has_what_its_filter_wants(
     shelf.store(1, "task-2", sender="other")
     shelf.store(2, "task-1")
 
-    page = shelf.run(inspection.find(wanted, after=0, limit=10))
+    page = shelf.run(NOTIFICATIONS.find(wanted, after=0, limit=10))
 
     assert [summary.delivery_id for summary in page] == found
 
@@ -58,17 +58,17 @@ def test_a_list_has_what_its_filter_wants(
 def test_a_status_that_is_a_text_is_read_as_one_and_never_becomes_sql(shelf: Shelf) -> None:
     shelf.store(1, "task-1")
     by_text = InboxFilter(status="received")  # type: ignore[arg-type]
-    assert len(shelf.run(inspection.find(by_text, after=0, limit=10))) == 1
+    assert len(shelf.run(NOTIFICATIONS.find(by_text, after=0, limit=10))) == 1
 
     injected = InboxFilter(status="done' OR '1'='1")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="expected one of received, in_progress"):
-        shelf.run(inspection.find(injected, after=0, limit=10))
+        shelf.run(NOTIFICATIONS.find(injected, after=0, limit=10))
 
 
 def test_a_list_comes_in_pages(shelf: Shelf) -> None:
     ids = [shelf.stored(number) for number in range(1, 4)]
 
-    page = shelf.run(inspection.find(InboxFilter(), after=ids[0], limit=1))
+    page = shelf.run(NOTIFICATIONS.find(InboxFilter(), after=ids[0], limit=1))
 
     assert [summary.id for summary in page] == ids[1:2]
 
@@ -79,7 +79,7 @@ def test_a_summary_has_the_state(shelf: Shelf) -> None:
     shelf.advance(1)
     shelf.settle(claimed, InboxStatus.DEAD, error="callback: ValueError")
 
-    [summary] = shelf.run(inspection.find(InboxFilter(), after=0, limit=10))
+    [summary] = shelf.run(NOTIFICATIONS.find(InboxFilter(), after=0, limit=10))
 
     assert (summary.seq, summary.missing, summary.late) == (3, 2, False)
     assert summary.body_bytes == len(claimed.notification.body)
@@ -153,7 +153,7 @@ def test_what_the_holder_of_a_queue_has_is_in_progress_until_its_lease_ends(shel
     third = shelf.stored(3)  # no memory has it yet
     leased = [status_of(shelf, each) for each in (first, second, third)]
     listed = {
-        status: [each.id for each in shelf.run(inspection.find(wanted, after=0, limit=9))]
+        status: [each.id for each in shelf.run(NOTIFICATIONS.find(wanted, after=0, limit=9))]
         for status in InboxStatus
         for wanted in [InboxFilter(status=status)]
     }
@@ -428,7 +428,7 @@ def test_a_page_of_rare_notifications_is_full_in_a_large_inbox(
         "UPDATE pushkit_inbox SET state = 'done', unmatched = 0 WHERE delivery_id LIKE 'new-%'"
     )
 
-    page = shelf.run(inspection.browse(wanted, before=None, limit=50))
+    page = shelf.run(NOTIFICATIONS.browse(wanted, before=None, limit=50))
 
     newest = [f"old-{number}" for number in range(WINDOW, WINDOW - 50, -1)]
     assert [each.delivery_id for each in page.items] == newest

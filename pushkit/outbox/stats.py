@@ -1,38 +1,20 @@
-"""Browsing an outbox of any size, newest first, as scripts: pages, numbers, destinations.
+"""An outbox of any size in numbers, as scripts; its destinations, and what finished lately.
 
-Each script reads a bounded number of rows, however many there are. Rare deliveries are found by an
-index of their own, all others among the newest rows before a position, and a page says how far it
-looked.
+Each script reads a bounded number of rows, however many there are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import (
-    AGE_FROM,
-    SUMMARIES,
-    DeliveryFilter,
-    DeliverySummary,
-    summary_of,
-)
+from pushkit.outbox.inspection import AGE_FROM
 from pushkit.outbox.states import UNFINISHED, DeliveryState
-from pushkit.queue.listing import count_jobs, in_flight
-from pushkit.storage.paging import (
-    MOST_COUNTED,
-    AtMost,
-    Page,
-    Search,
-    count_at_most,
-    find_records,
-    narrowed,
-    read_record,
-)
-from pushkit.storage.script import Script, SqlValue, Statement, count, moment_or_none, to_micros
+from pushkit.storage.paging import MOST_COUNTED, AtMost, count_at_most, read_record
+from pushkit.storage.script import Script, Statement, count, moment_or_none, to_micros
 from pushkit.subscriptions.model import OUTBOX
 
 if TYPE_CHECKING:
@@ -42,10 +24,6 @@ _MOST_FINISHED = 2000
 _MOST_ERRORS = 500
 _MOST_FIRST = 1000
 _MOST_DESTINATIONS = 20_000
-_FILTERED = (
-    "id, seq, tenant, owner, task_id, subscription_id, origin, state, waits, last_error,"
-    " cancelled_by"
-)
 
 # The first pending deliveries of queues that are due, now or later, and that nobody leases.
 _FIRST = (
@@ -129,46 +107,6 @@ class FailingDestination:
     waits_until: datetime  # until when nothing is sent to it
 
 
-def browse_deliveries(
-    wanted: DeliveryFilter, *, before: str | None, limit: int
-) -> Script[Page[DeliverySummary]]:
-    """Return a page of deliveries, newest first; those of one task or subscription by `seq`.
-
-    A task id without a tenant means a task of the tenant without a name.
-    """
-    if wanted.task_id is not None and wanted.tenant is None:
-        wanted = replace(wanted, tenant="")
-    search = yield from _search(wanted, before)
-    return (yield from find_records(search, SUMMARIES, summary_of, limit=limit))
-
-
-def _search(wanted: DeliveryFilter, before: str | None) -> Script[Search]:
-    """Return the rows that a page looks through, by the narrowest index, and the filter left."""
-    rows, order = "pushkit_deliveries", "id DESC"
-    where, start = ("id < $1" if before else "$1 = ''"), before or ""
-    named: tuple[SqlValue, ...] = (start,)
-    if wanted.subscription_id is not None or wanted.task_id is not None:
-        order = "seq DESC, id DESC"  # several subscriptions of a task have the same numbers
-        if before:
-            where = "(seq, id) < (SELECT p.seq, p.id FROM pushkit_deliveries p WHERE p.id = $1)"
-        if wanted.subscription_id is not None:
-            where, named = f"subscription_id = $2 AND {where}", (start, wanted.subscription_id)
-            wanted = replace(wanted, subscription_id=None)
-        else:
-            where = f"task_id = $2 AND tenant = $3 AND {where}"
-            named = (start, wanted.task_id, wanted.tenant)
-            wanted = replace(wanted, task_id=None, tenant=None)
-    elif wanted.error is not None:
-        where, named = f"last_error = $2 AND {where}", (start, wanted.error)
-        wanted = replace(wanted, error=None)
-    elif wanted.state is DeliveryState.DEAD:
-        where, wanted = f"state = 'dead' AND {where}", replace(wanted, state=None)
-    elif wanted.state in (DeliveryState.PENDING, DeliveryState.IN_FLIGHT):
-        rows = yield from narrowed(rows, UNFINISHED, _FILTERED)
-    looked_at = f"FROM {rows} WHERE {where}"
-    return Search(looked_at=looked_at, named=named, columns=_FILTERED, wanted=wanted, order=order)
-
-
 def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[OutboxStats]:
     """Return the outbox in numbers.
 
@@ -179,7 +117,7 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
             twentieth as many dead letters and unfinished deliveries, whose rows are read.
     """
     rows_read = at_most // 20
-    counts = yield from count_jobs(OUTBOX, "pending", "in_flight", at_most)
+    counts = yield from OUTBOX.count_jobs("pending", "in_flight", at_most)
     ended = yield Statement(
         "SELECT state, COUNT(*) AS found FROM (SELECT state FROM pushkit_deliveries"
         f" WHERE finished_at IS NOT NULL LIMIT {at_most + 1}) f GROUP BY state"
@@ -193,7 +131,6 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
         f" WHERE until > $1 OR failures > 0 UNION {_REFUSING}) f WHERE 1 = 1",
         to_micros(now),
     )
-    oldest = yield Statement(f"SELECT MIN(age_from) AS oldest FROM ({_FIRST}) f")
     due_since = yield from _due_since(now)
     since = now - within
     finished = yield from finished_since(since)
@@ -208,27 +145,28 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
         (to_micros(since),),
     )
     first = yield Statement(
-        "SELECT last_error, faults > 0 AS is_local, COUNT(*) AS found FROM"
-        f" ({_FIRST}) f WHERE last_error IS NOT NULL GROUP BY last_error, faults > 0"
+        "SELECT last_error, faults > 0 AS is_local, COUNT(*) AS found, MIN(age_from) AS oldest"
+        f" FROM ({_FIRST}) f GROUP BY last_error, faults > 0"
     )
+    failed = [row for row in first if row["last_error"] is not None]
     errors, dead = Counter[str](), Counter[str]()
     for row in buried:
         dead[row["origin"]] += row["found"]
-    for row in (*buried, *first):
+    for row in (*buried, *failed):
         if row["last_error"] is not None:
             errors[row["last_error"]] += row["found"]
-    local = {row["last_error"]: row["found"] for row in first if row["is_local"]}
+    local = {row["last_error"]: row["found"] for row in failed if row["is_local"]}
     return OutboxStats(
         now=now,
         **counts,
         delivered=AtMost(found["delivered"], more=not are_all),
         cancelled=AtMost(found["cancelled"], more=not are_all),
-        oldest_pending_at=moment_or_none(oldest[0]["oldest"]),
+        oldest_pending_at=moment_or_none(min((row["oldest"] for row in first), default=None)),
         due_since=due_since,
         origins=(yield from _origins(dead, rows_read)),
         local_faults=local,
         errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),
-        retrying=sum(row["found"] for row in first if not row["is_local"]),
+        retrying=sum(row["found"] for row in failed if not row["is_local"]),
         failing=failing,
         died=AtMost(
             max(died, sum(row["lately"] for row in buried)),
@@ -242,7 +180,7 @@ def outbox_stats(now: datetime, *, within: timedelta, at_most: int) -> Script[Ou
 def _origins(dead: Counter[str], limit: int) -> Script[tuple[OriginStats, ...]]:
     """Return the origins of dead letters, counted by origin, and of unfinished deliveries."""
     found: list[Counter[str]] = []
-    for source in (f"pushkit_deliveries j WHERE {UNFINISHED}", in_flight(OUTBOX)):
+    for source in (f"pushkit_deliveries j WHERE {UNFINISHED}", OUTBOX.in_flight):
         rows = yield Statement(
             f"SELECT origin, COUNT(*) AS found FROM (SELECT j.origin FROM {source}"
             f" LIMIT {limit}) o GROUP BY origin"
@@ -281,7 +219,7 @@ def outbox_gauges(now: datetime, *, breaker_opens_at: int) -> Script[Gauges]:
         now: The time of the database's clock.
         breaker_opens_at: How many failures in a row of a destination open its breaker.
     """
-    counts = yield from count_jobs(OUTBOX, "pending", "in_flight", MOST_COUNTED)
+    counts = yield from OUTBOX.count_jobs("pending", "in_flight", MOST_COUNTED)
     since = yield from _due_since(now)
     oldest = 0.0 if since is None else (now - since).total_seconds()
     failing = f"pushkit_destinations WHERE failures >= {breaker_opens_at}"
