@@ -58,6 +58,7 @@ _TRANSPORT = "pushkit.net.transport"
 _GUARD = "pushkit.net.guard"
 _CONNECTION = "pushkit.net.connection:Connection"
 _POSTGRES = "pushkit.storage.postgres:PostgresDatabase"
+_SERVER = "pushkit.storage.postgres_server:PostgresServer"
 _SQLITE = "pushkit.storage.sqlite"
 _ACCEPTING = "receiver.accepting"
 _CALLING = "receiver.callbacks.dispatcher:Dispatcher._call_back"
@@ -444,7 +445,7 @@ CUTS = (
         "no secret in errors",
         "No error contains the password of the database.",
         "a secret is in",
-        calls(f"{_POSTGRES}._unreachable", "host_of", "self._dsn"),
+        calls(f"{_SERVER}._unreachable", "host_of", "self._dsn"),
     ),
     _cut(
         "transaction of a caller",
