@@ -257,6 +257,8 @@ def _notifications(first: int, rows: int) -> Script[None]:
                 seq=number % PER_SUBSCRIPTION + 1,
                 missing=3 if number % 500 == 7 else 0,
                 late=int(number % 500 == 8),
+                version="1.0",
+                generation_before=None,
                 kid="key-1",
                 issued_at=to_micros(now),
                 received_at=moment,

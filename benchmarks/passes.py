@@ -143,7 +143,7 @@ async def received(passed: Passed) -> tuple[int, list[str]]:
             )
             connection, wire = HttpConnection(server, "127.0.0.1"), Wire(passed)
             connection.connection_made(wire)
-            token = (await receiver.expect()).config.token
+            token = (await receiver.expect()).config.token or ""
             for seq in (1, 2):
                 request = replace(agent.draft("task", seq), token=token).request()
                 lines = [f"POST {path} HTTP/1.1", "Host: client.example.com"]

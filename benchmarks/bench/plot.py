@@ -85,13 +85,13 @@ def curves(scenarios: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         at = f'x="{x(tasks):.1f}" y="{TOP + HEIGHT + 18}" text-anchor="middle"'
         parts.append(f"<text {at}>{tasks:,}</text>")
     parts.append(f'<text x="{left}" y="{TOP + HEIGHT + 36}">tasks at once, at one host</text>')
-    for side, line in points.items():
-        kind = "ours" if "pushkit" in side else "other"
+    for name, line in points.items():
+        kind = "ours" if "pushkit" in name else "other"
         ends = " ".join(f"{x(tasks):.1f},{y(cpu):.1f}" for tasks, cpu in sorted(line))
         parts.append(f'<polyline class="{kind}" points="{ends}"/>')
         tasks, cpu = max(line)
         parts.append(
-            f'<text x="{x(tasks) + 8:.1f}" y="{y(cpu) + 4:.1f}">{html.escape(side)}</text>'
+            f'<text x="{x(tasks) + 8:.1f}" y="{y(cpu) + 4:.1f}">{html.escape(name)}</text>'
         )
     return svg("CPU time of a delivery over the number of tasks", TOP + HEIGHT + 46, parts)
 
