@@ -79,9 +79,9 @@ class HasLifetime(abc.ABC):
             ConfigError: It was opened before this process was forked.
             StorageError: The database cannot be opened.
         """
-        closing = self._closing
+        closing = self._running_close()
         # What is called by the close itself may open it, too; the end of the close undoes that.
-        if closing is not None and not closing.done() and closing is not asyncio.current_task():
+        if closing is not None and closing is not asyncio.current_task():
             await asyncio.wait([closing])
         async with self._opening.here:
             self._closed = False
@@ -145,9 +145,18 @@ class HasLifetime(abc.ABC):
                 " another thread with asyncio.run_coroutine_threadsafe()"
             )
         self._closed = True
-        if self._closing is None or self._closing.done():
-            self._closing = asyncio.create_task(self._close(), name=f"{self._package}-closing")
-        await asyncio.shield(self._closing)
+        closing = self._running_close()
+        if closing is None:
+            closing = asyncio.create_task(self._close(), name=f"{self._package}-closing")
+            self._closing = closing
+        await asyncio.shield(closing)
+
+    def _running_close(self) -> asyncio.Task[None] | None:
+        """Return the close that is under way; one whose event loop was closed will never end."""
+        closing = self._closing
+        if closing is None or closing.done() or closing.get_loop().is_closed():
+            return None
+        return closing
 
     async def _close(self) -> None:
         async with self._opening.here:

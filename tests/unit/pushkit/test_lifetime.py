@@ -51,6 +51,22 @@ async def test_an_opening_during_a_close_waits_for_its_end(part: PushSender | Re
     await part.close()
 
 
+def test_a_close_whose_event_loop_ended_is_made_anew_in_another(
+    part: PushSender | Receiver,
+) -> None:
+    first = asyncio.new_event_loop()
+    first.run_until_complete(part.open())
+    closing = first.create_task(part.close())
+    for _ in range(2):  # it has begun to close
+        first.run_until_complete(asyncio.sleep(0))
+    first.close()
+
+    asyncio.run(part.close())
+
+    assert not closing.done()
+    assert not part.is_open
+
+
 async def test_an_async_with_that_is_cancelled_at_its_start_leaves_nothing_open(
     part: PushSender | Receiver, tmp_path: Path
 ) -> None:
