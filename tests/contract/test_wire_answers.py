@@ -206,7 +206,7 @@ async def does_what_it_says(world: World, says: str) -> None:
 # --- answers -------------------------------------------------------------------------------------
 
 # Of a hundred statuses, those that are tried.
-SOME = (0, 1, 2, 3, 4, 5, 8, 25, 29, 99)
+SOME = (0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 18, 25, 26, 29, 31, 51, 99)
 ERRORS = {
     int(said[1]): codes_in(code)[0]
     for code, means, _ in table("reference/codes.md", "| code | meaning | what to do |")
@@ -246,20 +246,6 @@ async def test_an_answer_means_what_its_row_says(
 # --- no answer -----------------------------------------------------------------------------------
 
 
-async def port_of(stack: AsyncExitStack, *, hangs_up: bool = False) -> int:
-    """Return the port of a server that says nothing."""
-
-    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        stack.callback(writer.close)
-        if hangs_up:
-            writer.close()
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    stack.callback(server.close)
-    port: int = server.sockets[0].getsockname()[1]
-    return port
-
-
 async def nobody_listens(_: World, __: AsyncExitStack) -> dict[str, Any]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return {"url": f"http://127.0.0.1:{listener.getsockname()[1]}/"}
@@ -274,12 +260,15 @@ async def no_tls(world: World, _: AsyncExitStack) -> dict[str, Any]:
 
 
 async def says_nothing(_: World, stack: AsyncExitStack) -> dict[str, Any]:
-    url = f"http://127.0.0.1:{await port_of(stack)}/"
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     return {"url": url, "timeout": timedelta(milliseconds=50)}
 
 
 async def hangs_up(_: World, stack: AsyncExitStack) -> dict[str, Any]:
-    return {"url": f"http://127.0.0.1:{await port_of(stack, hangs_up=True)}/"}
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    await stack.enter_async_context(server)
+    return {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"}
 
 
 NO_ANSWER = {
@@ -406,6 +395,8 @@ async def test_the_schedule_is_the_one_of_the_page(world: World) -> None:
         assert is_about(delivery.not_before - world.clock.now, wait)
         world.clock.now = delivery.not_before
         await world.run_once()
+    [delivery] = await world.deliveries()
+    assert delivery.state is DeliveryState.DEAD
 
 
 def test_every_row_has_a_test() -> None:

@@ -86,9 +86,8 @@ ROWS = list(rows())
 # --- the doors -----------------------------------------------------------------------------------
 
 
-@dataclass
-class Seen:
-    """What came of a request: from its answer, and from the event about it."""
+class Seen(NamedTuple):
+    """What came of a request."""
 
     status: int
     code: str
@@ -151,20 +150,12 @@ class Door:
             problem = await answer.json(content_type=None)
             return Seen(answer.status, problem["code"], answer.headers.get("Retry-After"))
 
-    def break_storage(self, action: str) -> None:
-        """Change the database behind the receiver's back: whatever it inserts does this instead."""
+    def change_storage(self, statement: str) -> None:
+        """Change every table behind the receiver's back."""
         with contextlib.closing(sqlite3.connect(self.database)) as database, database:
             tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'pushkit%'"
             for (name,) in database.execute(tables).fetchall():
-                database.execute(
-                    f"CREATE TRIGGER on_{name} BEFORE INSERT ON {name} BEGIN SELECT {action}; END"
-                )
-
-    def lose_storage(self) -> None:
-        with contextlib.closing(sqlite3.connect(self.database)) as database, database:
-            tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'pushkit%'"
-            for (name,) in database.execute(tables).fetchall():
-                database.execute(f"DROP TABLE {name}")
+                database.execute(statement.format(name))
 
 
 @pytest.fixture
@@ -182,8 +173,7 @@ def posting(
     sender: dict[str, Any] | None = None,
     *others: str,
     first: bool = False,  # whether a genuine notification is accepted before
-    lost: bool = False,  # whether the database is gone
-    inserts: str = "",  # what the database does instead of an insert
+    storage: str = "",  # what becomes of each table
     draft: dict[str, Any] | Callable[[Draft], Draft] | None = None,  # what is changed in it
     request: dict[str, Any] | None = None,
     started: bool = True,
@@ -196,10 +186,8 @@ def posting(
         if first:
             receiver.wind_down()  # what is accepted stays unfinished
             assert (await door.hand_over(receiver, door.draft().request())).code == "accepted"
-        if lost:
-            door.lose_storage()
-        if inserts:
-            door.break_storage(inserts)
+        if storage:
+            door.change_storage(storage)
         made = door.draft(2)
         made = draft(made) if callable(draft) else replace(made, **(draft or {}))
         return await door.hand_over(receiver, replace(made.request(), **(request or {})))
@@ -336,6 +324,10 @@ async def a_late_ack(door: Door) -> Seen:
 NO_KEYS = {"keys": None, "jwks_url": "http://127.0.0.1:1/jwks.json"}
 NO_KEYS_OF_TWO = NO_KEYS | {"profile": SenderProfile.A2A_SAMPLES, "issuer": None}
 OTHER_TOKEN = "another-token-that-is-private"
+LOST = "DROP TABLE {0}"
+FULL = "CREATE TRIGGER on_{0} BEFORE INSERT ON {0} BEGIN SELECT RAISE(ABORT, 'full'); END"
+# As another process leaves it that stores the same id at this moment.
+RACED = FULL.replace("ABORT, 'full'", "IGNORE")
 
 # By the number of the step, or nothing, and the code: what provokes it.
 CASES: dict[tuple[str, str], Case] = {
@@ -359,17 +351,17 @@ CASES: dict[tuple[str, str], Case] = {
     ("4", "malformed_request"): posting(draft=sending("webhook-id", "another")),
     ("5", "malformed_request"): posting(draft=sending("X-Api-Key", "a", "a")),
     ("5", "invalid_token"): posting(draft={"token": OTHER_TOKEN}),
-    ("5", "storage"): posting(lost=True, draft={"token": OTHER_TOKEN}),
+    ("5", "storage"): posting(storage=LOST, draft={"token": OTHER_TOKEN}),
     ("6", "rate_limited"): posting(first=True, limits=Limits(sender_rate=ONCE)),
     ("6", "malformed_request"): posting(draft={"task_id": "task-2"}),
     ("6", "malformed_body"): posting(draft={"body": b"{"}),
     ("6", "unrecognised_body"): posting(draft={"body": b"{}"}),
     ("7", "id_conflict"): a_used_id,
-    ("7", "storage"): posting(lost=True),
+    ("7", "storage"): posting(storage=LOST),
     ("8", "task_not_expected"): posting({"tasks": TaskPolicy.REGISTERED}),
-    ("9", "being_stored"): posting(inserts="RAISE(IGNORE)"),  # as if another process had
+    ("9", "being_stored"): posting(storage=RACED),
     ("9", "inbox_full"): posting(first=True, limits=Limits(max_backlog=1)),
-    ("9", "storage"): posting(inserts="RAISE(ABORT, 'the disk is full')"),
+    ("9", "storage"): posting(storage=FULL),
     ("9", "backlog_full"): posting(first=True, limits=Limits(max_backlog_per_sender=1)),
     ("", "not_found"): posting(request={"target": "/elsewhere"}),
     ("", "method_not_allowed"): posting(request={"method": "PUT"}),
