@@ -20,13 +20,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pushkit.a2a import WireVersion
-from pushkit.bounded_json import JsonObject, JsonValue, read_json_object, write_json
+from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
-from pushkit.keys.primitives import sign_bytes
 from pushkit.signing.http_message_signatures import sign_http_message
-from pushkit.signing.jose import at_once, b64url_decode, b64url_encode
+from pushkit.signing.jose import at_once, b64url_decode, b64url_encode, sign
 from pushkit.signing.notification_jwt import (
     SIGNATURE_HEADER,
     body_sha256,
@@ -146,14 +145,18 @@ class Draft:
         return self._changed(compact) if self.header or self.claims else compact
 
     def _changed(self, compact: str) -> str:
-        segments = [
-            b64url_encode(write_json(_with(read_json_object(b64url_decode(part, "JWT")), changes)))
+        signing_input = ".".join(
+            b64url_encode(_json(_with(json.loads(b64url_decode(part, "JWT")), changes)))
             for part, changes in zip(compact.split("."), (self.header, self.claims), strict=False)
-        ]
-        signing_input = ".".join(segments)
+        )
         if self.header.get("alg") == "none":  # RFC 7515 §8: an empty signature
             return f"{signing_input}."
-        return f"{signing_input}.{b64url_encode(sign_bytes(self.key, signing_input.encode()))}"
+        return f"{signing_input}.{b64url_encode(at_once(sign(signing_input.encode(), self.key)))}"
+
+
+def _json(members: JsonObject) -> bytes:
+    # Also what pushkit does not write, such as NaN.
+    return json.dumps(members, separators=(",", ":")).encode()
 
 
 def _with(members: JsonObject, changes: Mapping[str, JsonValue]) -> JsonObject:
@@ -204,7 +207,7 @@ class SigningAgent:
             delivery_id=f"dlv_{secrets.token_hex(16)}",
             task_id=task_id,
             seq=seq,
-            body=json.dumps({"statusUpdate": event}, separators=(",", ":")).encode(),
+            body=_json({"statusUpdate": event}),
             schemes=self.schemes,
             signers=self.signers,
         )
