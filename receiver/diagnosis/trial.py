@@ -25,8 +25,13 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.signing.http_message_signatures import sign_http_message
-from pushkit.signing.jose import at_once, b64url_decode, sign_detached
-from pushkit.signing.notification_jwt import body_sha256, sign_notification, static_claims
+from pushkit.signing.jose import at_once, b64url_decode, b64url_encode, sign
+from pushkit.signing.notification_jwt import (
+    SIGNATURE_HEADER,
+    body_sha256,
+    sign_notification,
+    static_claims,
+)
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import (
     WebhookSigner,
@@ -62,8 +67,15 @@ class Draft:
     body_sent: bytes | None = field(default=None, repr=False)
     # When this attempt is signed; None for the moment of `request()`.
     issued_at: datetime | None = None
-    # Members of the JWS header, in addition to or instead of `typ`, `alg` and `kid`.
+    # Members of the JWS header, in addition to or instead of `typ`, `alg`, `kid`; None leaves one
+    # out.
     header: Mapping[str, JsonValue] = field(default_factory=dict)
+    # Claims of the JWT, in addition to or instead of those above; None leaves one out.
+    claims: Mapping[str, JsonValue] = field(default_factory=dict)
+    # A static `Authorization`, `{scheme} {credentials}`; the JWT is in `X-A2A-Signature` then.
+    authorization: str = field(default="", repr=False)
+    # Header fields that are sent, in addition to or instead of the signed ones; () leaves one out.
+    headers_sent: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     signed: bool = True  # whether there is any signature
     schemes: frozenset[Scheme] = _JWT_ALONE  # of its signatures
     # The signers of Standard Webhooks.
@@ -79,8 +91,15 @@ class Draft:
             ("User-Agent", USER_AGENT),
             *token_headers(self.token),
         ]
+        if self.authorization:
+            headers.append(("Authorization", self.authorization))
         if Scheme.JWT in schemes:
-            headers.append(("Authorization", f"Bearer {self._jwt(moment)}"))
+            jwt = self.jwt(moment)
+            headers.append(
+                (SIGNATURE_HEADER, jwt)
+                if self.authorization
+                else ("Authorization", f"Bearer {jwt}")
+            )
         if Scheme.STANDARD_WEBHOOKS in schemes:
             headers += sign_webhook(
                 self.body, delivery_id=self.delivery_id, now=moment, signers=self.signers
@@ -91,6 +110,9 @@ class Draft:
         if Scheme.HTTP_MESSAGE_SIGNATURES in schemes:
             signed = WebhookRequest(target=self.audience, headers=Headers(headers), body=self.body)
             headers += at_once(sign_http_message(signed, self.key, now=moment))
+        replaced = {name.lower() for name in self.headers_sent}
+        headers = [one for one in headers if one[0].lower() not in replaced]
+        headers += [(name, one) for name, values in self.headers_sent.items() for one in values]
         body = self.body if self.body_sent is None else self.body_sent
         return WebhookRequest(target=self.url, headers=Headers(headers), body=body)
 
@@ -102,7 +124,8 @@ class Draft:
             signers=(read_signer(generate_webhook_secret()),),
         )
 
-    def _jwt(self, moment: datetime) -> str:
+    def jwt(self, moment: datetime | None = None) -> str:
+        """Return the JWT of an attempt at this moment, by default that of `request()`."""
         compact = at_once(
             sign_notification(
                 static_claims(
@@ -112,20 +135,31 @@ class Draft:
                     config_id="receiver-testing",
                 ),
                 self.key,
-                issued_at=int(moment.timestamp()),
+                issued_at=int((moment or self.issued_at or utc_now()).timestamp()),
                 delivery_id=self.delivery_id,
                 seq=self.seq,
                 body_sha256=body_sha256(self.body),
             )
         )
-        return self._with_header(compact) if self.header else compact
+        return self._changed(compact) if self.header or self.claims else compact
 
-    def _with_header(self, compact: str) -> str:
-        _, payload, _ = compact.split(".")
-        claims = b64url_decode(payload, "payload")
-        jws = at_once(sign_detached(claims, {"typ": "JWT", **self.header}, self.key))
-        unsigned = self.header.get("alg") == "none"  # RFC 7515 §8: an empty signature
-        return f"{jws.protected}.{payload}.{'' if unsigned else jws.signature}"
+    def _changed(self, compact: str) -> str:
+        signing_input = ".".join(
+            b64url_encode(_json(_with(json.loads(b64url_decode(part, "JWT")), changes)))
+            for part, changes in zip(compact.split("."), (self.header, self.claims), strict=False)
+        )
+        if self.header.get("alg") == "none":  # RFC 7515 §8: an empty signature
+            return f"{signing_input}."
+        return f"{signing_input}.{b64url_encode(at_once(sign(signing_input.encode(), self.key)))}"
+
+
+def _json(members: JsonObject) -> bytes:
+    # Also what pushkit does not write, such as NaN.
+    return json.dumps(members, separators=(",", ":")).encode()
+
+
+def _with(members: JsonObject, changes: Mapping[str, JsonValue]) -> JsonObject:
+    return {name: value for name, value in {**members, **changes}.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +206,7 @@ class SigningAgent:
             delivery_id=f"dlv_{secrets.token_hex(16)}",
             task_id=task_id,
             seq=seq,
-            body=json.dumps({"statusUpdate": event}, separators=(",", ":")).encode(),
+            body=_json({"statusUpdate": event}),
             schemes=self.schemes,
             signers=self.signers,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,29 +35,16 @@ from pushkit.a2a import (
     parse_update,
 )
 from pushkit.errors import InvalidUpdateError
+from tests.contract.pages import table
 
-PAGE = (Path(__file__).parents[2] / "docs" / "versions.md").read_text("utf-8")
 COLUMNS = [WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0, WireVersion.AGENTVAULT_0_2]
 URL = "https://client.example/hook"
 
 
-def table(title: str) -> dict[str, list[str]]:
-    """Return the rows under a header cell: the first cell, and the others."""
-    lines = iter(PAGE.splitlines())
-    for line in lines:
-        if line.startswith(f"| {title} | in 0.1 |"):
-            break
-    next(lines)
-    rows = {}
-    for line in lines:
-        if not line.startswith("|"):
-            break
-        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        rows[name] = cells
-    return rows
-
-
-UPDATES, CONFIGS = table("neutral"), table("config")
+UPDATES, CONFIGS = (
+    {name: cells for name, *cells in table("versions.md", f"| {title} | in 0.1 |")}
+    for title in ("neutral", "config")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
 PUBLIC = {
     "pushkit": [
         "AlertOptions",
@@ -171,3 +172,14 @@ def test_a_lazy_package_loads_a_name_from_where_type_checkers_are_told(package: 
     assert dir(module) == sorted(module.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Misspelt'"):
         _ = module.Misspelt
+
+
+@pytest.mark.parametrize("path", sorted(HERE.glob("test_wire_*.py")), ids=lambda path: path.stem)
+def test_what_the_pages_promise_is_tested_by_public_names_alone(path: Path) -> None:
+    imported = [
+        node.module
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+    ]
+    ours = {name for name in imported if name.partition(".")[0] in {"pushkit", "receiver"}}
+    assert ours <= PUBLIC.keys()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +19,8 @@ from pushkit.a2a.members import (
 )
 from pushkit.a2a.push_config import CONFIGS
 from pushkit.a2a.table import Lost, Member, Table
+from tests.contract import pages
 
-PAGE = (Path(__file__).parents[2] / "docs" / "versions.md").read_text("utf-8")
 AGENTVAULT = WireVersion.AGENTVAULT_0_2
 COLUMNS = [WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0, AGENTVAULT]
 TABLES: dict[str, Mapping[WireVersion, Table]] = {
@@ -66,21 +65,19 @@ def cell(version: WireVersion, name: str, member: str) -> str:
     return ", ".join(f"`{row.wire}`{', read only' * row.read_only}" for row in said)
 
 
-def rows() -> list[str]:
+def rows() -> list[list[str]]:
     found = []
     for name, tables in TABLES.items():
         node = tables[WireVersion.V1_0].node
         for member in (each.name for each in fields(node) if each.name not in NOT_ON_THE_WIRE):
             cells = [cell(version, name, member) for version in COLUMNS]
-            found.append(f"| {name} | `{member}` | {' | '.join(cells)} |")
+            found.append([name, f"`{member}`", *cells])
     return found
 
 
 def test_the_page_lists_each_versions_name_of_each_member() -> None:
-    lines = PAGE.splitlines()
-    begin = lines.index("| object | neutral | in 0.1 | in 0.3 | in 1.0 | in AgentVault |") + 2
-    end = next(number for number in range(begin, len(lines)) if not lines[number])
-    assert lines[begin:end] == rows()
+    heading = "| object | neutral | in 0.1 | in 0.3 | in 1.0 | in AgentVault |"
+    assert pages.table("versions.md", heading) == rows()
 
 
 @pytest.mark.parametrize("version", WireVersion)

@@ -1,42 +1,34 @@
 """The kit: an accepted request of which a test changes one thing, and a receiver that it goes to.
 
-Test modules get everything through fixtures; `Draft` and `World` are imported for types alone.
+Test modules get everything through fixtures; `World` is imported for types alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
-import hmac
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
-import jwt
 import pytest
 from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 from yarl import URL
 
 from pushkit.a2a import TaskUpdate, decode_update
-from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
-from pushkit.signing.jose import at_once
-from pushkit.signing.notification_jwt import body_sha256
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import InboxFilter, InboxStatus, Receiver, TaskPolicy, TrustedSender, request
+from receiver.testing import Draft
 from tests.clock import Clock
 from tests.eventually import eventually
-from tests.jose import b64url
-from tests.notification_claims import NotificationClaims, sign_notification
+from tests.unit.receiver.drafts import SIGNERS
 
 BASE_URL = "https://client.example.com"
 PATH = "/a2a/push"
@@ -74,119 +66,6 @@ def artifact_body(task_id: str = "task-1") -> bytes:
     artifact = {"artifactId": "artifact-1", "parts": [{"text": BODY_MARK}]}
     event = {"taskId": task_id, "contextId": "context-1", "artifact": artifact}
     return json.dumps({"artifactUpdate": event}).encode()
-
-
-@dataclass
-class Draft:
-    """A request that would be accepted. A test changes one thing, then has it signed and sent.
-
-    Attributes:
-        key: What signs it.
-        issued_at: The moment of this attempt.
-        delivery_id: `jti` and `webhook-id`.
-        task_id: The signed `taskId`.
-        seq: The signed `seq`.
-        body: The raw body, hashed at the signing.
-        claims: Claims to set, or to leave out if None, after the real signing code is done.
-        payload: Stands for the whole payload of the JWT, in bytes.
-        header: Members to set in the JWS header, or to leave out if None.
-        headers: The header fields apart from the JWT's.
-        jwt_header: The field that carries the JWT; None for no JWT.
-        target: Path and query.
-        compact: Stands for the whole JWT.
-        body_sent: Stands for the body, after `body` has been signed.
-    """
-
-    key: SigningKey
-    issued_at: datetime
-    delivery_id: str
-    task_id: str
-    seq: int
-    body: bytes
-    claims: dict[str, JsonValue] = field(default_factory=dict)
-    payload: bytes | None = None
-    header: dict[str, JsonValue] = field(default_factory=dict)
-    headers: list[tuple[str, str]] = field(default_factory=list)
-    jwt_header: str | None = "Authorization"
-    body_sent: bytes | None = None
-    target: str = PATH
-    compact: str | None = None
-
-    def set(self, **attributes: Any) -> None:
-        """Set attributes, for a change that is one expression."""
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-    def claim(self, **claims: JsonValue) -> None:
-        """Set claims after the real signing code has made its own."""
-        self.claims.update(claims)
-
-    def decoded_claims(self) -> JsonObject:
-        """Return the claims that would be signed."""
-        return _decoded(self.token().split(".")[1])
-
-    def replace_header(self, name: str, *values: str) -> None:
-        """Let a header field stand with these values, each in a line of its own."""
-        self.headers = [item for item in self.headers if item[0].lower() != name.lower()]
-        self.headers += [(name, value) for value in values]
-
-    def token(self) -> str:
-        """Return the compact JWS."""
-        if self.compact is not None:
-            return self.compact
-        signed = at_once(sign_notification(self._claims(), self.key))
-        if not (self.claims or self.header or self.payload is not None):
-            return signed
-        return self._signed_again(signed)
-
-    def request(self) -> WebhookRequest:
-        """Return the request as it stands."""
-        headers = list(self.headers)
-        if self.jwt_header is not None:
-            scheme = "Bearer " if self.jwt_header == "Authorization" else ""
-            headers.append((self.jwt_header, f"{scheme}{self.token()}"))
-        return WebhookRequest(
-            target=self.target,
-            headers=Headers(headers),
-            body=self.body if self.body_sent is None else self.body_sent,
-        )
-
-    def _claims(self) -> NotificationClaims:
-        return NotificationClaims(
-            issuer=ISSUER,
-            audience=f"{BASE_URL}{PATH}",
-            issued_at=self.issued_at,
-            delivery_id=self.delivery_id,
-            task_id=self.task_id,
-            config_id="config-1",
-            seq=self.seq,
-            body_sha256=body_sha256(self.body),
-        )
-
-    def _signed_again(self, signed: str) -> str:
-        header, claims = (_decoded(segment) for segment in signed.split(".")[:2])
-        header = _changed(header, self.header)
-        payload = json.dumps(_changed(claims, self.claims)).encode()
-        payload = payload if self.payload is None else self.payload
-        signing_input = f"{b64url(json.dumps(header).encode())}.{b64url(payload)}"
-        return f"{signing_input}.{b64url(self._signature(header, signing_input.encode()))}"
-
-    def _signature(self, header: JsonObject, signing_input: bytes) -> bytes:
-        if header.get("alg") == "none":
-            return b""
-        if header.get("alg") == "HS256":  # the public key for a secret: RFC 8725 §2.1
-            return hmac.digest(public_pem(self.key), signing_input, hashlib.sha256)
-        algorithm = jwt.algorithms.get_default_algorithms()[self.key.algorithm.value]
-        return algorithm.sign(signing_input, self.key.private_key)
-
-
-def _decoded(segment: str) -> JsonObject:
-    decoded: JsonObject = json.loads(base64.urlsafe_b64decode(segment + "=="))
-    return decoded
-
-
-def _changed(members: JsonObject, changes: Mapping[str, JsonValue]) -> JsonObject:
-    return {name: value for name, value in {**members, **changes}.items() if value is not None}
 
 
 @dataclass
@@ -252,23 +131,20 @@ class World:
     ) -> Draft:
         """Return a request that is accepted as it stands, the n-th of its task."""
         state_name = f"TASK_STATE_{state.upper()}"
-        draft = Draft(
+        return Draft(
+            url=PATH,
+            issuer=ISSUER,
+            audience=f"{BASE_URL}{PATH}",
             key=signing_key(),
-            issued_at=self.clock.now,
+            token=token,
             delivery_id=f"delivery-{task_id}-{number}",
             task_id=task_id,
             seq=number,
             body=status_body(task_id, state_name) if kind == "status" else artifact_body(task_id),
+            issued_at=self.clock.now,
+            schemes=frozenset(self.sender.schemes),
+            signers=SIGNERS,
         )
-        draft.headers = [
-            ("Content-Type", "application/a2a+json"),
-            ("A2A-Version", "1.0"),
-            ("X-A2A-Token", token),
-            ("X-A2A-Notification-Token", token),
-            ("webhook-id", draft.delivery_id),
-            ("webhook-timestamp", str(int(draft.issued_at.timestamp()))),
-        ]
-        return draft
 
     async def receive(self, draft: Draft) -> request.Answer:
         """Hand a request to the receiver without HTTP."""

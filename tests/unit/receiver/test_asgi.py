@@ -9,6 +9,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from receiver import Limits, Notification, Receiver, TaskPolicy, TrustedSender, 
 from receiver.middleware import ReceiverMiddleware
 from tests.asgi_server import answers_to_a_websocket, serving
 from tests.eventually import DEADLINE, eventually
+from tests.unit.receiver.drafts import sending
 from tests.unit.receiver.serving.sockets import connected, raw
 
 if TYPE_CHECKING:
@@ -422,8 +424,7 @@ async def test_a_client_that_left_receives_no_answer(
 async def test_a_field_that_stands_twice_arrives_twice(
     world: World, name: str, values: tuple[str, str], status: int
 ) -> None:
-    draft = world.draft()
-    draft.replace_header(name, *values)
+    draft = sending(world.draft(), name, *values)
     async with serving(world.receiver.asgi()) as url, connected(port_of(url)) as client:
         await client.send(raw(draft))
         answer = await client.answer()
@@ -473,8 +474,7 @@ async def test_a_client_that_writes_everything_before_it_reads_gets_its_413(
 async def test_a_stranger_that_writes_before_it_reads_gets_its_refusal(
     world: World, client: Callable[..., int]
 ) -> None:
-    draft = world.draft()
-    draft.jwt_header = None
+    draft = replace(world.draft(), signed=False)
     headers = [*draft.request().headers]
     async with serving(world.receiver.asgi()) as url:
         found = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,11 @@ import pytest
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from receiver import Limits, Notification, TaskPolicy
+from receiver.testing import Draft
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
-    from tests.unit.receiver.conftest import Draft, World, WorldFactory
+    from tests.unit.receiver.conftest import World, WorldFactory
 
 NONE = timedelta(0)
 OTHER = "https://other.example.com"
@@ -37,10 +39,7 @@ async def never(_: Notification) -> None:
 
 
 def of_other(world: World, number: int) -> Draft:
-    draft = world.draft(number)
-    draft.key = OTHERS_KEY
-    draft.claim(iss=OTHER)
-    return draft
+    return replace(world.draft(number), key=OTHERS_KEY, issuer=OTHER)
 
 
 async def fill(world: World, number: int) -> None:
@@ -63,17 +62,6 @@ async def test_a_sender_over_its_bound_is_refused_with_retry_after_and_nothing_i
     after = bounded.rows()
     names = ("pushkit_inbox", "pushkit_inbox_queues")
     assert [after[name] - before[name] for name in names] == [1, 1]  # the other's
-
-
-async def test_a_full_inbox_refuses_every_sender_with_retry_after(bounded: World) -> None:
-    await fill(bounded, 3)
-    for number in (1, 2):
-        assert (await bounded.receive(of_other(bounded, number))).status == 202
-
-    refused = await bounded.post(of_other(bounded, 3))
-
-    assert (refused.status, refused.code) == (503, "inbox_full")
-    assert refused.headers["Retry-After"] == "10"
 
 
 async def test_the_retry_of_what_was_accepted_is_no_new_notification(bounded: World) -> None:

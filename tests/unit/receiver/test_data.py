@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,7 @@ async def called_back(world: World, task: dict[str, Any]) -> Notification:
     async def note(notification: Notification) -> None:
         called.append(notification)
 
-    draft = world.draft(task_id=task["id"])
-    draft.body = json.dumps(task).encode()
+    draft = replace(world.draft(task_id=task["id"]), body=json.dumps(task).encode())
     assert (await world.receive(draft)).status == 202
     waited = await world.receiver.wait(task["id"], timeout=DEADLINE)
     await world.receiver.dispatcher.run_once()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ async def test_a_full_disk_is_no_readiness(
     assert (await world_behind.post(world_behind.draft())).status == 202
     await world_behind.receiver._database.write(_full())
     draft = world_behind.draft(2)
-    draft.set(body=draft.body.replace(b"{", b"{" + b" " * 200_000, 1))
+    draft = replace(draft, body=draft.body.replace(b"{", b"{" + b" " * 200_000, 1))
     refused = await world_behind.post(draft)
     assert (refused.status, refused.code) == (503, "storage")
     assert (await world_behind.get("/readyz")).status == 503

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tenacity import stop_after_attempt
@@ -31,7 +32,7 @@ async def test_events_of_incoming_requests_name_sender_and_delivery(
     await world.receive(world.draft())
     await world.receive(world.draft())
     other = world.draft()
-    other.body = other.body.replace(b"WORKING", b"COMPLETED")
+    other = replace(other, body=other.body.replace(b"WORKING", b"COMPLETED"))
     assert (await world.receive(other)).code == "id_conflict"
 
     [accepted], [repeated] = (
@@ -49,8 +50,7 @@ async def test_events_of_incoming_requests_name_sender_and_delivery(
 async def test_the_event_of_an_unproven_sender_names_no_sender(make_world: WorldFactory) -> None:
     events: list[Event] = []
     world = make_world(options={"on_event": events.append})
-    draft = world.draft()
-    draft.claim(iss="https://somebody.example.com")
+    draft = replace(world.draft(), issuer="https://somebody.example.com")
     await world.receive(draft)
     [refused] = emitted(events, NotificationRefused)
     assert (refused.sender, refused.delivery_id, refused.code) == (None, None, "unknown_sender")

@@ -17,6 +17,7 @@ from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.authorization import credential_header
 from pushkit.webhook import hash_token
 from receiver import Answer, Expectation, InboxRetention, TaskPolicy
+from tests.unit.receiver.drafts import claiming, sending
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -95,12 +96,10 @@ async def test_a_sender_that_drops_the_token_speaks_of_tasks_that_are_expected(
         tasks=TaskPolicy.REGISTERED, tokens=(), token_required=False, credentials=["Basic abc"]
     )
     await expect(world, "task-1")
-    drafts = [world.draft(task_id=task) for task in ("task-1", "task-2")]
-    for draft in drafts:
-        draft.jwt_header = "X-A2A-Signature"
-        draft.replace_header("X-A2A-Token")
-        draft.replace_header("X-A2A-Notification-Token")
-        draft.replace_header("Authorization", "Basic abc")
+    drafts = [
+        dataclasses.replace(world.draft(task_id=task, token=""), authorization="Basic abc")
+        for task in ("task-1", "task-2")
+    ]
 
     own, other = [await world.receive(draft) for draft in drafts]
 
@@ -282,8 +281,7 @@ async def test_one_of_several_tasks_that_race_for_a_token_wins(
 
 async def test_a_refused_notification_binds_nothing(binding: World) -> None:
     token = await expect(binding)
-    conflicting = binding.draft(task_id="task-1", token=token)
-    conflicting.claim(taskId="task-2")
+    conflicting = claiming(binding.draft(task_id="task-1", token=token), taskId="task-2")
     await binding.receive(conflicting)
 
     verdict = await speak(binding, token, "task-3")
@@ -294,9 +292,10 @@ async def test_a_refused_notification_binds_nothing(binding: World) -> None:
 async def test_an_id_conflict_binds_nothing(binding: World) -> None:
     await speak(binding, STATIC, "task-1")
     token = await expect(binding)
-    conflicting = binding.draft(task_id="task-2", token=token)
-    conflicting.claim(jti="delivery-task-1-1")
-    conflicting.replace_header("webhook-id")
+    conflicting = sending(
+        claiming(binding.draft(task_id="task-2", token=token), jti="delivery-task-1-1"),
+        "webhook-id",
+    )
 
     refusal = await binding.receive(conflicting)
     verdict = await speak(binding, token, "task-3")
@@ -398,13 +397,10 @@ async def speak_with(
     draft = world.draft(task_id=task_id, token=changes.pop("token", config.token or ""))
     header = credential_header(config.authentication)
     assert header is not None
-    name, value = header
-    draft.jwt_header = "X-A2A-Signature"
-    draft.headers.append((changes.pop("name", name), changes.pop("value", value)))
-    if not dict(draft.headers)["X-A2A-Token"]:
-        draft.replace_header("X-A2A-Token")
-        draft.replace_header("X-A2A-Notification-Token")
-    return await world.receive(draft)
+    name, value = changes.pop("name", header[0]), changes.pop("value", header[1])
+    if name == "Authorization":
+        return await world.receive(dataclasses.replace(draft, authorization=value))
+    return await world.receive(sending(draft, name, value))
 
 
 async def with_credentials(
@@ -618,9 +614,7 @@ async def test_an_agentvault_agent_is_recognised_by_its_task(make_world: WorldFa
     expected = await world.receiver.expect(version="agentvault-0.2", task_id="task-1")
     assert list(expected.as_json()) == ["webhookUrl"]
 
-    draft = world.draft()
-    draft.replace_header("X-A2A-Token")
-    draft.replace_header("X-A2A-Notification-Token")
+    draft = dataclasses.replace(world.draft(), token="")
     assert (await world.receive(draft)).status == 202
 
 

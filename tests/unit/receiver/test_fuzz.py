@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pushkit.bounded_json import JsonValue
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import Limits, RateLimit, SenderProfile
+from tests.unit.receiver.drafts import claiming, sending, with_jwt
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -147,11 +149,11 @@ async def test_a_jwt_in_which_one_character_differs_is_refused(
     fuzzed: World, position: int, character: str
 ) -> None:
     draft = fuzzed.draft()
-    genuine = draft.token()
-    draft.compact = tampered(genuine, position, character)
-    assume(draft.compact != genuine)
+    genuine = draft.jwt()
+    changed = tampered(genuine, position, character)
+    assume(changed != genuine)
 
-    assert await answer(fuzzed, draft.request()) in (401, 403)
+    assert await answer(fuzzed, with_jwt(draft, changed).request()) in (401, 403)
 
 
 @FUZZ
@@ -161,7 +163,9 @@ async def test_a_body_in_which_one_octet_differs_is_refused(
 ) -> None:
     draft = fuzzed.draft()
     position %= len(draft.body)
-    draft.body_sent = draft.body[:position] + bytes([octet]) + draft.body[position + 1 :]
+    draft = replace(
+        draft, body_sent=draft.body[:position] + bytes([octet]) + draft.body[position + 1 :]
+    )
     assume(draft.body_sent != draft.body)
 
     assert await answer(fuzzed, draft.request()) == 401
@@ -177,9 +181,7 @@ async def test_a_body_in_which_one_octet_differs_is_refused(
 async def test_claims_of_any_type_end_in_an_answer(
     fuzzed: World, name: str, value: JsonValue
 ) -> None:
-    draft = fuzzed.draft()
-    draft.replace_header("webhook-id")
-    draft.claim(**{name: value})
+    draft = claiming(sending(fuzzed.draft(), "webhook-id"), **{name: value})
 
     assert await answer(fuzzed, draft.request()) in (200, 202, 400, 401, 403)
 
@@ -189,8 +191,7 @@ async def test_claims_of_any_type_end_in_an_answer(
 async def test_header_members_of_any_type_end_in_an_answer(
     fuzzed: World, name: str, value: JsonValue
 ) -> None:
-    draft = fuzzed.draft()
-    draft.header[name] = value
+    draft = replace(fuzzed.draft(), header={name: value})
 
     assert await answer(fuzzed, draft.request()) in (200, 202, 401, 403)
 
@@ -198,10 +199,10 @@ async def test_header_members_of_any_type_end_in_an_answer(
 @FUZZ
 @given(body=st.binary(max_size=300) | JSON.map(as_json) | NOTIFICATIONS.map(as_json))
 async def test_signed_bodies_of_any_kind_end_in_an_answer(fuzzed: World, body: bytes) -> None:
-    draft = fuzzed.draft()
-    draft.claim(taskId=None, jti=hashlib.sha256(body).hexdigest())
-    draft.replace_header("webhook-id")
-    draft.body = body
+    draft = sending(
+        claiming(fuzzed.draft(), taskId=None, jti=hashlib.sha256(body).hexdigest()), "webhook-id"
+    )
+    draft = replace(draft, body=body)
 
     assert await answer(fuzzed, draft.request()) in (200, 202, 400, 422)
 
@@ -214,10 +215,10 @@ async def test_the_samples_profile_survives_any_body(
     world = make_world(
         {"limits": Limits(sender_rate=FAST)}, profile=SenderProfile.A2A_SAMPLES, issuer=None
     )
-    draft = world.draft()
-    draft.claim(iss=None, aud=None, jti=None, taskId=None)
-    draft.replace_header("webhook-id")
-    draft.body_sent = as_json(value)
+    draft = sending(
+        claiming(world.draft(), iss=None, aud=None, jti=None, taskId=None), "webhook-id"
+    )
+    draft = replace(draft, body_sent=as_json(value))
 
     status = await answer(world, draft.request())
     await world.receiver.close()

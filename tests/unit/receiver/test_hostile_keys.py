@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -229,8 +229,7 @@ async def test_unknown_kids_of_strangers_do_not_hammer_the_publisher(
     await fetching.receive(fetching.draft())
 
     for number in range(50):
-        draft = fetching.draft(number)
-        draft.header["kid"] = f"unknown-{number}"
+        draft = replace(fetching.draft(number), header={"kid": f"unknown-{number}"})
         assert (await fetching.receive(draft)).status == 401
 
     assert publisher.requests == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from receiver import Limits, RateLimit, SenderProfile
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
 from receiver.runtime import DRAIN
 from receiver.service_state import RateLimitedError, RateLimiter
+from receiver.testing import Draft
+from tests.unit.receiver.drafts import claiming, sending
 
 if TYPE_CHECKING:
-    from tests.unit.receiver.conftest import Draft, World, WorldFactory
+    from tests.unit.receiver.conftest import World, WorldFactory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -64,9 +67,7 @@ async def test_a_body_may_be_as_large_as_the_limit(
 async def test_an_id_has_512_bytes_at_most(
     world: World, claim: str, length: int, code: str
 ) -> None:
-    draft = world.draft()
-    draft.replace_header("webhook-id")
-    draft.claim(**{claim: "x" * length})
+    draft = claiming(sending(world.draft(), "webhook-id"), **{claim: "x" * length})
 
     assert (await world.receive(draft)).code == code
 
@@ -77,8 +78,7 @@ async def test_an_id_that_nobody_signs_has_256_characters_at_most(
 ) -> None:
     world = make_world(profile=SenderProfile.UNSIGNED_SECRET_ONLY, issuer=None, keys=None)
     draft: Draft = world.draft()
-    draft.set(jwt_header=None)
-    draft.replace_header("webhook-id", "x" * length)
+    draft = sending(replace(draft, signed=False), "webhook-id", "x" * length)
 
     assert (await world.receive(draft)).code == code
 
@@ -107,8 +107,9 @@ async def test_a_pointer_finds_an_id_or_nothing(
     codes = []
     for _ in range(2):
         draft: Draft = world.draft()
-        draft.set(jwt_header=None, body=draft.body.replace(b'"note"', members))
-        draft.replace_header("webhook-id")
+        draft = sending(
+            replace(draft, signed=False, body=draft.body.replace(b'"note"', members)), "webhook-id"
+        )
         codes.append((await world.receive(draft)).code)
 
     assert codes == ["accepted", "duplicate" if found else "accepted"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from pushkit.signing.scheme import Scheme
 from receiver import InboundError, Limits, RateLimit, SenderProfile, load_trust, verify_notification
 from receiver.refusals import Refusals
 from receiver.steps import Trail
+from tests.unit.receiver.drafts import claiming
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -32,7 +34,9 @@ async def test_a_member_of_a_wrong_type_is_reported_once_and_the_update_is_accep
 ) -> None:
     for number in (1, 2):
         draft = world.draft(number)
-        draft.body = draft.body.replace(b'"contextId": "context-1"', b'"contextId": ["secret"]')
+        draft = replace(
+            draft, body=draft.body.replace(b'"contextId": "context-1"', b'"contextId": ["secret"]')
+        )
         assert (await world.receive(draft)).code == "accepted"
 
     [line] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
@@ -48,8 +52,7 @@ async def test_a_member_of_a_wrong_type_is_reported_once_and_the_update_is_accep
 async def test_a_wrong_audience_is_shown_beside_the_right_one(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    draft = world.draft()
-    draft.claim(aud="https://old.example.com/a2a/push")
+    draft = replace(world.draft(), audience="https://old.example.com/a2a/push")
     assert (await world.receive(draft)).code == "wrong_audience"
     [line] = said(caplog)
     assert "`aud` is https://old.example.com/a2a/push" in line
@@ -59,8 +62,10 @@ async def test_a_wrong_audience_is_shown_beside_the_right_one(
 async def test_the_query_of_an_audience_is_not_shown(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    draft = world.draft()
-    draft.claim(aud=[f"https://user:canary@client.example.com/?key=canary{n}" for n in range(5)])
+    draft = claiming(
+        world.draft(),
+        aud=[f"https://user:canary@client.example.com/?key=canary{n}" for n in range(5)],
+    )
     assert (await world.receive(draft)).code == "wrong_audience"
     [line] = said(caplog)
     assert "`aud` is https://***@client.example.com/?*** or " in line
@@ -72,8 +77,7 @@ async def test_an_unknown_issuer_is_shown_beside_those_that_are_trusted(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.add_sender("other", "https://other.example.com", generate_key(Algorithm.ES256))
-    draft = world.draft()
-    draft.claim(iss="https://agent.example.com/\n")
+    draft = replace(world.draft(), issuer="https://agent.example.com/\n")
     assert (await world.receive(draft)).code == "unknown_sender"
     [line] = said(caplog)
     assert "iss https://agent.example.com/\\n kid " in line
@@ -87,8 +91,7 @@ async def test_a_key_that_nobody_has_is_shown_with_the_senders_of_the_path(
     other = generate_key(Algorithm.ES256)
     keys = [other.to_verification_key()]
     world.options["more_senders"] = [dataclasses.replace(world.sender, name="other", keys=keys)]
-    draft = world.draft()
-    draft.key = generate_key(Algorithm.ES256)
+    draft = replace(world.draft(), key=generate_key(Algorithm.ES256))
     assert (await world.receive(draft)).code == "unknown_sender"
     [line] = said(caplog)
     assert f"kid {draft.key.kid}, expected a trusted sender of this path: agent" in line
@@ -110,8 +113,7 @@ async def test_a_request_without_a_signature_is_answered_that_one_is_expected(
     world = make_world()
     other = dataclasses.replace(world.sender, name="other", issuer="https://other.example.com")
     world.options["more_senders"] = [other]
-    draft = world.draft()
-    draft.set(jwt_header=None)
+    draft = replace(world.draft(), signed=False)
     assert (await world.receive(draft)).code == "unknown_sender"
     expected = "found no signature, expected one by a sender of this path: agent (iss "
     assert expected in said(caplog)[0]
@@ -187,8 +189,7 @@ async def test_keys_that_cannot_be_had_are_one_line(
 async def test_a_stranger_does_not_fill_the_log_under_its_rate_either(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    draft = world.draft()
-    draft.jwt_header = None
+    draft = replace(world.draft(), signed=False)
     for _ in range(300):
         assert (await world.receive(draft)).status == 401
     lines = said(caplog)
@@ -236,20 +237,7 @@ async def test_a_signature_that_does_not_hold_names_the_url_that_it_must_be_for(
 ) -> None:
     caplog.set_level(logging.WARNING)
     world = make_world(schemes={Scheme.HTTP_MESSAGE_SIGNATURES}, issuer=None)
-    draft = world.draft()
-    draft.jwt_header = None
-    draft.headers += [
-        ("Content-Digest", "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:"),
-        (
-            "Signature-Input",
-            (
-                'sig=("@method" "@target-uri" "content-type" "content-digest" "webhook-id"'
-                ' "x-a2a-token" "x-a2a-notification-token");created=1767268800;expires=1767269100'
-                f';keyid="{draft.key.kid}";tag="a2a-push"'
-            ),
-        ),
-        ("Signature", "sig=:AAAA:"),
-    ]
+    draft = replace(world.draft(), audience="https://elsewhere.example.com/")
     assert (await world.receive(draft)).code == "invalid_signature"
     assert f"(its @target-uri must be {BASE}/a2a/push)" in said(caplog)[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,20 +14,20 @@ from pushkit.events import CalledBack, Event, NotificationDead, ReceiverEvent
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.terminal.output import JsonLines
 from receiver import Notification
+from receiver.testing import Draft
 from tests.emitted import emitted
 from tests.eventually import eventually
+from tests.unit.receiver.drafts import sending
 
 if TYPE_CHECKING:
-    from tests.unit.receiver.conftest import Draft, World, WorldFactory
+    from tests.unit.receiver.conftest import World, WorldFactory
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 ONCE = RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1))
 
 
 def traced(world: World) -> Draft:
-    draft = world.draft()
-    draft.replace_header("traceparent", f"00-{TRACE}-b7ad6b7169203331-01")
-    return draft
+    return sending(world.draft(), "traceparent", f"00-{TRACE}-b7ad6b7169203331-01")
 
 
 def line(caplog: pytest.LogCaptureFixture, beginning: str) -> tuple[str, dict[str, object]]:
@@ -43,7 +44,7 @@ async def test_accepted_requests_and_later_refusals_carry_their_trace(
     with caplog.at_level(logging.INFO, "receiver"):
         await world.receive(traced(world))
         other = traced(world)
-        other.body = other.body.replace(b"WORKING", b"COMPLETED")
+        other = replace(other, body=other.body.replace(b"WORKING", b"COMPLETED"))
         assert (await world.receive(other)).code == "id_conflict"
     for beginning in ("accepted", "refused 409 id_conflict"):
         readable, as_json = line(caplog, beginning)
@@ -56,8 +57,7 @@ async def test_the_trace_of_an_unknown_sender_is_not_logged(
     make_world: WorldFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world()
-    draft = traced(world)
-    draft.claim(iss="https://somebody.example.com")
+    draft = replace(traced(world), issuer="https://somebody.example.com")
     await world.receive(draft)
     readable, as_json = line(caplog, "refused 403")
     assert TRACE not in readable + str(as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tenacity import stop_after_attempt
@@ -24,13 +25,11 @@ async def test_verdicts_are_counted_by_sender_code_and_step(world: World) -> Non
     await world.receive(world.draft())
     await world.receive(world.draft())
     replayed = world.draft()
-    replayed.body = replayed.body.replace(b"WORKING", b"COMPLETED")
+    replayed = replace(replayed, body=replayed.body.replace(b"WORKING", b"COMPLETED"))
     await world.receive(replayed)
-    stranger = world.draft()
-    stranger.claim(iss="https://somebody.example.com")
+    stranger = replace(world.draft(), issuer="https://somebody.example.com")
     await world.receive(stranger)
-    lost = world.draft()
-    lost.set(target="/elsewhere")
+    lost = replace(world.draft(), url="/elsewhere")
     await world.receive(lost)
 
     found = await read(world.receiver)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,14 +20,16 @@ from receiver import (
     verify_notification,
 )
 from receiver.forwards import _facts_of
+from receiver.testing import Draft
 from receiver.trust import load_trust
 from tests.emitted import emitted
 from tests.eventually import eventually
 from tests.unit.receiver.conftest import BASE_URL
+from tests.unit.receiver.drafts import claiming, sending
 from tests.unit.receiver.test_metrics import read
 
 if TYPE_CHECKING:
-    from tests.unit.receiver.conftest import Draft, World
+    from tests.unit.receiver.conftest import World
 
 NEWER = {"messageUpdate": {"taskId": "task-1", "message": {"text": "hi"}}}
 OF_A_KIND = {"kind": "progress", "taskId": "task-1", "percent": 40}
@@ -34,9 +37,7 @@ ALIKE = {"id": "task-1", "status": {"state": "working"}}  # a task of 0.1, or of
 
 
 def saying(world: World, number: int, document: object) -> Draft:
-    draft = world.draft(number)
-    draft.body = json.dumps(document).encode()
-    return draft
+    return replace(world.draft(number), body=json.dumps(document).encode())
 
 
 def changed(generation: object) -> dict[str, Any]:
@@ -157,8 +158,7 @@ async def test_the_stated_version_is_preferred_to_the_shape(
     called: list[Notification] = []
     world.receiver.on_update(called.append)
     for number in (1, 2):
-        draft = saying(world, number, ALIKE)
-        draft.replace_header("A2A-Version", *([stated] if stated else []))
+        draft = sending(saying(world, number, ALIKE), "A2A-Version", *([stated] if stated else []))
         assert (await world.receive(draft)).status == 202
     await world.until_done(2)
 
@@ -172,8 +172,7 @@ async def test_the_stated_version_is_preferred_to_the_shape(
 
 
 async def test_the_version_is_the_same_when_it_is_read_from_the_inbox(world: World) -> None:
-    draft = saying(world, 1, ALIKE)
-    draft.replace_header("A2A-Version", "0.3")
+    draft = sending(saying(world, 1, ALIKE), "A2A-Version", "0.3")
     await world.receive(draft)
     await world.restart()
     [found] = await redriven(world)
@@ -182,8 +181,7 @@ async def test_the_version_is_the_same_when_it_is_read_from_the_inbox(world: Wor
 
 
 def test_verify_notification_prefers_it_too(world: World) -> None:
-    draft = saying(world, 1, ALIKE)
-    draft.replace_header("A2A-Version", "0.3")
+    draft = sending(saying(world, 1, ALIKE), "A2A-Version", "0.3")
     trust = load_trust(BASE_URL, [world.sender])
     found = verify_notification(draft.request(), trust, now=world.clock.now)
     assert found.update.origin is WireVersion.V0_3
@@ -246,8 +244,7 @@ async def test_without_a_seq_a_lower_generation_is_late_and_1_a_restart(world: W
     called: list[Notification] = []
     world.receiver.on_update(called.append)
     for number, generation in enumerate((2, 4, 3, 1, 2), start=1):
-        draft = saying(world, number, changed(generation))
-        draft.claim(seq=None)
+        draft = claiming(saying(world, number, changed(generation)), seq=None)
         await world.receive(draft)
     await world.until_done(5)
     assert [each.late for each in called] == [False, False, True, False, False]

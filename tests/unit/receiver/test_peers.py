@@ -11,6 +11,7 @@ from pushkit.errors import ConfigError
 from pushkit.peers import ForwardedHeader, Peers, rate_key
 from pushkit.webhook import Headers
 from receiver import Limits, RateLimit
+from tests.unit.receiver.drafts import sending
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import WorldFactory
@@ -129,8 +130,7 @@ async def test_clients_behind_a_trusted_proxy_have_a_rate_each(make_world: World
     world = make_world(options)
     answers = []
     for number, client in enumerate(("192.0.2.1", "192.0.2.1", "192.0.2.2"), start=1):
-        draft = world.draft(number)
-        draft.headers.append(("X-Forwarded-For", client))
+        draft = sending(world.draft(number), "X-Forwarded-For", client)
         answers.append(await world.post(draft))
     assert [answer.status for answer in answers] == [202, 429, 202]
     assert answers[1].headers["Retry-After"] == "1"

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,10 +59,12 @@ class Service:
     async def send(self, token: str, path: str = "/a2a/push") -> Answer:
         """Send a genuine notification with a token."""
         self.sent += 1
-        draft = self.world.draft(self.sent, token=token)
-        draft.issued_at = utc_now()
-        draft.target = path
-        draft.claim(aud=f"https://client.example.com{path}")
+        draft = replace(
+            self.world.draft(self.sent, token=token),
+            issued_at=utc_now(),
+            url=path,
+            audience=f"https://client.example.com{path}",
+        )
         return await self.receiver.receive(draft.request())
 
     async def trusts(self, token: str) -> bool:

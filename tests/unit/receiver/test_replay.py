@@ -13,6 +13,7 @@ import pytest
 from pushkit.errors import ConfigError
 from receiver import InboxRetention, Notification, RateLimit, Receiver
 from tests.eventually import eventually
+from tests.unit.receiver.drafts import claiming, sending
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -93,16 +94,6 @@ async def test_ids_are_remembered_for_as_long_as_what_was_captured_is_of_this_mo
     assert world.receiver.senders["agent"].tolerance == minute
 
 
-async def test_the_same_id_with_another_body_is_a_conflict(world: World) -> None:
-    await world.receive(world.draft())
-    other = world.draft(state="failed")
-
-    answer = await world.post(other)
-
-    assert (answer.status, answer.code) == (409, "id_conflict")
-    assert world.rows()["pushkit_inbox"] == 1
-
-
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_known_id_and_body_signed_for_another_task_are_no_retry(
     world: World, *, restarted: bool
@@ -110,8 +101,7 @@ async def test_a_known_id_and_body_signed_for_another_task_are_no_retry(
     await world.receive(world.draft())
     if restarted:
         await world.restart()
-    other = world.draft()
-    other.claim(taskId="task-2")
+    other = claiming(world.draft(), taskId="task-2")
 
     verdicts = [await world.receive(each) for each in (other, world.draft())]
 
@@ -123,15 +113,13 @@ async def test_a_known_id_and_body_signed_with_an_impossible_id_are_no_retry(
     world: World, identifier: str
 ) -> None:
     await world.receive(world.draft())
-    other = world.draft()
-    other.claim(**{identifier: "x" * 513})
+    other = claiming(world.draft(), **{identifier: "x" * 513})
 
     assert (await world.receive(other)).code == "malformed_request"
 
 
 async def test_a_refused_request_leaves_its_id_free(world: World) -> None:
-    refused = world.draft()
-    refused.replace_header("X-A2A-Token", "other")
+    refused = sending(world.draft(), "X-A2A-Token", "other")
 
     verdicts = [await world.receive(refused), await world.receive(world.draft())]
 

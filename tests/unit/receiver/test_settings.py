@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +20,12 @@ from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import ConnectionLimits
 from receiver.runtime import DRAIN
-from receiver.settings import ReceiverSettings, load_settings
+from receiver.settings import ReceiverSettings, SenderSettings, load_settings
 from receiver.settings.tables import SenderSettings
+from receiver.testing import Draft
 
 if TYPE_CHECKING:
-    from tests.unit.receiver.conftest import Draft, World
+    from tests.unit.receiver.conftest import World
 
 PAGES = Path(__file__).parents[3] / "docs"
 OTHERS_KEY = generate_key(Algorithm.ES256)
@@ -98,16 +100,10 @@ tasks = "any"
     receiver = build(tmp_path, text)
 
     def of_agent(number: int) -> Draft:
-        draft = world.draft(number)
-        draft.replace_header("X-A2A-Token")
-        draft.replace_header("X-A2A-Notification-Token")
-        return draft
+        return replace(world.draft(number), token="")
 
     def of_other(number: int) -> Draft:
-        draft = of_agent(number)
-        draft.key = OTHERS_KEY
-        draft.claim(iss="https://other.example.com")
-        return draft
+        return replace(of_agent(number), key=OTHERS_KEY, issuer="https://other.example.com")
 
     drafts = [of_agent(1), of_agent(2), of_agent(3), of_other(1), of_other(2)]
     await receiver.open()  # without callbacks: all notifications stay unfinished

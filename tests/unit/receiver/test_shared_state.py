@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -126,8 +127,7 @@ async def test_ids_refused_by_step_8_are_not_remembered(make_shared: Callable[..
         expectation = await receiver.expect(task_id="task-1")
         assert expectation.config.token is not None
         token = expectation.config.token
-        draft.replace_header("X-A2A-Token", token)
-        draft.replace_header("X-A2A-Notification-Token", token)
+        draft = replace(draft, token=token)
         accepted = await receiver.receive(draft.request())
 
     assert (refused.status, accepted.status) == (404, 202)

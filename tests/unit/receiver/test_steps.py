@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -20,6 +21,7 @@ from pushkit.bounded_json import JsonValue
 from pushkit.events import Event, NotificationRefused
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.http_message_signatures import content_digest
+from pushkit.signing.jose import b64url_decode
 from receiver import Answer, Limits, RateLimit, SenderProfile, TaskPolicy, TrustedSender
 from receiver.dashboard.app import steps_of_refused
 from receiver.diagnosis.by_itself import Expected, verify_by_itself
@@ -28,24 +30,28 @@ from receiver.options import Schemes
 from receiver.refusals import REFUSALS
 from receiver.request import BrokenBodyError, ConsumedBodyError, Request
 from receiver.steps import CheckResult, Result, Step
+from receiver.testing import Draft
+from tests.clock import START
 from tests.emitted import emitted
 from tests.metrics_page import MetricsRead
-from tests.unit.receiver.schemes_draft import (
+from tests.unit.receiver.drafts import (
     BASE,
     HTTP,
     JWT,
     PATH,
     SECRET,
     WEBHOOKS,
-    SchemesDraft,
-    drafted,
+    adding,
+    claiming,
+    sending,
     trusted,
-)
+    with_jwt,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
 
-Change = Callable[[SchemesDraft], object]
+Change = Callable[[Draft], Draft]
 STRANGER = generate_key(Algorithm.ES256)
 TOKEN = "the-notification-token-is-private"
 OTHER_TOKEN = "another-token-that-is-private"
@@ -128,82 +134,70 @@ class Seen:
 
 
 def missing(name: str) -> Change:
-    return lambda draft: draft.after.update({name: None})
+    return lambda draft: sending(draft, name)
 
 
 def changed(name: str, value: str) -> Change:
-    return lambda draft: draft.after.update({name: value})
+    return lambda draft: sending(draft, name, value)
 
 
-def added(name: str, value: str) -> Change:
-    return lambda draft: draft.added.append((name, value))
+def added(name: str, *values: str) -> Change:
+    return lambda draft: reduce(lambda draft, value: adding(draft, name, value), values, draft)
 
 
 def repeated(name: str) -> Change:
     """Send a field twice, with the same value."""
-
-    def change(draft: SchemesDraft) -> None:
-        draft.added.append((name, dict(draft.request().headers)[name]))
-
-    return change
+    return lambda draft: sending(draft, name, *[dict(draft.request().headers)[name]] * 2)
 
 
 def claim(name: str, value: JsonValue) -> Change:
     """Sign another value of a claim, or leave it out if None."""
-    return lambda draft: draft.draft.claim(**{name: value})
+    return lambda draft: claiming(draft, **{name: value})
 
 
 def signed_at(seconds: float) -> Change:
-    def change(draft: SchemesDraft) -> None:
-        draft.draft.issued_at += timedelta(seconds=seconds)
-        draft.draft.replace_header("webhook-timestamp", str(int(draft.draft.issued_at.timestamp())))
-
-    return change
+    return signing(issued_at=START + timedelta(seconds=seconds))
 
 
-def tampered_jwt(draft: SchemesDraft) -> None:
-    start, _, signature = draft.token().rpartition(".")
+def signing(**members: Any) -> Change:
+    """Sign another request."""
+    return lambda draft: replace(draft, **members)
+
+
+def tampered_jwt(draft: Draft) -> Draft:
+    start, _, signature = draft.jwt().rpartition(".")
     first = "A" if signature[0] != "A" else "B"
-    draft.draft.set(compact=f"{start}.{first}{signature[1:]}")
+    return with_jwt(draft, f"{start}.{first}{signature[1:]}")
 
 
-def tampered_signature(draft: SchemesDraft) -> None:
+def tampered_signature(draft: Draft) -> Draft:
     value = dict(draft.request().headers)["Signature"]
     label, _, rest = value.partition("=:")
-    draft.after["Signature"] = f"{label}=:{'A' if rest[0] != 'A' else 'B'}{rest[1:]}"
+    return sending(draft, "Signature", f"{label}=:{'A' if rest[0] != 'A' else 'B'}{rest[1:]}")
 
 
-def without_component(draft: SchemesDraft) -> None:
+def without_component(draft: Draft) -> Draft:
     value = dict(draft.request().headers)["Signature-Input"]
-    draft.after["Signature-Input"] = value.replace('"@method" ', "")
-
-
-def tokens(*values: str) -> Change:
-    """Sign a request with these tokens."""
-
-    def change(draft: SchemesDraft) -> None:
-        draft.draft.replace_header("X-A2A-Notification-Token")
-        draft.draft.replace_header("X-A2A-Token", *values)
-
-    return change
+    return sending(draft, "Signature-Input", value.replace('"@method" ', ""))
 
 
 def body(content: bytes) -> Change:
     """Sign another body."""
-    return lambda draft: draft.draft.set(body=content)
+    return signing(body=content)
 
 
 def sent(content: bytes) -> Change:
     """Send another body than the signed one."""
-    return lambda draft: draft.draft.set(body_sent=content)
+    return signing(body_sent=content)
 
 
-def genuine(_: SchemesDraft) -> None:
+def genuine(draft: Draft) -> Draft:
     """Change nothing."""
+    return draft
 
 
-def another_body(draft: SchemesDraft) -> None:
-    draft.draft.set(body=draft.draft.body + b" ")
+def another_body(draft: Draft) -> Draft:
+    return replace(draft, body=draft.body + b" ")
 
 
 # By the way of proving, the field and what is done to it: the step that refuses, and the code. None
@@ -407,11 +401,10 @@ def _of_the_rest() -> Iterator[Any]:
              options={"limits": Limits(max_body_bytes=100)}, states_length=True)),
         ("over the rate of its address", genuine,
          "request", "rate_limited", _after(2, options={"limits": Limits(peer_rate=one)})),
-        ("X-Api-Key repeated", lambda draft: draft.added.extend([("X-Api-Key", "a")] * 2),
+        ("X-Api-Key repeated", added("X-Api-Key", "a", "a"),
          "token", "malformed_request", Surroundings),
-        ("no token", tokens(), "token", "invalid_token", Surroundings),
-        ("another token", tokens(OTHER_TOKEN), "token", "invalid_token", Surroundings),
-        ("two tokens", tokens(TOKEN, OTHER_TOKEN), "token", "invalid_token", Surroundings),
+        ("no token", signing(token=""), "token", "invalid_token", Surroundings),
+        ("another token", signing(token=OTHER_TOKEN), "token", "invalid_token", Surroundings),
         ("a long body", genuine, "size", "body_too_large", _limited(max_body_bytes=100)),
         ("a longer body than this sender may send", genuine,
          "size", "body_too_large", lambda: Surroundings(sender={"max_body_bytes": 100})),
@@ -425,8 +418,9 @@ def _of_the_rest() -> Iterator[Any]:
         ("no JSON", body(b"{"), "content", "malformed_body", Surroundings),
         ("no update", body(b"{}"), "content", "unrecognised_body", Surroundings),
         ("an id that is used again", another_body, "replay", "id_conflict", _after()),
-        ("no storage for tokens", tokens(OTHER_TOKEN), "token", "storage", lambda: Surroundings(
-            sql="ALTER TABLE pushkit_expected RENAME TO elsewhere")),
+        ("no storage for tokens", signing(token=OTHER_TOKEN),
+         "token", "storage", lambda: Surroundings(
+             sql="ALTER TABLE pushkit_expected RENAME TO elsewhere")),
         ("no storage for ids", genuine, "replay", "storage", lambda: Surroundings(
             sql="ALTER TABLE pushkit_forgotten RENAME TO elsewhere")),
         ("no storage for notifications", genuine, "stored", "storage", lambda: Surroundings(
@@ -444,7 +438,7 @@ def _of_the_rest() -> Iterator[Any]:
             yield pytest.param(Forgery(way, change, step, code, around=around), id=f"{way} {name}")
     long_id = body(b'{"task":{"id":"' + b"t" * 513 + b'","status":{"state":"TASK_STATE_WORKING"}}}')
     # Where `Authorization` has no signature, it is looked at with the other credentials.
-    two = lambda draft: draft.added.extend([("Authorization", "Bearer a")] * 2)  # noqa: E731
+    two = added("Authorization", "Bearer a", "Bearer a")
     for way in ("http", "webhooks", "unsigned"):
         yield pytest.param(
             Forgery(way, two, "token", "malformed_request"), id=f"{way} Authorization repeated"
@@ -465,10 +459,11 @@ def _of_the_rest() -> Iterator[Any]:
         ("jwt", signed_at(-301), "time", "stale_timestamp"),
         ("http", signed_at(-301), "time", "stale_timestamp"),
         ("webhooks", signed_at(301), "time", "stale_timestamp"),
-        ("http", lambda draft: setattr(draft, "url", "https://evil.example.com/"),
-         "signature", "invalid_signature"),
-        ("http", lambda draft: setattr(draft, "key", STRANGER), "signature", "invalid_signature"),
-        ("jwt", lambda draft: draft.draft.set(key=STRANGER), "signature", "invalid_signature"),
+        ("http", signing(audience="https://evil.example.com/"), "signature", "invalid_signature"),
+        ("http", signing(key=STRANGER), "signature", "invalid_signature"),
+        ("jwt", signing(key=STRANGER), "signature", "invalid_signature"),
+        *((way, added("X-A2A-Token", OTHER_TOKEN), "token", "invalid_token")
+          for way in ("jwt", "webhooks", "both", "unsigned")),
     )  # fmt: skip
     for number, (way, change, step, code) in enumerate(of_another):
         yield pytest.param(Forgery(way, change, step, code), id=f"{way} {step} {number}")
@@ -510,11 +505,12 @@ async def seen(
     trusting = Trusting(source, PATH, TOKEN, STRANGER.to_verification_key())
     edge = ListeningHandler(receiver, trusting, show)
     for number in range(1, around.accepted_before + 1):
-        assert (await _posted(edge, _draft(world, forgery, number), Surroundings())).status == 202
+        assert (
+            await _posted(edge, _draft(world, forgery.way, number), Surroundings())
+        ).status == 202
     if around.sql:
         world.execute(around.sql)
-    draft = _draft(world, forgery, around.number)
-    forgery.change(draft)
+    draft = forgery.change(_draft(world, forgery.way, around.number))
     caplog.clear()
     answer = await _posted(edge, draft, around)
 
@@ -535,7 +531,7 @@ async def seen(
     )
 
 
-def verified(world: World, draft: SchemesDraft, way: Way) -> list[CheckResult]:
+def verified(world: World, draft: Draft, way: Way) -> list[CheckResult]:
     """Return what `verify` says of the request, with all that its sender is configured with."""
     signed = way.profile.signed
     expected = Expected(
@@ -550,14 +546,11 @@ def verified(world: World, draft: SchemesDraft, way: Way) -> list[CheckResult]:
     return verify_by_itself(draft.request(), expected).results
 
 
-def _draft(world: World, forgery: Forgery, number: int) -> SchemesDraft:
-    draft = drafted(world, *WAYS[forgery.way].schemes.names, number=number)
-    if forgery.way == "unsigned":
-        draft.schemes = frozenset()
-    return draft
+def _draft(world: World, way: str, number: int = 1) -> Draft:
+    return replace(world.draft(number), signed=way != "unsigned")
 
 
-async def _posted(edge: ListeningHandler, draft: SchemesDraft, around: Surroundings) -> Answer:
+async def _posted(edge: ListeningHandler, draft: Draft, around: Surroundings) -> Answer:
     request = draft.request()
     fields = list(request.headers)
     if around.states_length:
@@ -651,10 +644,9 @@ async def test_every_field_of_a_genuine_request_is_forged(
     make_world: WorldFactory, way: str
 ) -> None:
     world = make_world(**WAYS[way].settings)
-    draft = _draft(world, Forgery(way, genuine, None, "accepted"), 1)
-    forged = set(HEADERS[way])
+    names = dict(_draft(world, way).request().headers).keys() - {"User-Agent"}  # nobody reads it
     hows = ("missing", "repeated", "changed")
-    assert {(name, how) for name, _ in draft.request().headers for how in hows} == forged
+    assert {(name, how) for name in names for how in hows} == set(HEADERS[way])
 
 
 def test_every_step_that_a_row_allows_is_the_one_of_a_forgery() -> None:
@@ -664,7 +656,7 @@ def test_every_step_that_a_row_allows_is_the_one_of_a_forgery() -> None:
 
 
 def test_every_claim_of_a_genuine_request_is_forged(world: World) -> None:
-    claims = world.draft().decoded_claims()
+    claims = json.loads(b64url_decode(world.draft().jwt().split(".")[1], "claims"))
     assert {(name, how) for name in claims for how in ("missing", "changed")} <= set(CLAIMS)
 
 

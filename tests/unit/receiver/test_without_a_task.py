@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,9 +12,11 @@ from tenacity import stop_after_attempt
 from pushkit.a2a import MessageUpdate
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from receiver import Notification, TaskPolicy
+from receiver.testing import Draft
+from tests.unit.receiver.drafts import claiming
 
 if TYPE_CHECKING:
-    from tests.unit.receiver.conftest import Draft, World, WorldFactory
+    from tests.unit.receiver.conftest import World, WorldFactory
 
 MESSAGE = {"messageId": "m", "role": "agent", "parts": [{"text": "hi"}]}
 OLD_MESSAGE = {**MESSAGE, "kind": "message", "parts": [{"kind": "text", "text": "hi"}]}
@@ -21,10 +24,8 @@ AT_ONCE = RetryPolicy(wait=wait_schedule((0,)), stop=stop_after_attempt(3))
 
 
 def message(world: World, number: int = 1, **document: Any) -> Draft:
-    draft = world.draft(number)
-    draft.body = json.dumps(document or {"message": MESSAGE}).encode()
-    draft.claim(taskId=None)
-    return draft
+    body = json.dumps(document or {"message": MESSAGE}).encode()
+    return claiming(replace(world.draft(number), body=body), taskId=None)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +74,7 @@ async def test_a_message_without_a_task_comes_with_a_token_that_was_handed_out(
 ) -> None:
     world = make_world(tasks=tasks, tokens=())
     token = (await world.receiver.expect("agent")).config.token or ""
-    drafts = [message(world, 1), message(world, 2)]
-    drafts[0].replace_header("X-A2A-Token", token)
-    drafts[0].replace_header("X-A2A-Notification-Token", token)
+    drafts = [replace(message(world, 1), token=token), message(world, 2)]
 
     assert [(await world.receive(draft)).code for draft in drafts] == [
         "accepted",

@@ -76,8 +76,14 @@ class Room:
     tests: tuple[str, ...]  # folders and files of tests
 
 
-_PIPELINE = ("tests/unit/receiver/test_pipeline.py", "tests/unit/receiver/test_schemes.py")
-_DELIVERY = ("tests/unit/pushkit/delivery", "tests/unit/pushkit/outbox")
+_PIPELINE = (
+    *("tests/unit/receiver/test_pipeline.py", "tests/unit/receiver/test_schemes.py"),
+    *("tests/contract/test_vectors.py", "tests/contract/test_wire_refusals.py"),
+)
+_DELIVERY = (
+    *("tests/unit/pushkit/delivery", "tests/unit/pushkit/outbox"),
+    *("tests/contract/test_wire_answers.py", "tests/contract/test_wire_requests.py"),
+)
 _STORED = (
     *_DELIVERY,
     "tests/unit/pushkit/subscriptions",

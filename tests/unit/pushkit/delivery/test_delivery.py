@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import hashlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,15 +13,13 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
-from pushkit import KeyRing, PushSender, TaskSnapshot
+from pushkit import KeyRing, PushSender
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
-from pushkit.version import USER_AGENT
 from tests.clock import Clock
 from tests.eventually import DEADLINE
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status, task
 
-ISSUER = "https://agent.example.com"
 DELIVERED, PENDING, DEAD = DeliveryState.DELIVERED, DeliveryState.PENDING, DeliveryState.DEAD
 
 
@@ -63,44 +60,6 @@ def answering(status: int, **headers: str) -> Callable[[], web.Response]:
 # --- the request (wire profile §2) -------------------------------------------------------------
 
 
-async def test_a_request_has_the_headers_of_the_wire_profile(
-    sender: PushSender, senders: Senders, webhook: Webhook, clock: Clock
-) -> None:
-    await subscribe(sender, webhook, config={"token": "token"})
-    clock.advance(0.9)
-    [delivery_id] = (await sender.notify(status())).ids
-    await sender.worker.run_once()
-    [request] = webhook.received
-    claims = request.claims(senders.public_keys())
-
-    assert request.headers.one("Content-Type") == "application/a2a+json"
-    assert request.headers.one("A2A-Version") == "1.0"
-    assert request.headers.one("User-Agent") == USER_AGENT
-    assert request.headers.one("Accept-Encoding") == "identity"
-    assert request.headers.one("X-A2A-Token") == "token"
-    assert request.headers.one("X-A2A-Notification-Token") == "token"
-    assert request.headers.one("A2A-Notification-Token") is None
-    assert request.headers.one("X-A2A-Signature") is None
-    assert request.headers.one("webhook-id") == claims.delivery_id == delivery_id
-    assert request.headers.one("webhook-timestamp") == str(int(clock.now.timestamp()))
-    assert int(claims.issued_at.timestamp()) == int(clock.now.timestamp())
-
-
-async def test_a_signature_has_the_claims_of_the_wire_profile(
-    sender: PushSender, senders: Senders, webhook: Webhook, clock: Clock
-) -> None:
-    await attempt(sender, webhook, "/Hook?a=%2F")
-    [request] = webhook.received
-    claims = request.claims(senders.public_keys())
-
-    assert request.path == "/Hook?a=%2F"
-    assert claims.issuer == ISSUER
-    assert claims.audience == (webhook.url("/Hook?a=%2F"),)
-    assert claims.expires_at == clock.now + timedelta(seconds=300)
-    assert (claims.task_id, claims.config_id, claims.seq) == ("task-1", "config-1", 1)
-    assert claims.body_sha256 == hashlib.sha256(request.body).hexdigest()
-
-
 async def test_the_stored_bytes_are_sent_unchanged(sender: PushSender, webhook: Webhook) -> None:
     await subscribe(sender, webhook, version="0.3")
     named = task()
@@ -110,31 +69,7 @@ async def test_the_stored_bytes_are_sent_unchanged(sender: PushSender, webhook: 
     assert webhook.received[0].body == stored
     assert webhook.received[0].headers.one("Content-Type") == "application/json"
     assert webhook.received[0].headers.one("Content-Length") == str(len(stored))
-
-
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "Basic", "Digest"])
-async def test_credentials_use_authorization_and_move_the_signature_to_its_own_header(
-    sender: PushSender, senders: Senders, webhook: Webhook, scheme: str
-) -> None:
-    authentication = {"scheme": scheme, "credentials": "secret=="}
-    await attempt(sender, webhook, config={"authentication": authentication})
-    [request] = webhook.received
-    assert request.headers.all("Authorization") == [f"{scheme} secret=="]
-    assert len(request.headers.all("X-A2A-Signature")) == 1
-    assert request.claims(senders.public_keys()).seq == 1
-
-
-async def test_an_api_key_leaves_authorization_to_the_signature(
-    sender: PushSender, senders: Senders, webhook: Webhook
-) -> None:
-    authentication = {"schemes": ["ApiKey"], "credentials": "the-key"}
-    await subscribe(sender, webhook, version="0.3", config={"authentication": authentication})
-    await sender.notify(TaskSnapshot(task=task()))
-    await sender.worker.run_once()
-    [request] = webhook.received
-    assert request.headers.all("X-Api-Key") == ["the-key"]
-    assert request.headers.all("X-A2A-Signature") == []
-    assert request.claims(senders.public_keys()).seq == 1
+    assert webhook.received[0].headers.one("Accept-Encoding") == "identity"
 
 
 async def test_an_option_adds_the_token_header_of_go_and_rust(
@@ -143,15 +78,6 @@ async def test_an_option_adds_the_token_header_of_go_and_rust(
     sender = await senders.open(go_token_spelling=True)
     await attempt(sender, webhook, config={"token": "t"})
     assert webhook.received[0].headers.one("A2A-Notification-Token") == "t"
-
-
-async def test_the_samples_profile_signs_with_rs256_and_without_audience(
-    sender: PushSender, senders: Senders, webhook: Webhook
-) -> None:
-    await attempt(sender, webhook, profile="a2a-samples")
-    claims = webhook.received[0].claims(senders.public_keys())
-    assert senders.public_keys()[claims.kid].algorithm == "RS256"
-    assert claims.audience == ()
 
 
 async def test_a_delivery_waits_without_a_key_of_its_algorithm(
@@ -178,25 +104,12 @@ async def test_a_retry_uses_the_current_token(
 # --- answers (wire profile §5) -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", [200, 202, 204])
-async def test_any_2xx_is_delivered(sender: PushSender, webhook: Webhook, answer: int) -> None:
-    webhook.replies_with(answer)
-    await attempt(sender, webhook)
-    delivery = await only(sender)
-    assert (delivery.state, delivery.last_status, delivery.last_error) == (DELIVERED, answer, None)
-
-
-@pytest.mark.parametrize("answer", [302, 401, 403, 404, 405, 408, 425, 429, 500, 502, 503])
 async def test_a_retry_keeps_id_and_body_and_signs_anew(
-    senders: Senders, webhook: Webhook, clock: Clock, answer: int
+    senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await senders.open()
-    webhook.replies_with(answer)
+    webhook.replies_with(500)
     await attempt(sender, webhook)
-    delivery = await only(sender)
-    assert (delivery.state, delivery.last_status) == (PENDING, answer)
-    assert timedelta(seconds=4) <= delivery.not_before - clock.now <= timedelta(seconds=6)
-
     clock.advance(6)
     await sender.worker.run_once()
     first, second = webhook.received
@@ -207,24 +120,6 @@ async def test_a_retry_keeps_id_and_body_and_signs_anew(
     assert first.headers.one("Authorization") != second.headers.one("Authorization")
     assert second.headers.one("webhook-timestamp") == str(int(clock.now.timestamp()))
     assert (await only(sender)).state is DELIVERED
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [(400, "rejected"), (409, "conflict"), (413, "too_large"), (422, "unprocessable")],
-)
-async def test_a_rejected_delivery_is_dead_and_the_next_follows(
-    sender: PushSender, webhook: Webhook, answer: int, error: str
-) -> None:
-    webhook.replies_with(answer)
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    await sender.notify(status("completed"))
-    await sender.worker.run_once()
-    await sender.worker.run_once()
-    first, second = await sender.deliveries("task-1")
-    assert (first.state, first.last_error) == (DEAD, error)
-    assert second.state is DELIVERED
 
 
 async def test_a_410_disables_the_subscription_and_cancels_its_other_deliveries(
@@ -385,51 +280,7 @@ async def test_the_retry_schedule_counts_from_the_failure(
     assert (await only(sender)).not_before - clock.now >= timedelta(seconds=4)
 
 
-async def test_a_webhook_that_refuses_connections_is_retried(
-    sender: PushSender, unused_tcp_port: int
-) -> None:
-    await sender.subscribe("task-1", {"url": f"http://127.0.0.1:{unused_tcp_port}/"}, version="1.0")
-    await sender.notify(status())
-    await sender.worker.run_once()
-    delivery = await only(sender)
-    assert (delivery.state, delivery.last_error, delivery.last_status) == (
-        PENDING,
-        "connection_refused",
-        None,
-    )
-
-
-async def test_nothing_is_posted_to_a_destination_that_is_no_longer_allowed(
-    senders: Senders, webhook: Webhook
-) -> None:
-    first = await senders.open()
-    await subscribe(first, webhook)
-    await first.notify(status())
-    await first.close()
-    second = await senders.open(allow=())
-    await second.worker.run_once()
-    delivery = await only(second)
-    assert (delivery.state, delivery.last_error) == (PENDING, "destination_refused")
-    assert webhook.received == []
-
-
 # --- dead letters ------------------------------------------------------------------------------
-
-
-async def test_a_delivery_is_dead_after_the_last_attempt(
-    sender: PushSender, webhook: Webhook, clock: Clock
-) -> None:
-    webhook.replies_with(*[500] * 20)
-    await subscribe(sender, webhook)
-    await sender.notify(status())
-    began = clock.now
-    while (delivery := await only(sender)).state is PENDING:
-        clock.now = max(clock.now, delivery.not_before)
-        await sender.worker.run_once()
-    assert (delivery.state, delivery.last_error) == (DEAD, "status_500")
-    assert 9 <= len(webhook.received) <= 10
-    assert clock.now - began < timedelta(hours=90)
-    assert len({request.id for request in webhook.received}) == 1
 
 
 async def test_the_age_of_a_delivery_counts_across_restarts(

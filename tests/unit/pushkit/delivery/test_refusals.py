@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
-import pytest
 import trustme
 from aiohttp import web
 from tenacity import stop_after_attempt
@@ -176,33 +174,3 @@ async def test_an_untrusted_certificate_is_a_tls_failure(
     sender = await senders.open(allow=(), ca_file=public.ca_file)
     delivery_id = await notified(sender, status())
     assert await errors_of(sender, delivery_id) == ["tls_failure"]
-
-
-async def test_no_answer_in_time_is_a_timeout(public: Internet, senders: Senders) -> None:
-    async def never(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    await public.serve(never)
-    sender = await senders.open(
-        allow=(), ca_file=public.ca_file, timeout=timedelta(milliseconds=300)
-    )
-    delivery_id = await notified(sender, status())
-    assert await errors_of(sender, delivery_id) == ["timeout"]
-
-
-@pytest.mark.parametrize("proxied", [False, True])
-async def test_a_refused_address_and_an_unknown_name_have_different_codes(
-    public: Internet, senders: Senders, *, proxied: bool
-) -> None:
-    await public.proxy()
-    public.network.names.says(HOOKS, ["10.0.0.1"])
-    proxy = "http://proxy.corp.internal:3128" if proxied else None
-    sender = await senders.open(allow=(), proxy=proxy)
-    delivery_id = await notified(sender, status())
-    assert await errors_of(sender, delivery_id) == ["address_refused"]
-    other = await senders.open(allow=(), proxy=proxy)
-    await other.subscribe("t", {"url": "https://nowhere.example.com/"}, version="1.0", owner="bob")
-    [delivery_id] = (await other.notify(status(task_id="t"))).ids
-    await other.worker.run_once()
-    assert await errors_of(other, delivery_id) == ["dns_failure"]

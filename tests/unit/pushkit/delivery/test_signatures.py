@@ -90,13 +90,6 @@ def verify_http_message(
     return result.parameters
 
 
-async def test_the_jwt_alone_is_the_default(senders: Senders, webhook: Webhook) -> None:
-    request = await send(senders, webhook, status())
-    names = {name.lower() for name, _ in request.headers}
-    assert "authorization" in names
-    assert not names & {"webhook-signature", "signature", "signature-input", "content-digest"}
-
-
 @pytest.mark.usefixtures("present")
 async def test_all_schemes_can_be_used_together(senders: Senders, webhook: Webhook) -> None:
     request = await send(senders, webhook, status(), "/Hook?a=%2F", signing=EVERY_SCHEME)

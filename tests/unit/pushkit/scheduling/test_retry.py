@@ -36,15 +36,6 @@ def waits(policy: RetryPolicy, attempts: int, *, since: datetime = START) -> tim
     return None if moment is None else moment - START
 
 
-def test_the_schedule_is_the_one_that_standard_webhooks_recommends() -> None:
-    five_seconds, five_minutes = 5, 5 * MINUTE
-    assert (
-        five_seconds,
-        five_minutes,
-        *(30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR),
-    ) == DEFAULT_SCHEDULE
-
-
 def test_each_attempt_waits_for_its_entry() -> None:
     policy = RetryPolicy(wait=wait_schedule(jitter=0))
     found = [waits(policy, attempts) for attempts in range(1, 10)]

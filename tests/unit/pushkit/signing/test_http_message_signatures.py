@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from pushkit.errors import (
     MalformedRequestError,
     TimestampError,
 )
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, verification_key
+from pushkit.keys.jwk import Algorithm, SigningKey, verification_key
 from pushkit.keys.primitives import HTTP, sign_bytes, signature_holds
 from pushkit.signing.http_message_signatures import (
     TAG,
@@ -235,12 +234,6 @@ def test_a_signature_has_all_parameters_of_the_profile() -> None:
     }
 
 
-def test_each_attempt_has_its_own_nonce() -> None:
-    first, second = (dict(signed(signer=key(Algorithm.EDDSA))) for _ in range(2))
-    assert first["Signature-Input"] != second["Signature-Input"]
-    assert first["Signature"] != second["Signature"]
-
-
 def test_a_request_without_a_required_component_is_not_signed() -> None:
     for name in ("Content-Type", "webhook-id"):
         fields = [(key, value) for key, value in FIELDS if key != name]
@@ -312,58 +305,6 @@ def test_components_are_derived_from_the_url(url: str, expected: tuple[str, str,
 # --- refusals: one thing changed in what is accepted -------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"method": "PUT"}, id="method"),
-        pytest.param({"urls": ("https://client.example.com/a2a/push",)}, id="query"),
-        pytest.param({"urls": (URL.replace("client", "other"),)}, id="host"),
-        pytest.param({"urls": (URL.replace("https", "http"),)}, id="scheme"),
-        pytest.param({"urls": (URL.replace("push", "Push"),)}, id="path"),
-        pytest.param({"urls": ()}, id="no URL"),
-        pytest.param({"algorithms": frozenset({Algorithm.RS256})}, id="algorithm not allowed"),
-        pytest.param({"fields": with_field("content-type", "application/json")}, id="type"),
-        pytest.param({"fields": with_field("content-type", None)}, id="no type"),
-        pytest.param({"fields": with_field("webhook-id", "dlv_2")}, id="id"),
-        pytest.param({"fields": with_field("webhook-id", None)}, id="no id"),
-        pytest.param({"fields": with_field("webhook-id", "dlv.1")}, id="dotted id"),
-        pytest.param({"fields": with_field("x-a2a-token", "abd")}, id="token"),
-        pytest.param({"fields": with_field("x-a2a-token", None)}, id="token taken away"),
-        pytest.param(
-            {"fields": [*signed(), ("A2A-Notification-Token", "abc")]}, id="token put on it"
-        ),
-        pytest.param({"fields": with_field("content-digest", None)}, id="no digest"),
-        pytest.param(
-            {"fields": with_field("content-digest", content_digest(b"other"))}, id="digest"
-        ),
-        pytest.param({"fields": with_field("signature", None)}, id="no signature"),
-        pytest.param({"fields": with_field("signature", "a2a=:AAAA:")}, id="signature"),
-        pytest.param({"fields": with_field("signature", "a2a")}, id="signature no bytes"),
-        pytest.param({"fields": with_field("signature", 'a2a="AAAA"')}, id="signature a string"),
-        pytest.param(
-            {"fields": with_field("signature", field("Signature").replace("a2a=", "b="))},
-            id="label",
-        ),
-    ],
-)
-def test_a_request_that_was_changed_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(InvalidSignatureError):
-        verify(**{"fields": signed(), **change})
-
-
-def test_another_body_is_refused() -> None:
-    with pytest.raises(DigestMismatchError):
-        verify(signed(), body=BODY + b" ")
-
-
-def test_another_key_of_the_same_name_is_refused() -> None:
-    forger = replace(generate_key(Algorithm.ES256), kid=key().kid)
-    with pytest.raises(InvalidSignatureError, match="invalid"):
-        verify(signed(signer=forger))
-    with pytest.raises(InvalidSignatureError, match="another key"):
-        verify(signed(signer=generate_key(Algorithm.ES256)))
-
-
 PARAMETERS = field("Signature-Input").removeprefix("a2a=")
 
 
@@ -399,17 +340,6 @@ def test_a_signature_made_by_hand_is_accepted() -> None:
     assert verify(resigned()).delivery_id == "dlv_1"
     assert verify(resigned(reversed(COVERED))).delivery_id == "dlv_1"
     assert verify(resigned(nonce="n", context="unknown parameters are signed too"))
-
-
-@pytest.mark.parametrize("missing", COVERED)
-def test_a_signature_that_covers_less_is_refused(missing: str) -> None:
-    with pytest.raises(InvalidSignatureError, match=f"does not cover {missing}"):
-        verify(resigned(name for name in COVERED if name != missing))
-
-
-def test_a_signature_that_covers_nothing_is_refused() -> None:
-    with pytest.raises(InvalidSignatureError, match="does not cover"):
-        verify(resigned(()))
 
 
 @pytest.mark.parametrize(
@@ -504,16 +434,6 @@ def test_a_field_that_cannot_be_signed_is_refused(value: str) -> None:
         verify(with_field("x-a2a-token", value))
 
 
-def test_a_field_that_must_stand_once_is_refused_when_it_does_not() -> None:
-    with pytest.raises(MalformedRequestError, match="webhook-id"):
-        verify([*signed(), ("webhook-id", "dlv_1")])
-    twice = [*signed(), ("Signature-Input", field("Signature-Input"))]
-    with pytest.raises(MalformedRequestError, match="Signature-Input"):
-        verify(twice)
-    with pytest.raises(MalformedRequestError, match="Signature:"):
-        verify([*signed(), ("Signature", "a2a=:AAAA:")])
-
-
 # --- several signatures -------------------------------------------------------------------------
 
 
@@ -525,29 +445,6 @@ def test_signatures_with_another_tag_are_ignored() -> None:
         ("Signature", "proxy=:AAAA:"),
     ]
     assert verify(fields).delivery_id == "dlv_1"
-
-
-def test_two_keys_of_a_rotation_may_sign_one_request() -> None:
-    old, new = key(), key(Algorithm.EDDSA)
-    first, second = dict(signed(signer=old)), dict(signed(signer=new))
-    fields = [
-        *signed(signer=old),
-        ("Signature-Input", second["Signature-Input"].replace("a2a=", "new=")),
-        ("Signature", second["Signature"].replace("a2a=", "new=")),
-    ]
-    assert first["Content-Digest"] == second["Content-Digest"]
-    headers = Headers(fields)
-    found = read_unverified_signatures(headers)
-    assert [one.keyid for one in found] == [old.kid, new.kid]
-    for unverified, signer in zip(found, (old, new), strict=True):
-        verified = verify_http_signature(
-            unverified,
-            signer.to_verification_key(),
-            method="POST",
-            target_uris=[URL],
-            headers=headers,
-        )
-        assert verified.keyid == signer.kid
 
 
 def test_more_of_our_signatures_than_a_rotation_has_are_refused() -> None:

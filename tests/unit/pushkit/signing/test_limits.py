@@ -39,8 +39,8 @@ from pushkit.signing.standard_webhooks import (
     webhook_public_key,
 )
 from pushkit.webhook import Headers
+from receiver.testing import SigningAgent
 from tests.jose import b64url
-from tests.notification_claims import NotificationClaims, sign_notification
 from tests.refusals import refused_unless
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -65,9 +65,8 @@ def test_a_jwt_has_8000_characters_at_most(characters: int, *, read: bool) -> No
 
 @pytest.mark.parametrize(("seq", "accepted"), [(1, True), (2**63 - 1, True), (2**63, False)])
 def test_a_seq_fits_into_64_bits(seq: int, *, accepted: bool) -> None:
-    unverified = read_unverified(
-        at_once(sign_notification(NotificationClaims(issued_at=NOW, seq=seq), KEY))
-    )
+    agent = SigningAgent(webhook_url="https://client.example.com/", key=KEY)
+    unverified = read_unverified(agent.draft("task-1", seq).jwt())
 
     with refused_unless(accepted, InvalidSignatureError, "seq"):
         assert verify_signature(unverified, KEY.to_verification_key()).seq == seq

@@ -29,15 +29,24 @@ from pushkit.signing.http_message_signatures import (
 from pushkit.signing.jose import at_once, sign
 from pushkit.signing.notification_jwt import (
     read_unverified,
+    sign_notification,
+    static_claims,
     verify_signature,
 )
 from pushkit.webhook import Headers, WebhookRequest
 from tests.kms import Kms, der
-from tests.notification_claims import NotificationClaims, sign_notification
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DATA = b"header.payload"
-CLAIMS = NotificationClaims(issued_at=NOW)
+
+
+async def signed(by: SigningKey | RemoteKey) -> str:
+    """Return the JWT of a notification, signed by this key."""
+    claims = static_claims(issuer="i", audience="a", task_id="task-1", config_id="config-1")
+    moment = int(NOW.timestamp())
+    return await sign_notification(
+        claims, by, issued_at=moment, delivery_id="dlv_1", seq=1, body_sha256="0" * 64
+    )
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
@@ -46,7 +55,7 @@ async def test_a_notification_that_a_service_signs_is_verified_like_any(
 ) -> None:
     kms = Kms(algorithm)
     remote = RemoteKey.of(kms)
-    token = await sign_notification(CLAIMS, remote)
+    token = await signed(remote)
     ring = KeyRing.create(NOW, key=remote)
     [published] = parse_jwks(jwks_document(ring, NOW)).keys
     found = verify_signature(read_unverified(token), published)
@@ -56,14 +65,12 @@ async def test_a_notification_that_a_service_signs_is_verified_like_any(
 
 async def test_a_remote_key_signs_the_same_jwt_as_a_local_one() -> None:
     kms = Kms(Algorithm.EDDSA)  # its signatures are deterministic
-    assert await sign_notification(CLAIMS, RemoteKey.of(kms)) == at_once(
-        sign_notification(CLAIMS, kms.key)
-    )
+    assert await signed(RemoteKey.of(kms)) == await signed(kms.key)
 
 
 def test_a_key_that_has_to_be_waited_for_does_not_sign_at_once() -> None:
     with pytest.raises(SigningError, match="in a service of its own"):
-        at_once(sign_notification(CLAIMS, RemoteKey.of(Kms())))
+        at_once(signed(RemoteKey.of(Kms())))
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.ES256, Algorithm.ES384])

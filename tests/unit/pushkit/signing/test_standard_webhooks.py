@@ -133,15 +133,6 @@ def test_a_signed_request_verifies(body: bytes, delivery_id: str, now: datetime)
 # --- rotation -----------------------------------------------------------------------------------
 
 
-def test_a_receiver_with_either_secret_verifies_while_one_is_replaced() -> None:
-    headers = signed(OTHER, SECRET)
-    assert verify(headers, SECRET) == verify(headers, OTHER) == "msg_1"
-
-
-def test_a_receiver_with_both_secrets_verifies_before_and_after() -> None:
-    assert verify(signed(SECRET), OTHER, SECRET) == verify(signed(OTHER), OTHER, SECRET)
-
-
 def test_versions_stand_beside_each_other() -> None:
     headers = signed(SECRET, V1A["secret_key"])
     assert [entry.partition(",")[0] for entry in headers["webhook-signature"].split(" ")] == [
@@ -149,16 +140,6 @@ def test_versions_stand_beside_each_other() -> None:
         "v1a",
     ]
     assert verify(headers, V1A["public_key"]) == verify(headers, SECRET)
-
-
-def test_the_id_stays_and_the_time_is_of_the_attempt() -> None:
-    first, second = (
-        dict(sign_webhook(BODY, delivery_id="msg_1", now=now, signers=[read_signer(SECRET)]))
-        for now in (NOW, NOW + timedelta(hours=1))
-    )
-    assert first["webhook-id"] == second["webhook-id"]
-    assert int(second["webhook-timestamp"]) - int(first["webhook-timestamp"]) == 3600
-    assert first["webhook-signature"] != second["webhook-signature"]
 
 
 def test_the_zone_of_a_time_does_not_matter() -> None:
@@ -307,26 +288,6 @@ def test_a_header_that_is_missing_empty_or_doubled_is_refused(name: str) -> None
         verify({**headers, name: ""})
     with pytest.raises(MalformedRequestError, match=name):
         verify(Headers([*headers.items(), (name.upper(), headers[name])]))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"body": b'{"a":2}'}, id="body"),
-        pytest.param({"body": b""}, id="no body"),
-        pytest.param({"headers": changed(webhook_id="msg_2")}, id="id"),
-        pytest.param({"headers": changed(webhook_timestamp="1767268801")}, id="timestamp"),
-        pytest.param({"secret": OTHER}, id="secret"),
-        pytest.param({"secret": V1A["public_key"]}, id="key of the other version"),
-    ],
-)
-def test_a_request_that_was_changed_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(InvalidSignatureError):
-        verify(
-            change.get("headers", signed()),
-            change.get("secret", SECRET),
-            body=change.get("body", BODY),
-        )
 
 
 def test_header_names_have_no_case_and_the_body_no_encoding() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,9 @@ async def test_an_unknown_state_ends_the_wait_if_it_is_final(
 ) -> None:
     event = {"kind": "status-update", "taskId": "task-1", "status": {"state": "expired"}}
     unknown, completed = world.draft(1), world.draft(2, state="completed")
-    unknown.body = json.dumps(event | ({} if final is None else {"final": final})).encode()
+    unknown = replace(
+        unknown, body=json.dumps(event | ({} if final is None else {"final": final})).encode()
+    )
     await world.receive(unknown)
     await world.receive(completed)
 

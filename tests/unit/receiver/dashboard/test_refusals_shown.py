@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -37,8 +38,7 @@ async def test_a_refusal_is_found_understood_and_its_mend_named(
     world: World, client: Browser
 ) -> None:
     await world.start()
-    draft = world.draft()
-    draft.claim(aud="https://elsewhere.example.com/a2a/push")
+    draft = replace(world.draft(), audience="https://elsewhere.example.com/a2a/push")
     assert (await world.receive(draft)).code == "wrong_audience"
 
     found = await client.get("/")
@@ -55,11 +55,11 @@ async def test_a_refusal_is_found_understood_and_its_mend_named(
 
 async def test_text_of_a_refused_request_is_escaped(world: World, client: Browser) -> None:
     await world.start()
-    draft = world.draft()
-    draft.claim(iss="`<script>alert(1)</script>`")
+    draft = replace(world.draft(), issuer="`<script>alert(1)</script>`")
     await world.receive(draft)
-    draft = world.draft()
-    draft.claim(aud="https://client.example.com/`<img src=x onerror=alert(1)>`")
+    draft = replace(
+        world.draft(), audience="https://client.example.com/`<img src=x onerror=alert(1)>`"
+    )
     await world.receive(draft)
     shown = await client.get("/refusals")
     for number in (1, 2):
@@ -74,13 +74,11 @@ async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
     world: World, client: Browser
 ) -> None:
     await world.start()
-    stranger = world.draft()
-    stranger.claim(iss="https://somebody.example.com")
+    stranger = replace(world.draft(), issuer="https://somebody.example.com")
     await world.receive(stranger)
     assert (await client.document("/overview"))["verdict"] == "idle"
 
-    elsewhere = world.draft()
-    elsewhere.claim(aud="https://elsewhere.example.com/a2a/push")
+    elsewhere = replace(world.draft(), audience="https://elsewhere.example.com/a2a/push")
     for draft in (world.draft(token="guessed-by-the-agent"), elsewhere):
         await world.receive(draft)
     found = await client.document("/overview")
@@ -102,8 +100,7 @@ async def test_refusals_come_newest_first_in_pages_and_by_reason(
     await world.start()
     for number in range(3):
         await world.receive(world.draft(number, token="guessed-by-the-agent"))
-    stranger = world.draft()
-    stranger.claim(iss="https://somebody.example.com")
+    stranger = replace(world.draft(), issuer="https://somebody.example.com")
     await world.receive(stranger)
     first = await client.document("/refusals?limit=2")
     second = await client.document(f"/refusals?limit=2&before={first['before']}")

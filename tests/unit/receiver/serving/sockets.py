@@ -10,15 +10,12 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from receiver.limits import ConnectionLimits
 from receiver.serving.connection import Connections
 from receiver.serving.server import HttpServer
+from receiver.testing import Draft
 from tests.eventually import DEADLINE, eventually
-
-if TYPE_CHECKING:
-    from tests.unit.receiver.conftest import Draft
 
 __all__ = ["NEVER", "SOON", "Answer", "Client", "Serve", "Site", "connected", "limits", "raw"]
 

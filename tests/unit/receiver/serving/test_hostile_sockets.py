@@ -12,6 +12,7 @@ import weakref
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -155,7 +156,7 @@ async def test_a_large_body_behind_a_head_is_no_large_head(
 ) -> None:
     world = make_world()
     draft = world.draft()
-    draft.body = draft.body[:-1] + b" " * 200_000 + draft.body[-1:]
+    draft = replace(draft, body=draft.body[:-1] + b" " * 200_000 + draft.body[-1:])
     client = await (await serve(world, max_head_bytes=2000)).connect()
     await client.send(raw(draft))
     assert (await client.answer()).status == 202
@@ -407,7 +408,7 @@ async def test_large_bodies_that_arrive_at_once_are_decoded_in_turns(
     requests = []
     for number in range(1, 6):
         draft = world.draft(number)
-        draft.set(body=draft.body + b" " * size)
+        draft = replace(draft, body=draft.body + b" " * size)
         requests.append(raw(draft))
     clients = [await site.connect() for _ in requests]
     for client, request in zip(clients, requests, strict=True):

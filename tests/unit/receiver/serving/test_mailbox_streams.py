@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +164,7 @@ async def test_a_client_that_does_not_read_its_stream_is_cut_off(
         draft = world.draft(1, task_id=f"task-{number}")
         body = json.loads(draft.body)
         body["statusUpdate"]["metadata"] = {"x": big}
-        draft.set(body=json.dumps(body).encode())
+        draft = replace(draft, body=json.dumps(body).encode())
         assert (await world.receiver.receive(draft.request(), peer="192.0.2.1")).status == 202
 
     await site.until(lambda connections: not len(connections))
