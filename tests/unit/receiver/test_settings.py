@@ -20,7 +20,7 @@ from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
 from receiver.inbox.retention import InboxRetention
 from receiver.limits import ConnectionLimits
 from receiver.runtime import DRAIN
-from receiver.settings import ReceiverSettings, SenderSettings, load_settings
+from receiver.settings import ReceiverSettings, load_settings
 from receiver.settings.tables import SenderSettings
 from receiver.testing import Draft
 
