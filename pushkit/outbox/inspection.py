@@ -16,11 +16,10 @@ from pushkit.outbox.states import (
     IS_IN_FLIGHT,
     IS_NEXT,
     SHOWN_STATE,
-    UNFINISHED,
     CancelledBy,
     DeliveryState,
 )
-from pushkit.queue.tables import ListedQueue
+from pushkit.queue.tables import UNFINISHED, ListedQueue
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pushkit.a2a import WireVersion
 from pushkit.queue.leases import reschedule
-from pushkit.queue.tables import ListedQueue
+from pushkit.queue.tables import UNFINISHED, ListedQueue
 from pushkit.record import field, record
 from pushkit.storage.paging import (
     MOST_COUNTED,
@@ -30,7 +30,7 @@ from pushkit.storage.script import (
     to_micros,
 )
 from receiver.inbox.model import CallbackState, InboxStatus
-from receiver.inbox.store import INBOX, IS_IN_PROGRESS, STATUS, UNFINISHED, task_of
+from receiver.inbox.store import INBOX, STATUS, task_of
 
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Gauges
@@ -159,8 +159,8 @@ _SUMMARY = (
     " not_before, finished_at, last_error, unmatched"
 )
 _WHERE_STATUS = {
-    InboxStatus.RECEIVED: f"({UNFINISHED} AND NOT {IS_IN_PROGRESS})",
-    InboxStatus.IN_PROGRESS: IS_IN_PROGRESS,
+    InboxStatus.RECEIVED: f"({UNFINISHED} AND NOT {INBOX.is_in_flight})",
+    InboxStatus.IN_PROGRESS: INBOX.is_in_flight,
     InboxStatus.DONE: "state = 'done'",
     InboxStatus.DEAD: "state = 'dead'",
 }
