@@ -424,6 +424,12 @@ CREATE INDEX {self.jobs}_pending
         )
 
     @property
+    def is_leased(self) -> str:
+        """Whether a job's queue is leased, as SQL, 1 or 0: then a job that is redriven waits."""
+        leased = "CASE WHEN q.lease_worker IS NULL THEN 0 ELSE 1 END"
+        return f"(SELECT {leased} FROM {self.queues} q WHERE q.id = {self.queue_id})"
+
+    @property
     def in_flight(self) -> str:
         """The jobs `j` in flight, after FROM: from leased queues, however many jobs wait."""
         return (

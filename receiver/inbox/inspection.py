@@ -214,23 +214,17 @@ def redrive(ids: Sequence[int], now: datetime) -> Script[list[int]]:
     rows = yield from run_for_ids(
         f"SELECT id, queue_id FROM pushkit_inbox WHERE {_REDRIVABLE} AND id IN ($ids)", sorted(ids)
     )
-    of_queue: dict[str, list[int]] = defaultdict(list)
-    for row in rows:
-        of_queue[row["queue_id"]].append(int(row["id"]))
-    queues = yield from INBOX.lock(of_queue)
-    redriven: list[int] = []
-    for queue in queues.values():
-        rows = yield from run_for_ids(
-            "UPDATE pushkit_inbox SET state = 'pending', waits = CAST($2 AS INTEGER),"
-            " redrives = redrives + 1, attempts = 0, not_before = $1, scheduled_at = $1,"
-            " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0"
-            f" WHERE {_REDRIVABLE} AND id IN ($ids) RETURNING id",
-            of_queue[queue.id],
-            *(to_micros(now), int(queue.lease_worker is not None)),
-        )
-        redriven += [int(row["id"]) for row in rows]
+    queues = yield from INBOX.lock({row["queue_id"] for row in rows})
+    redriven = yield from run_for_ids(
+        f"UPDATE pushkit_inbox SET state = 'pending', waits = {INBOX.is_leased},"
+        " redrives = redrives + 1, attempts = 0, not_before = $1, scheduled_at = $1,"
+        " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0"
+        f" WHERE {_REDRIVABLE} AND id IN ($ids) RETURNING id",
+        [row["id"] for row in rows],
+        to_micros(now),
+    )
     yield from reschedule(INBOX, [*queues.values()], to_micros(now))
-    return sorted(redriven)
+    return sorted(int(row["id"]) for row in redriven)
 
 
 def queues(*, after: str | None, limit: int) -> Script[list[InboxQueue]]:
