@@ -167,11 +167,10 @@ _WHERE_STATUS = {
 _REDRIVABLE = "(state = 'dead' OR unmatched = 1)"
 _MOST_ARRIVALS: Final = 2000
 _MOST_ROWS: Final = 250
-
-
 _UNMATCHED: Final = "unmatched = 1"
 
-NOTIFICATIONS: Final = Listing[InboxFilter, NotificationSummary](
+NOTIFICATIONS: Final = Listing(
+    by=InboxFilter,
     table="pushkit_inbox",
     select=f"SELECT {_SUMMARY} FROM pushkit_inbox",
     read=functools.partial(read_record, NotificationSummary),
