@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, unquote, urlencode
 
 from pushkit.clock import utc_now
@@ -47,8 +47,6 @@ from pushkit.webui.site import FormResult, Link, Site, fields_of
 
 if TYPE_CHECKING:
     from pushkit.delivery.sender import PushSender
-
-F = TypeVar("F", DeliveryFilter, SubscriptionFilter)
 
 _Act: TypeAlias = Callable[[Sequence[str]], Awaitable[Changed]]
 _TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -197,7 +195,8 @@ def _add_changes(site: Site, outbox: OutboxAdmin) -> None:
 
     async def redrive_all(request: PageRequest) -> FormResult:
         query = fields_of(request, OF_DELIVERIES)
-        found = await outbox.redrive(filter_of(DeliveryFilter, OF_DELIVERIES, query))
+        wanted = api.selected(DeliveryFilter, OF_DELIVERIES, query)
+        found = await outbox.redrive(of_unnamed_tenant(wanted))  # as the page shows them
         done, said = _requeued("redriven", found)
         return FormResult(done.ids, said, "/deliveries", query)
 
@@ -301,7 +300,7 @@ class Pages:
         """
         query = request.query
         page = await self._outbox.browse(
-            filter_of(DeliveryFilter, OF_DELIVERIES, query),
+            api.selected(DeliveryFilter, OF_DELIVERIES, query),
             before=BEFORE.of(query),
             limit=api.LIMIT.of(query),
         )
@@ -331,7 +330,7 @@ class Pages:
         """Return subscriptions, newest first, without secrets."""
         query = request.query
         page = await self._subscriptions.browse(
-            filter_of(SubscriptionFilter, OF_SUBSCRIPTIONS, query),
+            api.selected(SubscriptionFilter, OF_SUBSCRIPTIONS, query),
             before=BEFORE.of(query),
             limit=api.LIMIT.of(query),
         )
@@ -415,16 +414,6 @@ class Pages:
             waits_until=each.waits_until if waits else None,
             attempt_seconds=speeds.get(each.origin, []),
         )
-
-
-def filter_of(
-    filters: Callable[..., F], by: Iterable[api.Parameter[Any]], query: Mapping[str, str]
-) -> F:
-    """Return the filter that a query asks for. Raises PageRefused: a wrong value.
-
-    A task without a tenant is one of the tenant without a name, on pages and in actions alike.
-    """
-    return of_unnamed_tenant(api.selected(filters, by, query))
 
 
 def _cursor(each: FailingDestination) -> str:

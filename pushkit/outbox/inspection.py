@@ -16,17 +16,16 @@ from pushkit.outbox.states import (
     IS_IN_FLIGHT,
     IS_NEXT,
     SHOWN_STATE,
-    UNFINISHED,
     CancelledBy,
     DeliveryState,
 )
-from pushkit.queue.tables import ListedQueue
+from pushkit.queue.tables import UNFINISHED, ListedQueue
 from pushkit.record import field, record
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
 from pushkit.storage.paging import WINDOW, Index, Listing, read_record
 from pushkit.storage.script import Row, Script, Statement, to_micros
-from pushkit.subscriptions.model import OUTBOX, Subscription, SubscriptionState
+from pushkit.subscriptions.model import OUTBOX, SubscriptionState
 from pushkit.subscriptions.store import read_subscription
 
 W = TypeVar("W", "DeliveryFilter", "SubscriptionFilter")
@@ -143,7 +142,8 @@ NOT_SUPERSEDED: Final = (
     f" AND COALESCE(last_error, '') <> '{CancelledBy.SUPERSEDED}'"
 )
 _BY_SEQ: Final = "seq, id"  # several subscriptions of a task have the same numbers
-DELIVERIES: Final = Listing[DeliveryFilter, DeliverySummary](
+DELIVERIES: Final = Listing(
+    by=DeliveryFilter,
     table="pushkit_deliveries",
     select=f"SELECT {_SUMMARY} FROM {_WITH_BODIES}",
     read=_summary_of,
@@ -161,7 +161,8 @@ DELIVERIES: Final = Listing[DeliveryFilter, DeliverySummary](
         Index((_WHERE_STATE[DeliveryState.IN_FLIGHT],), among=UNFINISHED),
     ),
 )
-SUBSCRIPTIONS: Final = Listing[SubscriptionFilter, Subscription](
+SUBSCRIPTIONS: Final = Listing(
+    by=SubscriptionFilter,
     table="pushkit_subscriptions",
     select="SELECT * FROM pushkit_subscriptions",
     read=read_subscription,

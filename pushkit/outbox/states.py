@@ -24,17 +24,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from pushkit.queue.tables import UNFINISHED
 from pushkit.record import record
-
-UNFINISHED: Final = "state = 'pending'"
-"""The condition of a partial index: SQLite uses it only for statements with the same text."""
-
+from pushkit.subscriptions.model import OUTBOX
 
 # Conditions over rows of `pushkit_deliveries`, whose columns have names that no other table has.
-IS_IN_FLIGHT: Final = (
-    f"({UNFINISHED} AND waits = 0 AND EXISTS (SELECT 1 FROM pushkit_subscriptions q"
-    " WHERE q.id = subscription_id AND q.lease_worker IS NOT NULL AND seq <= q.sending_to))"
-)
+IS_IN_FLIGHT: Final = OUTBOX.is_in_flight
 IS_NEXT: Final = (  # of a queue that is not paused
     f"({UNFINISHED} AND id IN (SELECT (SELECT o.id FROM pushkit_deliveries o"
     " WHERE o.subscription_id = q.id AND o.state = 'pending' ORDER BY o.seq LIMIT 1)"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import AGE_FROM
-from pushkit.outbox.states import UNFINISHED, DeliveryState
+from pushkit.outbox.states import DeliveryState
+from pushkit.queue.tables import UNFINISHED
 from pushkit.storage.paging import MOST_COUNTED, AtMost, count_at_most, read_record
 from pushkit.storage.script import Script, Statement, count, moment_or_none, to_micros
 from pushkit.subscriptions.model import OUTBOX

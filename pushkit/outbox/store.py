@@ -17,11 +17,11 @@ from pushkit.outbox.states import (
     LOST_FOR_GOOD,
     SHOWN_STATE,
     SUPERSEDED,
-    UNFINISHED,
     CancelledBy,
     DeliveryState,
 )
 from pushkit.queue.rules import Queue
+from pushkit.queue.tables import UNFINISHED
 from pushkit.storage.script import (
     Script,
     Statement,

@@ -50,6 +50,8 @@ _WRITTEN = (
 _written: Callable[[Queue], tuple[Any, ...]] = attrgetter(*(name for name, _ in _WRITTEN))
 _DUE = "q.due_at IS NOT NULL AND q.lease_worker IS NULL"  # as in the indexes
 
+UNFINISHED: Final = "state = 'pending'"
+"""The condition of a partial index: SQLite uses it only for statements with the same text."""
 QUEUE_COLUMNS: Final = """
     due_at BIGINT,          -- when to look for jobs that no memory has (pushkit.queue.rules)
     lease_worker TEXT,
@@ -413,6 +415,21 @@ CREATE INDEX {self.jobs}_pending
         return [read(row, AtMost.of(row["unfinished"], _MOST_WAITING)) for row in rows]
 
     @property
+    def is_in_flight(self) -> str:
+        """The condition of rows of jobs that are in flight."""
+        return (
+            f"({UNFINISHED} AND waits = 0 AND EXISTS (SELECT 1 FROM {self.queues} q"
+            f" WHERE q.id = {self.queue_id} AND q.lease_worker IS NOT NULL"
+            f" AND {self.place} <= q.sending_to))"
+        )
+
+    @property
+    def is_leased(self) -> str:
+        """Whether a job's queue is leased, as SQL, 1 or 0: then a job that is redriven waits."""
+        leased = "CASE WHEN q.lease_worker IS NULL THEN 0 ELSE 1 END"
+        return f"(SELECT {leased} FROM {self.queues} q WHERE q.id = {self.queue_id})"
+
+    @property
     def in_flight(self) -> str:
         """The jobs `j` in flight, after FROM: from leased queues, however many jobs wait."""
         return (
@@ -427,7 +444,7 @@ CREATE INDEX {self.jobs}_pending
         They are counted from partial indexes alone.
         """
         in_use = yield from count_at_most(at_most, self.in_flight)
-        unfinished = yield from count_at_most(at_most, f"{self.jobs} WHERE state = 'pending'")
+        unfinished = yield from count_at_most(at_most, f"{self.jobs} WHERE {UNFINISHED}")
         dead = yield from count_at_most(at_most, f"{self.jobs} WHERE state = 'dead'")
         left = AtMost(max(unfinished.number - in_use.number, 0), unfinished.more)
         return {waiting: left, running: in_use, "dead": dead}

@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from datetime import datetime
 from types import NoneType
 from typing import (
@@ -18,6 +18,7 @@ from typing import (
     NamedTuple,
     Self,
     TypeVar,
+    cast,
     get_args,
     get_type_hints,
 )
@@ -80,6 +81,7 @@ class Listing(Generic[F, R]):
     `conditions` says otherwise.
     """
 
+    by: type[F]  # the class of the filter
     table: str
     select: str  # selects rows of the table, with the columns that `read` needs
     read: Callable[[Row], R]
@@ -282,14 +284,14 @@ async def chosen_ids(
         *more: Conditions in SQL that rows of the filter also meet.
         size: How many at a time.
     """
-    if is_dataclass(wanted):
+    if isinstance(wanted, of.by):
         after = None
         while ids := await database.read(of.find_ids(wanted, *more, after=after, limit=size)):
             yield ids
             after = ids[-1]
         return
     check_list("wanted", wanted)
-    ids = list(dict.fromkeys(wanted))
+    ids = list(dict.fromkeys(cast("Sequence[Id]", wanted)))
     for start in range(0, len(ids), size):
         yield ids[start : start + size]
 

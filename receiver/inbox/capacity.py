@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from pushkit.errors import InboundError
+from pushkit.queue.tables import UNFINISHED
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import Script, count
-from receiver.inbox.store import UNFINISHED
 
 
 class SenderBacklogFullError(InboundError, code="backlog_full", status=429):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pushkit.a2a import WireVersion
 from pushkit.queue.leases import reschedule
-from pushkit.queue.tables import ListedQueue
+from pushkit.queue.tables import UNFINISHED, ListedQueue
 from pushkit.record import field, record
 from pushkit.storage.paging import (
     MOST_COUNTED,
@@ -30,7 +30,7 @@ from pushkit.storage.script import (
     to_micros,
 )
 from receiver.inbox.model import CallbackState, InboxStatus
-from receiver.inbox.store import INBOX, IS_IN_PROGRESS, STATUS, UNFINISHED, task_of
+from receiver.inbox.store import INBOX, STATUS, task_of
 
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Gauges
@@ -159,19 +159,18 @@ _SUMMARY = (
     " not_before, finished_at, last_error, unmatched"
 )
 _WHERE_STATUS = {
-    InboxStatus.RECEIVED: f"({UNFINISHED} AND NOT {IS_IN_PROGRESS})",
-    InboxStatus.IN_PROGRESS: IS_IN_PROGRESS,
+    InboxStatus.RECEIVED: f"({UNFINISHED} AND NOT {INBOX.is_in_flight})",
+    InboxStatus.IN_PROGRESS: INBOX.is_in_flight,
     InboxStatus.DONE: "state = 'done'",
     InboxStatus.DEAD: "state = 'dead'",
 }
 _REDRIVABLE = "(state = 'dead' OR unmatched = 1)"
 _MOST_ARRIVALS: Final = 2000
 _MOST_ROWS: Final = 250
-
-
 _UNMATCHED: Final = "unmatched = 1"
 
-NOTIFICATIONS: Final = Listing[InboxFilter, NotificationSummary](
+NOTIFICATIONS: Final = Listing(
+    by=InboxFilter,
     table="pushkit_inbox",
     select=f"SELECT {_SUMMARY} FROM pushkit_inbox",
     read=functools.partial(read_record, NotificationSummary),
@@ -214,23 +213,17 @@ def redrive(ids: Sequence[int], now: datetime) -> Script[list[int]]:
     rows = yield from run_for_ids(
         f"SELECT id, queue_id FROM pushkit_inbox WHERE {_REDRIVABLE} AND id IN ($ids)", sorted(ids)
     )
-    of_queue: dict[str, list[int]] = defaultdict(list)
-    for row in rows:
-        of_queue[row["queue_id"]].append(int(row["id"]))
-    queues = yield from INBOX.lock(of_queue)
-    redriven: list[int] = []
-    for queue in queues.values():
-        rows = yield from run_for_ids(
-            "UPDATE pushkit_inbox SET state = 'pending', waits = CAST($2 AS INTEGER),"
-            " redrives = redrives + 1, attempts = 0, not_before = $1, scheduled_at = $1,"
-            " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0"
-            f" WHERE {_REDRIVABLE} AND id IN ($ids) RETURNING id",
-            of_queue[queue.id],
-            *(to_micros(now), int(queue.lease_worker is not None)),
-        )
-        redriven += [int(row["id"]) for row in rows]
+    queues = yield from INBOX.lock({row["queue_id"] for row in rows})
+    redriven = yield from run_for_ids(
+        f"UPDATE pushkit_inbox SET state = 'pending', waits = {INBOX.is_leased},"
+        " redrives = redrives + 1, attempts = 0, not_before = $1, scheduled_at = $1,"
+        " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0"
+        f" WHERE {_REDRIVABLE} AND id IN ($ids) RETURNING id",
+        [row["id"] for row in rows],
+        to_micros(now),
+    )
     yield from reschedule(INBOX, [*queues.values()], to_micros(now))
-    return sorted(redriven)
+    return sorted(int(row["id"]) for row in redriven)
 
 
 def queues(*, after: str | None, limit: int) -> Script[list[InboxQueue]]:

@@ -335,11 +335,11 @@ class MailboxChange(Enum):
         (
             "state = 'pending', redrives = redrives + 1, attempts = 0, first_at = NULL,"
             " not_before = $1, scheduled_at = $1, finished_at = NULL, last_error = NULL,"
-            " waits = CAST($2 AS INTEGER)"
+            f" waits = {MAILBOXES.is_leased}"
         ),
     )
-    DROP_DEAD = ("state = 'dead'", "state = 'done', finished_at = $1, waits = 0 * $2")
-    DROP_ALL = ("state IN ('pending', 'dead')", "state = 'done', finished_at = $1, waits = 0 * $2")
+    DROP_DEAD = ("state = 'dead'", "state = 'done', finished_at = $1, waits = 0")
+    DROP_ALL = ("state IN ('pending', 'dead')", "state = 'done', finished_at = $1, waits = 0")
 
 
 def change_mailbox(database: Database, mailbox: str, change: MailboxChange) -> Script[int]:
@@ -352,14 +352,11 @@ def change_mailbox(database: Database, mailbox: str, change: MailboxChange) -> S
         (mailbox,),
     )
     queues = yield from MAILBOXES.lock([row["queue_id"] for row in rows])
-    changed = set[int]()
-    for queue in queues.values():
-        found = yield from run_for_ids(
-            f"UPDATE pushkit_mailbox SET {sets} WHERE {where} AND id IN ($ids) RETURNING id",
-            [row["id"] for row in rows if row["queue_id"] == queue.id],
-            *(now, int(queue.lease_worker is not None)),
-        )
-        changed.update(row["id"] for row in found)
+    changed = yield from run_for_ids(
+        f"UPDATE pushkit_mailbox SET {sets} WHERE {where} AND id IN ($ids) RETURNING id",
+        [row["id"] for row in rows],
+        now,
+    )
     yield from reschedule(MAILBOXES, [*queues.values()], now)
     yield from database.announce()
     return len(changed)

@@ -52,14 +52,8 @@ from receiver.inbox.model import (
 INBOX: Final = QueueTables(
     queues="pushkit_inbox_queues", jobs="pushkit_inbox", queue_id="queue_id", place="place"
 )
-UNFINISHED: Final = "state = 'pending'"
-"""The condition of a partial index: SQLite uses it only for statements with the same text."""
-IS_IN_PROGRESS: Final = (
-    "(state = 'pending' AND waits = 0 AND EXISTS (SELECT 1 FROM pushkit_inbox_queues q"
-    " WHERE q.id = queue_id AND q.lease_worker IS NOT NULL AND place <= q.sending_to))"
-)
 STATUS: Final = (
-    f"CASE WHEN {IS_IN_PROGRESS} THEN 'in_progress'"
+    f"CASE WHEN {INBOX.is_in_flight} THEN 'in_progress'"
     " WHEN state = 'pending' THEN 'received' ELSE state END"
 )
 """The `InboxStatus` of a row, as SQL."""

@@ -15,11 +15,11 @@ import pytest
 
 from pushkit.delivery import gathering
 from pushkit.outbox import changes, store
-from pushkit.outbox.states import IS_IN_FLIGHT, UNFINISHED
+from pushkit.outbox.states import IS_IN_FLIGHT
 from pushkit.queue import leases
 from pushkit.queue.held import HeldQueue
 from pushkit.queue.rules import Queue
-from pushkit.queue.tables import QueueTables
+from pushkit.queue.tables import UNFINISHED, QueueTables
 from pushkit.storage.script import Script
 from tests.verification.exhaustive import outbox
 from tests.verification.exhaustive.outbox import explore

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from a2a.types import TaskStatusUpdateEvent
 
-from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit import (
+    DeliveryFilter,
+    KeyRing,
+    PushSender,
+    StatusUpdate,
+    SubscriptionFilter,
+    TaskState,
+    TaskStatus,
+)
 from pushkit.a2a import AnyUpdate, MessageUpdate, Task, TaskSnapshot
 from pushkit.errors import ConfigError
 from tests.unit.pushkit.delivery.conftest import status
@@ -169,3 +177,15 @@ async def test_a_page_has_a_length(sender: PushSender, limit: Any, says: str) ->
         await sender.outbox.browse(limit=limit)
     with pytest.raises(ConfigError, match=f"^limit: {says}$"):
         await sender.subscription_admin.browse(limit=limit)
+
+
+async def test_a_state_that_there_is_not_is_refused(sender: PushSender) -> None:
+    wanted = DeliveryFilter(state="gone")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="state: found 'gone', expected one of pending"):
+        await sender.outbox.find(wanted)
+
+
+async def test_a_filter_of_something_else_is_refused(sender: PushSender) -> None:
+    wanted: Any = SubscriptionFilter(owner="alice")
+    with pytest.raises(ConfigError, match="wanted: found SubscriptionFilter, expected a list"):
+        await sender.outbox.redrive(wanted)
