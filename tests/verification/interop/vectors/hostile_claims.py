@@ -14,7 +14,7 @@ from tests.verification.interop.vectors.requests import (
     TOKEN,
     sha256,
 )
-from tests.verification.interop.vectors.vector import Vector, refused_jwt
+from tests.verification.interop.vectors.vector import Vector, refused
 
 __all__ = ["hostile_claims"]
 
@@ -31,34 +31,34 @@ def hostile_claims() -> Iterator[Vector]:
 def _bodies() -> Iterator[Vector]:
     """Yield what was signed over another body."""
     step = "digest_mismatch"
-    yield refused_jwt("body-changed", "another state", step, sent=_CHANGED)
-    yield refused_jwt("body-empty", "nothing is sent", step, sent="")
-    yield refused_jwt("body-longer", "a line feed more", step, sent=BODY + "\n")
+    yield refused("body-changed", "another state", step, sent=_CHANGED)
+    yield refused("body-empty", "nothing is sent", step, sent="")
+    yield refused("body-longer", "a line feed more", step, sent=BODY + "\n")
     spaced = json.dumps(json.loads(BODY))
-    yield refused_jwt("body-reserialised", "the same JSON in other bytes", step, sent=spaced)
+    yield refused("body-reserialised", "the same JSON in other bytes", step, sent=spaced)
     escaped = BODY.replace("task-1", "\\u0074ask-1")
-    yield refused_jwt("body-escaped", "the same JSON with an escape", step, sent=escaped)
+    yield refused("body-escaped", "the same JSON with an escape", step, sent=escaped)
     upper = sha256(BODY).upper()
-    yield refused_jwt(
+    yield refused(
         "hash-upper-case",
         "hex in upper case, which a verifier may compare without case",
         step,
         level="may",
         claims={"request_body_sha256": upper},
     )
-    yield refused_jwt(
+    yield refused(
         "hash-of-nothing", "the hash of no body", step, claims={"request_body_sha256": sha256("")}
     )
     half = sha256(BODY)[:32]
-    yield refused_jwt(
+    yield refused(
         "hash-short", "the first half of the hash", step, claims={"request_body_sha256": half}
     )
     other = hashlib.sha512(BODY.encode()).hexdigest()
-    yield refused_jwt(
+    yield refused(
         "hash-sha512", "another hash function", step, claims={"request_body_sha256": other}
     )
     for name, value in (("missing", None), ("empty", ""), ("list", [sha256(BODY)])):
-        yield refused_jwt(
+        yield refused(
             f"hash-{name}", "nothing binds the body", claims={"request_body_sha256": value}
         )
 
@@ -67,49 +67,40 @@ def _claims() -> Iterator[Vector]:
     """Yield what holds, and is not for us or not for now."""
     for name, seconds in (("301-ago", -301), ("301-ahead", 301), ("day-ago", -86400)):
         at = NOW + seconds
-        yield refused_jwt(
+        yield refused(
             f"iat-{name}",
             "outside the window",
             "stale_timestamp",
-            step=4,
             claims={"iat": at, "exp": at + 300},
         )
-    yield refused_jwt(
+    yield refused(
         "iat-day-ago-exp-ahead",
         "exp does not lengthen the window",
         "stale_timestamp",
-        step=4,
         claims={"iat": NOW - 86400},
     )
-    yield refused_jwt(
-        "exp-301-ago",
-        "expired",
-        "stale_timestamp",
-        step=4,
-        claims={"iat": NOW - 200, "exp": NOW - 100},
+    yield refused(
+        "exp-301-ago", "expired", "stale_timestamp", claims={"iat": NOW - 200, "exp": NOW - 100}
     )
-    yield refused_jwt("iat-missing", "no time", claims={"iat": None})
+    yield refused("iat-missing", "no time", claims={"iat": None})
     for name, value in (("list", [NOW]), ("true", True), ("negative", -1), ("huge", 10**18)):
-        yield refused_jwt(f"iat-{name}", "no moment", claims={"iat": value})
-    yield refused_jwt("iat-text", "a number in quotes", level="may", claims={"iat": str(NOW)})
-    yield refused_jwt("exp-missing", "no end", "invalid_claims", step=4, claims={"exp": None})
-    yield refused_jwt("exp-text", "no moment", claims={"exp": "tomorrow"})
-    yield refused_jwt(
-        "jti-missing", "no id to remember", "invalid_claims", step=4, claims={"jti": None}
-    )
-    yield refused_jwt("jti-number", "no text", claims={"jti": 7})
-    yield refused_jwt(
+        yield refused(f"iat-{name}", "no moment", claims={"iat": value})
+    yield refused("iat-text", "a number in quotes", level="may", claims={"iat": str(NOW)})
+    yield refused("exp-missing", "no end", "invalid_claims", claims={"exp": None})
+    yield refused("exp-text", "no moment", claims={"exp": "tomorrow"})
+    yield refused("jti-missing", "no id to remember", "invalid_claims", claims={"jti": None})
+    yield refused("jti-number", "no text", claims={"jti": 7})
+    yield refused(
         "jti-differs",
         "webhook-id is another id",
         "malformed_request",
         step=4,
         webhook_id="dlv_other",
     )
-    yield refused_jwt(
+    yield refused(
         "jti-with-dot",
         "Standard Webhooks forbids it; with the JWT alone it does no harm",
         "invalid_claims",
-        step=4,
         level="may",
         claims={"jti": "a.b"},
         webhook_id="a.b",
@@ -121,9 +112,7 @@ def _claims() -> Iterator[Vector]:
         ("prefix", f"{ISSUER}.attacker.example.net"),
         ("http", "http://agent.example.com"),
     ):
-        yield refused_jwt(
-            f"iss-{name}", "another issuer", "unknown_sender", step=2, claims={"iss": issuer}
-        )
+        yield refused(f"iss-{name}", "another issuer", "unknown_sender", claims={"iss": issuer})
     for name, audience in (
         ("missing", None),
         ("other-host", "https://other.example.com/a2a/push"),
@@ -136,20 +125,19 @@ def _claims() -> Iterator[Vector]:
         ("other-query", f"{AUDIENCE}?a=1"),
         ("issuer", ISSUER),
     ):
-        yield refused_jwt(
-            f"aud-{name}", "for another webhook", "wrong_audience", step=4, claims={"aud": audience}
+        yield refused(
+            f"aud-{name}", "for another webhook", "wrong_audience", claims={"aud": audience}
         )
-    yield refused_jwt("aud-number", "no text", claims={"aud": 7})
-    yield refused_jwt(
+    yield refused("aud-number", "no text", claims={"aud": 7})
+    yield refused(
         "aud-from-host",
         "Host names the audience, and is not believed",
         "wrong_audience",
-        step=4,
         claims={"aud": "https://other.example.com/a2a/push"},
         headers=[("Host", "other.example.com")],
     )
     for name, seq in (("zero", 0), ("text", "1"), ("huge", 2**63)):
-        yield refused_jwt(
+        yield refused(
             f"seq-{name}", "no positive integer of 64 bits", level="may", claims={"seq": seq}
         )
 
@@ -166,7 +154,7 @@ def _beyond_the_jwt() -> Iterator[Vector]:
             [("X-A2A-Notification-Token", TOKEN), ("X-A2A-Token", "tok-other-000000000000")],
         ),
     ):
-        yield refused_jwt(f"token-{name}", "the token", "invalid_token", step=5, tokens=tokens)
+        yield refused(f"token-{name}", "the token", "invalid_token", tokens=tokens)
     for name, body, code in (
         ("not-json", "{", "malformed_body"),
         ("twice", '{"task":{"id":"a"},"task":{"id":"b"}}', "malformed_body"),
@@ -185,19 +173,15 @@ def _beyond_the_jwt() -> Iterator[Vector]:
             "unrecognised_body",
         ),
     ):
-        yield refused_jwt(f"json-{name}", "signed, and no notification", code, step=6, body=body)
-    yield refused_jwt(
+        yield refused(f"json-{name}", "signed, and no notification", code, body=body)
+    yield refused(
         "other-task",
         "the signed taskId is not the body's",
         "malformed_request",
         step=6,
         claims={"taskId": "task-2"},
     )
-    yield refused_jwt("get", "not a POST", "method_not_allowed", step=1, method="GET")
-    yield refused_jwt(
-        "text-plain",
-        "no JSON media type",
-        "unsupported_media_type",
-        step=1,
-        content_type="text/plain",
+    yield refused("get", "not a POST", "method_not_allowed", method="GET")
+    yield refused(
+        "text-plain", "no JSON media type", "unsupported_media_type", content_type="text/plain"
     )
