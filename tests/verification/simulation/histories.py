@@ -15,7 +15,7 @@ import asyncio
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -35,6 +35,7 @@ from tests.databases import fresh
 from tests.verification.simulation.loop import SimulatedLoop
 from tests.verification.simulation.postgres import PostgresServer, _Transaction
 from tests.verification.simulation.transactions import (
+    Done,
     Memory,
     StubDatabase,
     Work,
@@ -367,9 +368,9 @@ class _Running:
     """A transaction in progress on both sides."""
 
     work: Work
-    scripts: tuple[Script[Callable[[], object]], Script[Callable[[], object]]]
+    scripts: tuple[Script[Done | None], Script[Done | None]]
     has_begun: bool = False
-    done: list[Callable[[], object]] | None = None  # what to do once it is committed
+    done: list[Done | None] | None = None  # what to do once it is committed
     has_failed: bool = False
     waits: bool = False
 
@@ -464,7 +465,7 @@ class _History:
         for side in self.sides:
             side.end(slot, commits=commits)
         if commits:
-            for call in running.done or ():
+            for call in filter(None, running.done or ()):
                 call()
         self._look()
         self.check()
