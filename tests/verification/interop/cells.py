@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import subprocess
 from typing import Any
 
 from pushkit import Scheme
@@ -24,9 +23,7 @@ from tests.verification.interop.cell import (
 )
 from tests.verification.interop.config_cells import config_cells
 from tests.verification.interop.environments import (
-    FOLDER,
     MissingToolError,
-    UnavailableError,
 )
 from tests.verification.interop.framework_cells import framework_cells
 from tests.verification.interop.gateway_cells import gateway_cells
@@ -205,19 +202,9 @@ def _card_cells() -> list[Cell]:
     return [*found, *(_unavailable_cell(go, way, _REFUSED) for way in (ITS_CARDS, OUR_CARDS))]
 
 
-@functools.cache
-def _cards_of(peer: card_peers.Peer) -> dict[str, dict[str, str | None]]:
-    folder = FOLDER / "cards"
-    try:
-        card_peers.install(peer, folder)
-        return card_peers.check(peer, folder)
-    except (SystemExit, OSError, subprocess.SubprocessError) as exc:
-        raise UnavailableError(str(exc).strip().splitlines()[-1][:200]) from exc
-
-
 async def cards_one_way(peer: card_peers.Peer, direction: str) -> str:
     """Verify all vector cards: pushkit's by a release, or those of the release by pushkit."""
-    found = await asyncio.to_thread(_cards_of, peer)
+    found = await asyncio.to_thread(card_peers.check, peer)
     wrong = list(card_peers.unexpected(peer, found, direction))
     if wrong:
         raise MismatchError("; ".join(wrong)[:300])

@@ -18,7 +18,6 @@ from aiohttp import ClientSession, web
 
 from pushkit.bounded_json import JsonObject
 from pushkit.cards import EVERY_SDK, sign_card, verify_card
-from pushkit.keys.jwk import public_jwk, public_pem, signing_key_to_pem
 from tests.ports import free_port
 from tests.served import answering, served
 from tests.verification.interop.agents import Agent, agent_of, command_of
@@ -121,17 +120,6 @@ async def _crit_passed_over() -> None:
     _so(len(accepted) == 3, f"accepted: {accepted}")
 
 
-def _asked(peer: card_peers.Peer, order: dict[str, Any]) -> dict[str, Any]:
-    card_peers.install(peer, FOLDER / "cards")
-    key = card_peers.KEY
-    keys = {
-        "public_pem": public_pem(key).decode(),
-        "public_jwks": {"keys": [public_jwk(key)]},
-        "private_pem": signing_key_to_pem(key).decode(),
-    }
-    return card_peers.ask(peer, FOLDER / "cards", {"verify": {}, "sign": {}, **order, **keys})
-
-
 async def _schemes_not_signed() -> None:
     peer = next(p for p in card_peers.PEERS if p.name == "@a2a-js/sdk 1.3.0 (instance)")
     card = card_peers.cards_of(peer)["c21_spec_85_sample"]
@@ -140,7 +128,7 @@ async def _schemes_not_signed() -> None:
         json.dumps(signed).replace("https://accounts.google.com", "https://evil.example")
     )
     _so(changed != signed, "the sample has no such URL")
-    answer = await asyncio.to_thread(_asked, peer, {"verify": {"changed": changed}})
+    answer = await asyncio.to_thread(card_peers.ask, peer, verify={"changed": changed})
     _so(answer["verified"]["changed"] is None, answer["verified"])
 
 
@@ -148,7 +136,7 @@ async def _signed_over_ascii() -> None:
     peer = next(p for p in card_peers.PEERS if p.name == "a2a-sdk 1.0.3")
     name = "c02_non_ascii"
     answer = await asyncio.to_thread(
-        _asked, peer, {"sign": {name: card_peers.cards_of(peer)[name]}}
+        card_peers.ask, peer, sign={name: card_peers.cards_of(peer)[name]}
     )
     content = json.dumps(answer["signed"][name], ensure_ascii=False).encode()
     verdict = verify_card(content, card_peers.TRUST, now=datetime.now(UTC))
