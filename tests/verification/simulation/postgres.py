@@ -1303,7 +1303,6 @@ class _Pool:
         self._connect_timeout = settings.get("timeout")
         self._init: Callable[[_Connection], Awaitable[None]] = settings["init"]
         self._idle: list[_Connection] = []
-        self._closed = False
         self._current: set[_Connection] = set()  # those that were not expired
 
     def acquire(self) -> _Acquiring:
@@ -1339,11 +1338,9 @@ class _Pool:
         self._current.clear()
         self._idle.clear()
 
-    async def close(self) -> None:
-        self._closed = True
+    async def close(self) -> None: ...
 
-    def terminate(self) -> None:
-        self._closed = True
+    def terminate(self) -> None: ...
 
 
 class _Acquiring:
