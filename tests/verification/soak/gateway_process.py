@@ -17,7 +17,6 @@ import socket
 import sys
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -29,6 +28,7 @@ from pushkit.gateway import watcher
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
+from tests.verification.soak.killing import options
 
 _LEASE = timedelta(seconds=3)
 
@@ -174,13 +174,8 @@ async def _serve_gateway(arguments: argparse.Namespace) -> None:
 
 async def main() -> None:
     """Serve until killed."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--upstream", help="The agent of a gateway; without it, serve the agent.")
-    parser.add_argument("--database")
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--log", type=Path)
-    parser.add_argument("--streams", type=int, default=20_000, help="The most at once.")
-    parser.add_argument("--seed", type=int, default=0)
+    # Without an upstream, it is the agent that is served; streams are the most at once.
+    parser = options(None, upstream="", database="", port=0, log=None, streams=20_000, seed=0)
     arguments = parser.parse_args()
     logging.basicConfig(filename=arguments.log, level=logging.WARNING)
     await (_serve_gateway if arguments.upstream else _serve_agent)(arguments)
