@@ -26,7 +26,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,13 @@ import aiohttp
 from aiohttp import web
 
 from pushkit import KeyRing, PushSender
+from pushkit.bounded_json import JsonObject
 from pushkit.outbox.states import DeliveryState
 from pushkit.progress import advance
 from tests.eventually import eventually
 from tests.served import answering, served
+from tests.verification.interop.client import Client
+from tests.verification.interop.processes import MismatchError
 from tests.verification.soak import killing
 from tests.verification.soak.killing import Process, count_unfinished, reading
 from tests.verification.soak.webhook_process import reserved_port
@@ -84,7 +86,6 @@ class Killer:
         self._seed = seed
         self._gateways = gateways
         self._random = random.Random(seed)
-        self._numbers = count()
         self._agent = ""
         self._hooks = ""
         self._ports: list[int] = []
@@ -170,19 +171,20 @@ class Killer:
 
     async def _sent(self, mode: str, version: str, task_id: str | None = None) -> str | None:
         """Send a message that is answered early."""
-        params = self._message(mode, version, task_id)
-        method = "SendMessage" if version == "1.0" else "message/send"
-        result = await self._call(self._some_gateway(), method, params)
-        if result is None:
-            return None
-        return str((result["task"] if version == "1.0" else result)["id"])
+        task: JsonObject | None = None if task_id is None else {"id": task_id}
+        with contextlib.suppress(MismatchError):
+            config: JsonObject = {"url": f"{self._hooks}/{version}"}
+            found = await self._client(version).send(mode, early=True, config=config, task=task)
+            return str(found["id"])
+        return None
 
     async def _streamed(self, mode: str, version: str) -> str | None:
         """Send a message that is answered with a stream; leave it at some time."""
-        params = self._message(mode, version)
-        method = "SendStreamingMessage" if version == "1.0" else "message/stream"
-        events, task_id = self._random.randint(1, 20), None
-        async with self._post(self._some_gateway(), method, params) as answer:
+        client, events, task_id = self._client(version), self._random.randint(1, 20), None
+        config: JsonObject = {"url": f"{self._hooks}/{version}"}
+        method, params = client.message(mode, config=config, stream=True)
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        async with self._session.post(client.url, json=body) as answer:
             async for line in answer.content:
                 if line.startswith(b"data:"):
                     result = json.loads(line[5:])["result"]
@@ -196,50 +198,23 @@ class Killer:
 
     async def _set_later(self, mode: str, version: str) -> str | None:
         """Begin a task at the agent itself; set a config for it at the gateway."""
-        said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": mode}]}
-        begun = await self._call(self._agent, "SendMessage", {"message": said})
-        task_id = str((begun or {})["task"]["id"])
+        begun = await Client(url=f"{self._agent}/", version="1.0").send(mode)
+        task_id = str(begun["id"])
         await asyncio.sleep(self._random.uniform(0.0, 0.5))
-        url = f"{self._hooks}/{version}"
-        params: dict[str, Any] = {"taskId": task_id, "url": url}
-        method = "CreateTaskPushNotificationConfig"
-        if version == "0.3":
-            method = "tasks/pushNotificationConfig/set"
-            params = {"taskId": task_id, "pushNotificationConfig": {"url": url}}
-        if await self._call(self._some_gateway(), method, params) is None:
-            return None
-        # A config of a task that has ended is told nothing.
-        return None if await self._is_over(task_id) else task_id
+        with contextlib.suppress(MismatchError):
+            hook = f"{self._hooks}/{version}"
+            await self._client(version).register("JSON-RPC", task_id, hook, "the-token")
+            # A config of a task that has ended is told nothing.
+            return None if await self._is_over(task_id) else task_id
+        return None
 
     async def _is_over(self, task_id: str) -> bool:
         async with self._session.get(f"{self._agent}/control/truth") as answer:
             return (await answer.json())[task_id]["last"] is not None
 
-    def _message(self, mode: str, version: str, task_id: str | None = None) -> dict[str, Any]:
-        said: dict[str, Any] = {"messageId": str(next(self._numbers)), "parts": [{"text": mode}]}
-        said |= {} if task_id is None else {"taskId": task_id}
-        config = {"url": f"{self._hooks}/{version}"}
-        if version == "1.0":
-            configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
-            return {"message": {**said, "role": "ROLE_USER"}, "configuration": configuration}
-        return {
-            "message": {**said, "kind": "message", "role": "user"},
-            "configuration": {"blocking": False, "pushNotificationConfig": config},
-        }
-
-    def _some_gateway(self) -> str:
-        return f"http://127.0.0.1:{self._random.choice(self._ports)}"
-
-    async def _call(self, origin: str, method: str, params: dict[str, Any]) -> Any:
-        """Return a result; None for an error."""
-        async with self._post(origin, method, params) as answer:
-            if answer.status != 200:
-                return None
-            return json.loads(await answer.read()).get("result")
-
-    def _post(self, origin: str, method: str, params: dict[str, Any]) -> Any:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        return self._session.post(f"{origin}/", json=body)
+    def _client(self, version: str) -> Client:
+        """Return a client of some gateway."""
+        return Client(url=f"http://127.0.0.1:{self._random.choice(self._ports)}/", version=version)
 
     async def _receive(self, request: web.Request) -> web.Response:
         told = Told.read(await request.read())
