@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from tests.verification.interop.vectors.requests import (
     AUDIENCE,
@@ -14,7 +15,7 @@ from tests.verification.interop.vectors.requests import (
     TOKEN,
     sha256,
 )
-from tests.verification.interop.vectors.vector import Vector, refused
+from tests.verification.interop.vectors.vector import Level, Vector, refused
 
 __all__ = ["hostile_claims"]
 
@@ -28,6 +29,13 @@ def hostile_claims() -> Iterator[Vector]:
     yield from _beyond_the_jwt()
 
 
+def stating(
+    name: str, what: str, code: str = "invalid_signature", *, level: Level = "must", **claims: Any
+) -> Vector:
+    """Return the vector of a JWT with these claims; None leaves one out."""
+    return refused(name, what, code, level=level, claims=claims)
+
+
 def _bodies() -> Iterator[Vector]:
     """Yield what was signed over another body."""
     step = "digest_mismatch"
@@ -39,57 +47,42 @@ def _bodies() -> Iterator[Vector]:
     escaped = BODY.replace("task-1", "\\u0074ask-1")
     yield refused("body-escaped", "the same JSON with an escape", step, sent=escaped)
     upper = sha256(BODY).upper()
-    yield refused(
+    yield stating(
         "hash-upper-case",
         "hex in upper case, which a verifier may compare without case",
         step,
         level="may",
-        claims={"request_body_sha256": upper},
+        request_body_sha256=upper,
     )
-    yield refused(
-        "hash-of-nothing", "the hash of no body", step, claims={"request_body_sha256": sha256("")}
-    )
+    yield stating("hash-of-nothing", "the hash of no body", step, request_body_sha256=sha256(""))
     half = sha256(BODY)[:32]
-    yield refused(
-        "hash-short", "the first half of the hash", step, claims={"request_body_sha256": half}
-    )
+    yield stating("hash-short", "the first half of the hash", step, request_body_sha256=half)
     other = hashlib.sha512(BODY.encode()).hexdigest()
-    yield refused(
-        "hash-sha512", "another hash function", step, claims={"request_body_sha256": other}
-    )
+    yield stating("hash-sha512", "another hash function", step, request_body_sha256=other)
     for name, value in (("missing", None), ("empty", ""), ("list", [sha256(BODY)])):
-        yield refused(
-            f"hash-{name}", "nothing binds the body", claims={"request_body_sha256": value}
-        )
+        yield stating(f"hash-{name}", "nothing binds the body", request_body_sha256=value)
 
 
 def _claims() -> Iterator[Vector]:
     """Yield what holds, and is not for us or not for now."""
     for name, seconds in (("301-ago", -301), ("301-ahead", 301), ("day-ago", -86400)):
         at = NOW + seconds
-        yield refused(
-            f"iat-{name}",
-            "outside the window",
-            "stale_timestamp",
-            claims={"iat": at, "exp": at + 300},
-        )
-    yield refused(
+        yield stating(f"iat-{name}", "outside the window", "stale_timestamp", iat=at, exp=at + 300)
+    yield stating(
         "iat-day-ago-exp-ahead",
         "exp does not lengthen the window",
         "stale_timestamp",
-        claims={"iat": NOW - 86400},
+        iat=NOW - 86400,
     )
-    yield refused(
-        "exp-301-ago", "expired", "stale_timestamp", claims={"iat": NOW - 200, "exp": NOW - 100}
-    )
-    yield refused("iat-missing", "no time", claims={"iat": None})
+    yield stating("exp-301-ago", "expired", "stale_timestamp", iat=NOW - 200, exp=NOW - 100)
+    yield stating("iat-missing", "no time", iat=None)
     for name, value in (("list", [NOW]), ("true", True), ("negative", -1), ("huge", 10**18)):
-        yield refused(f"iat-{name}", "no moment", claims={"iat": value})
-    yield refused("iat-text", "a number in quotes", level="may", claims={"iat": str(NOW)})
-    yield refused("exp-missing", "no end", "invalid_claims", claims={"exp": None})
-    yield refused("exp-text", "no moment", claims={"exp": "tomorrow"})
-    yield refused("jti-missing", "no id to remember", "invalid_claims", claims={"jti": None})
-    yield refused("jti-number", "no text", claims={"jti": 7})
+        yield stating(f"iat-{name}", "no moment", iat=value)
+    yield stating("iat-text", "a number in quotes", level="may", iat=str(NOW))
+    yield stating("exp-missing", "no end", "invalid_claims", exp=None)
+    yield stating("exp-text", "no moment", exp="tomorrow")
+    yield stating("jti-missing", "no id to remember", "invalid_claims", jti=None)
+    yield stating("jti-number", "no text", jti=7)
     yield refused(
         "jti-differs",
         "webhook-id is another id",
@@ -112,7 +105,7 @@ def _claims() -> Iterator[Vector]:
         ("prefix", f"{ISSUER}.attacker.example.net"),
         ("http", "http://agent.example.com"),
     ):
-        yield refused(f"iss-{name}", "another issuer", "unknown_sender", claims={"iss": issuer})
+        yield stating(f"iss-{name}", "another issuer", "unknown_sender", iss=issuer)
     for name, audience in (
         ("missing", None),
         ("other-host", "https://other.example.com/a2a/push"),
@@ -125,10 +118,8 @@ def _claims() -> Iterator[Vector]:
         ("other-query", f"{AUDIENCE}?a=1"),
         ("issuer", ISSUER),
     ):
-        yield refused(
-            f"aud-{name}", "for another webhook", "wrong_audience", claims={"aud": audience}
-        )
-    yield refused("aud-number", "no text", claims={"aud": 7})
+        yield stating(f"aud-{name}", "for another webhook", "wrong_audience", aud=audience)
+    yield stating("aud-number", "no text", aud=7)
     yield refused(
         "aud-from-host",
         "Host names the audience, and is not believed",
@@ -137,9 +128,7 @@ def _claims() -> Iterator[Vector]:
         headers=[("Host", "other.example.com")],
     )
     for name, seq in (("zero", 0), ("text", "1"), ("huge", 2**63)):
-        yield refused(
-            f"seq-{name}", "no positive integer of 64 bits", level="may", claims={"seq": seq}
-        )
+        yield stating(f"seq-{name}", "no positive integer of 64 bits", level="may", seq=seq)
 
 
 def _beyond_the_jwt() -> Iterator[Vector]:

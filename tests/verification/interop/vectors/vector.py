@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tests.verification.interop.vectors.requests import jwt_request
 
-__all__ = ["Vector", "accepted", "refused"]
+__all__ = ["Level", "Vector", "accepted", "refused"]
 
 # must: whoever does otherwise is wrong. may: pushkit does so, and others lose no safety if they
 # don't; the vector says why.
