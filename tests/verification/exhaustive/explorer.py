@@ -88,13 +88,15 @@ class State(NamedTuple, Generic[J, D, B, H]):
     history: H
 
 
+AnyScript: TypeAlias = Callable[..., Script[Any]]
 Move: TypeAlias = tuple[str, Any]  # its label, and the state that it leads to
 
 
 class Sql(ABC):
     """Runs scripts on databases that are values; each pair of them once."""
 
-    def __init__(self, schema: Sequence[str]) -> None:
+    def __init__(self, schema: Sequence[str], script: Callable[[str], AnyScript]) -> None:
+        self.script = script  # returns the transaction of a name
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.row_factory = sqlite3.Row
         for statement in schema:
@@ -106,10 +108,6 @@ class Sql(ABC):
 
     @abstractmethod
     def dump(self) -> Any: ...
-
-    @abstractmethod
-    def script(self, name: str) -> Callable[..., Script[Any]]:
-        """Return the transaction of a name."""
 
     def heard(self, reply: Any, _after: Any) -> Any:
         """Return a reply as a value."""

@@ -9,8 +9,9 @@ the answers that it got so far.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
@@ -123,12 +124,8 @@ class Sql(AnySql):
     """The inbox's."""
 
     def __init__(self) -> None:
-        super().__init__((*SCHEMA, *MAILBOX_SCHEMA))
+        super().__init__((*SCHEMA, *MAILBOX_SCHEMA), partial(getattr, TRANSACTIONS))
         self.connection.execute("INSERT INTO sqlite_sequence VALUES ('pushkit_inbox', 0)")
-
-    def script(self, name: str) -> Callable[..., Script[Any]]:
-        script: Callable[..., Script[Any]] = getattr(TRANSACTIONS, name)
-        return script
 
     def heard(self, reply: Any, after: Database) -> Any:
         if isinstance(reply, Leased | Reply):

@@ -131,7 +131,7 @@ class Sql(AnySql):
     """The outbox's."""
 
     def __init__(self) -> None:
-        super().__init__(SCHEMA)
+        super().__init__(SCHEMA, TRANSACTIONS.__getitem__)
         self.connection.execute(
             "INSERT INTO pushkit_subscriptions (id, tenant, task_id, owner, config_id, version,"
             " url, origin, schemes, profile, filter, created_at, updated_at)"
@@ -139,9 +139,6 @@ class Sql(AnySql):
             " 0, 0)",
             (QUEUE,),
         )
-
-    def script(self, name: str) -> Callable[..., Script[Any]]:
-        return TRANSACTIONS[name]
 
     def load(self, database: Database) -> None:
         sets = ", ".join(f"{name} = ?" for name in _QUEUE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from pushkit.a2a import ArtifactUpdate, TaskSnapshot, TextPart
 from pushkit.bounded_json import JsonObject
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from tests.eventually import eventually
 from tests.ports import free_port
 from tests.served import served
 from tests.verification.interop.cell import Cause, Cell
@@ -34,8 +35,11 @@ __all__ = [
     "agent_of",
     "agent_to_receiver",
     "artifacts_of",
+    "check_order",
+    "check_version",
     "command_of",
     "registered_at_agent",
+    "trusted_pushkit",
     "version_of",
 ]
 
@@ -169,27 +173,25 @@ def trusted(agent: Agent, agent_port: int) -> TrustedSender:
     """Return how an agent is trusted: by its signature, or by a secret alone."""
     url = f"http://127.0.0.1:{agent_port}"
     if agent.sender == "pushkit":
-        return TrustedSender(
-            name="agent",
-            issuer=url,
-            jwks_url=f"{url}/.well-known/jwks.json",
-            tokens=[TOKEN],
-            tasks=TaskPolicy.ANY,
-        )
+        return trusted_pushkit(url)
+    how: dict[str, Any] = {"name": "agent", "profile": agent.profile, "tasks": TaskPolicy.ANY}
     if agent.profile.signed:
-        return TrustedSender(
-            name="agent",
-            profile=agent.profile,
-            jwks_url=f"{url}/.well-known/jwks.json",
-            token_required=False,
-            tasks=TaskPolicy.ANY,
-        )
+        jwks_url = f"{url}/.well-known/jwks.json"
+        return TrustedSender(jwks_url=jwks_url, token_required=False, **how)
+    credentials = [f"Bearer {CREDENTIALS}"] if agent.credentials else []
+    return TrustedSender(
+        tokens=[TOKEN], token_required=not credentials, credentials=credentials, **how
+    )
+
+
+def trusted_pushkit(url: str, *credentials: str) -> TrustedSender:
+    """Return how an agent that sends with pushkit is trusted."""
     return TrustedSender(
         name="agent",
-        profile=agent.profile,
+        issuer=url,
+        jwks_url=f"{url}/.well-known/jwks.json",
         tokens=[TOKEN],
-        token_required=not agent.credentials,
-        credentials=[f"Bearer {CREDENTIALS}"] if agent.credentials else [],
+        credentials=[f"Bearer {each}" for each in credentials],
         tasks=TaskPolicy.ANY,
     )
 
@@ -212,19 +214,28 @@ async def agent_to_receiver(agent: Agent) -> list[Notification]:
             await client.send("hi", stream=agent.stream, config=config)
             await completed(called)
             await end(process)
-    versions = {n.update.origin.value for n in called if n.update.origin}
-    if versions != {agent.version}:
-        raise MismatchError(
-            f"expected A2A {agent.version} on the wire, found {', '.join(versions)}"
-        )
-    seqs = [n.seq for n in called if n.seq is not None]
-    if agent.sender == "pushkit" and (seqs != sorted(seqs) or len(seqs) != len(called)):
-        raise MismatchError(f"expected rising seqs, found {[n.seq for n in called]}")
-    ends = [str(n.state) for n in called if n.state is not None and n.state.terminal]
-    if agent.sender == "pushkit" and len(ends) != 1:
-        raise MismatchError(f"expected the task's end once, found {ends}")
+    check_version(called, agent.version)
+    if agent.sender == "pushkit":
+        check_order(called)
     _compare(called)
     return called
+
+
+def check_version(called: Sequence[Notification], version: str) -> None:
+    """Check in which version of A2A notifications came."""
+    versions = {n.update.origin.value for n in called if n.update.origin}
+    if versions != {version}:
+        raise MismatchError(f"expected A2A {version} on the wire, found {', '.join(versions)}")
+
+
+def check_order(called: Sequence[Notification]) -> None:
+    """Check that notifications of pushkit, of one task, have rising seqs, and end once."""
+    seqs = [n.seq for n in called if n.seq is not None]
+    if seqs != sorted(set(seqs)) or len(seqs) != len(called):
+        raise MismatchError(f"expected rising seqs, found {[n.seq for n in called]}")
+    ends = [str(n.state) for n in called if n.state is not None and n.state.terminal]
+    if len(ends) != 1:
+        raise MismatchError(f"expected the task's end once, found {ends}")
 
 
 def artifacts_of(called: list[Notification]) -> list[str]:
@@ -278,10 +289,11 @@ def _config(agent: Agent, hook: str) -> JsonObject:
 
 
 async def completed(called: list[Notification]) -> None:
+    def is_over() -> bool:
+        return any(n.state is not None and n.state.terminal for n in called)
+
     try:
-        async with asyncio.timeout(PATIENCE):
-            while not any(n.state is not None and n.state.terminal for n in called):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await eventually(is_over, within=PATIENCE)
     except TimeoutError:
         states = [str(n.state) for n in called]
         raise MismatchError(f"no completed task arrived; what did: {states}") from None

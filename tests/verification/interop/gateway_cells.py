@@ -26,7 +26,15 @@ from pushkit.bounded_json import JsonObject
 from receiver import Notification
 from tests.eventually import eventually
 from tests.ports import free_port
-from tests.verification.interop.agents import Agent, agent_cell, artifacts_of, receiving, trusted
+from tests.verification.interop.agents import (
+    Agent,
+    agent_cell,
+    artifacts_of,
+    check_order,
+    check_version,
+    receiving,
+    trusted_pushkit,
+)
 from tests.verification.interop.cell import BEHIND, Cause, Cell
 from tests.verification.interop.client import Client
 from tests.verification.interop.framework_cells import FAKE_ANSWER
@@ -190,15 +198,11 @@ class _Front:
 
 
 def _check(called: list[Notification], version: str, answer: str) -> None:
-    versions = {str(each.update.origin.value) for each in called if each.update.origin}
-    if versions != {version}:
-        raise MismatchError(f"expected A2A {version} on the wire, found {sorted(versions)}")
-    seqs = [each.seq for each in called if each.seq is not None]
-    if seqs != sorted(set(seqs)) or len(seqs) != len(called):
-        raise MismatchError(f"expected rising seqs, found {[each.seq for each in called]}")
+    check_version(called, version)
+    check_order(called)
     states = [each.state for each in called if each.state is not None]
     if [each for each in states if each.terminal] != [TaskState.COMPLETED]:
-        raise MismatchError(f"expected one end, completed, found {[str(each) for each in states]}")
+        raise MismatchError(f"expected a completed task, found {[str(each) for each in states]}")
     if not states[-1].terminal:
         raise MismatchError(f"expected nothing after the end, found {[str(s) for s in states]}")
     said = [_said(each) for each in called]
@@ -240,10 +244,9 @@ async def _tried(agent: Agent, answer: str, path: str, rpc: str) -> str:
         folder = Path(name)
         save_key_ring(folder / "keys.json", KeyRing.create(datetime.now(UTC)))
         command = (*agent.command, "--port", str(agent_port), "--sender", "none", "--folder", name)
-        signed = Agent((), agent.version, sender="pushkit")
         async with (
             running(*command, port=agent_port),
-            receiving(trusted(signed, gateway_port), folder, port) as called,
+            receiving(trusted_pushkit(f"http://127.0.0.1:{gateway_port}"), folder, port) as called,
         ):
             front = _Front(
                 folder=folder,
