@@ -75,12 +75,6 @@ class Budget(NamedTuple):
 
 # --- the database as a value ----------------------------------------------------------------------
 
-_QUEUE = (
-    "last_seq", "due_at", "lease_worker", "lease_until", "epoch", "sending_to", "settled_to",
-    "abandoned", "paused", "active",
-)  # fmt: skip
-_JOB = ("seq", "state", "not_before", "scheduled_at", "redrives", "waits")
-
 
 class Row(NamedTuple):
     """The queue's row."""
@@ -107,6 +101,9 @@ class JobRow(NamedTuple):
     redrives: int
     waits: int
     first: int = 0  # of a chunk: the first job whose content it has
+
+
+_QUEUE, _JOB = Row._fields, JobRow._fields[:-1]
 
 
 class Database(NamedTuple):

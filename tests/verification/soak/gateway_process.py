@@ -13,7 +13,6 @@ import itertools
 import logging
 import os
 import random
-import socket
 import sys
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
@@ -29,6 +28,7 @@ from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
 from tests.verification.soak.killing import options
+from tests.verification.soak.webhook_process import shared_port
 
 _LEASE = timedelta(seconds=3)
 
@@ -164,9 +164,7 @@ async def _serve_gateway(arguments: argparse.Namespace) -> None:
         async with service.serving() as server:
             runner = web.ServerRunner(server)
             await runner.setup()
-            with socket.socket() as listening:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                listening.bind(("127.0.0.1", arguments.port))
+            with shared_port(arguments.port) as listening:
                 await web.SockSite(runner, listening).start()
                 say(f"READY {os.getpid()}")
                 await asyncio.Event().wait()

@@ -94,9 +94,7 @@ def start(
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
     """Keep a port that any number of receivers may listen on, one after another."""
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(("127.0.0.1", 0))
+    with shared_port(0) as reserved:
         yield reserved.getsockname()[1]
 
 
@@ -126,7 +124,7 @@ def make_receiver(settings: Settings, **more: Any) -> Receiver:
 
 
 def shared_port(port: int) -> socket.socket:
-    """Return a socket bound to a port on 127.0.0.1 that other processes may share."""
+    """Return a socket bound to a port on 127.0.0.1, or any, that other processes may share."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listening.bind(("127.0.0.1", port))
