@@ -1,7 +1,7 @@
 """Every interleaving of two dispatchers, a sender, retention and an operator over one task's queue.
 
-As in `outbox` the database is a value, and what a worker remembers is a real `HeldQueue`; scripts
-and attempts are the receiver's own (`inbox_scripts`). A notification has two callbacks, and the
+As in `outbox`, of which `explorer` has what is alike; scripts and attempts are the receiver's own
+(`inbox_scripts`). A notification has two callbacks, and the
 queue is deleted with its last notification.
 
 python -m tests.verification.exhaustive.inbox --notifications 2 --operations 1 --failures 1
@@ -9,18 +9,30 @@ python -m tests.verification.exhaustive.inbox --notifications 2 --operations 1 -
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
-from pushkit.queue import rules
-from pushkit.queue.held import Ask, HeldQueue, Reply
-from pushkit.queue.rules import Handed
+from pushkit.queue.held import Ask
 from receiver.callbacks import dispatcher as dispatching
 from receiver.inbox.model import Attempted, InboxStatus
 from tests.verification.exhaustive import search
+from tests.verification.exhaustive.explorer import Explorer as AnyExplorer
+from tests.verification.exhaustive.explorer import Held as AnyHeld
+from tests.verification.exhaustive.explorer import (
+    Move,
+    Store,
+    epochs_of,
+    frozen,
+    less,
+    more,
+    older,
+    ranked,
+    spend,
+    with_worker,
+)
+from tests.verification.exhaustive.explorer import State as AnyState
+from tests.verification.exhaustive.explorer import Worker as AnyWorker
 from tests.verification.exhaustive.inbox_scripts import (
     AHEAD,
     BEYOND,
@@ -30,7 +42,6 @@ from tests.verification.exhaustive.inbox_scripts import (
     QUEUE,
     Database,
     Job,
-    Leased,
     Log,
     Note,
     Sql,
@@ -38,16 +49,6 @@ from tests.verification.exhaustive.inbox_scripts import (
     continued,
 )
 from tests.verification.exhaustive.search import Wrong
-from tests.verification.exhaustive.workers import Held as AnyHeld
-from tests.verification.exhaustive.workers import (
-    frozen,
-    less,
-    more,
-    older,
-    spend,
-    thawed,
-    with_worker,
-)
 
 __all__ = ["Budget", "explore"]
 
@@ -76,31 +77,13 @@ _ANSWERS: Final = dispatching._ANSWERS
 
 
 Held = AnyHeld[Job]
-_thawed = functools.partial(thawed, name=QUEUE, group=GROUP, most_unsettled=1)
+Worker = AnyWorker[Job]
 
 
 def _begun(held: Held) -> list[int]:
     """Return the notifications that were begun, and are not known to be settled."""
     jobs = (*held.answered, *held.settling, *([held.current] if held.current else []))
     return [job.id for job in jobs]
-
-
-class Store(NamedTuple):
-    """The reply to a caller whose notification was handed over, on its way to memory."""
-
-    id: int
-    handed: Handed
-    until: int
-
-
-class Worker(NamedTuple):
-    """What a worker remembers, and the replies that are on their way to it."""
-
-    held: Held | None = None
-    lost: Held | None = None  # not in memory any more; its attempt still runs, or is not settled
-    settled: Reply | None = None
-    claimed: tuple[Leased, int] | None = None
-    stores: tuple[Store, ...] = ()
 
 
 class History(NamedTuple):
@@ -112,21 +95,7 @@ class History(NamedTuple):
     hangs: bool = False  # the call whose queue is leased under the old name
 
 
-class State(NamedTuple):
-    """One state of the whole."""
-
-    database: Database
-    workers: tuple[Worker, Worker]
-    left: Budget
-    history: History
-
-
-Move = tuple[str, State]
-
-
-def _memory(epoch: int, until: int, tail: int, jobs: Sequence[Job] = ()) -> HeldQueue[Job]:
-    leased = rules.Leased(QUEUE, GROUP, epoch, jobs, tail)
-    return HeldQueue[Job](leased, until=float(until), seen_at=0.0, most_unsettled=1)
+State = AnyState[Job, Database, Budget, History]
 
 
 def _bits(ids: Sequence[int]) -> int:
@@ -142,44 +111,34 @@ def _excuse(state: State, *turns: Held | None) -> State:
     return state._replace(history=state.history._replace(excused=state.history.excused | bits))
 
 
-def _lose(worker: Worker) -> Worker:
-    """Forget the queue; what was begun goes on. An older attempt ends unheard then."""
-    held = worker.held
-    if held is None or not (held.current or held.answered):
-        return worker._replace(held=None, settled=None)
-    lost = held._replace(waiting=(), settling=(), is_settling=False, stops=True)
-    return worker._replace(held=None, settled=None, lost=lost)
+class Explorer(AnyExplorer[Job]):
+    """The inbox's."""
 
-
-class Explorer:
-    """Visits every state within a budget."""
+    queue, group, most_unsettled = QUEUE, GROUP, 1
+    fair = (
+        *("hears of", "hears its", "renews", "slot taken", "records", "returns"),
+        *("the hung call ends", "begins", "settles", "claims", "time passes"),
+    )
 
     def __init__(self, budget: Budget) -> None:
-        self.sql = Sql()
-        self.budget = budget
-        self.begun_stale = 0
+        super().__init__(Sql(), budget)
         self.attempts: dict[tuple[Job, Log, View], Any] = {}
 
     # --- what must never happen ------------------------------------------------------------
 
-    def transact(self, state: State, label: str, name: str, *args: Any) -> tuple[State, Any]:
-        after, reply = self.sql.run(state.database, name, *args)
-        try:
-            self.check(state, after, name, args)
-        except Wrong as exc:
-            raise Wrong(f"{exc} [by {label}]") from None
+    def checked(self, state: State, after: Database, name: str, args: tuple[Any, ...]) -> History:
+        self.check(state, after, name, args)
         history = state.history
-        gone = [each.id for each in state.database.notes if each.id in after.forgotten]
-        for number in gone:
+        for number in (each.id for each in state.database.jobs if each.id in after.forgotten):
             had = history.had & ~_bit_of(number, "a") & ~_bit_of(number, "b")
             history = history._replace(had=had, excused=history.excused & ~_bits([number]))
-        return state._replace(database=after, history=history), reply
+        return history
 
     def check(self, state: State, after: Database, name: str, args: tuple[Any, ...]) -> None:
         """Check what a transaction did."""
         before, queue = state.database, after.queue
-        was = {note.id: note for note in before.notes}
-        now = {note.id: note for note in after.notes}
+        was = {note.id: note for note in before.jobs}
+        now = {note.id: note for note in after.jobs}
         self.check_rows(after)
         for note in was.values():
             if note.id not in now and (name != "delete" or note.state == "pending"):
@@ -202,21 +161,21 @@ class Explorer:
             raise Wrong("due too late")
 
     def check_rows(self, after: Database) -> None:
-        queue, places = after.queue, [note.place for note in after.notes]  # as accepted
-        if after.stored != len(after.notes) + len(after.forgotten):
+        queue, places = after.queue, [note.place for note in after.jobs]  # as accepted
+        if after.stored != len(after.jobs) + len(after.forgotten):
             raise Wrong("an id was accepted, and is not known any more")
         if queue is None and places:
             raise Wrong("a notification has no queue")
         if sorted(set(places)) != places or (queue and max(places, default=0) > queue.last_seq):
             raise Wrong(f"places collide, or are beyond the last one: {places}")
-        ids = {note.id for note in after.notes}
+        ids = {note.id for note in after.jobs}
         if any(of not in ids for of, _, _ in after.calls):
             raise Wrong("a call is recorded of a notification that was deleted")
         if queue is None or queue.lease_worker is not None:
             return
         if queue.sending_to:
             raise Wrong("sending without a lease")
-        if queue.due_at is None and any(note.state == "pending" for note in after.notes):
+        if queue.due_at is None and any(note.state == "pending" for note in after.jobs):
             raise Wrong("pending, leased by nobody, and never due: a lost wake-up")
         if not places:
             raise Wrong("an empty queue without a lease is left")
@@ -226,7 +185,7 @@ class Explorer:
         if is_over and before._replace(calls=()) != after._replace(calls=()):
             raise Wrong("a result counts under an epoch that is over")
         results = {job.id: job.redrives for job in ask.results}
-        for old, new in zip(before.notes, after.notes, strict=True):
+        for old, new in zip(before.jobs, after.jobs, strict=True):
             is_changed = old._replace(waits=0) != new._replace(waits=0)
             if is_changed and results.get(old.id) != old.redrives:
                 raise Wrong(f"a result of before lands on n{old.id}, redriven since")
@@ -244,7 +203,7 @@ class Explorer:
 
     def check_call(self, state: State, number: int, held: Held, job: Job, name: str) -> None:
         queue, history = state.database.queue, state.history
-        rows = {note.id: note for note in state.database.notes}
+        rows = {note.id: note for note in state.database.jobs}
         if any(each is False for each in held.log):
             raise Wrong(f"calls {name} with n{job.id} though it was told that its lease is over")
         if name in job.known:
@@ -274,25 +233,19 @@ class Explorer:
     def check_begin(self, state: State, held: Held, job: Job) -> None:
         """Check that what was redriven comes first, once its holder knows of it."""
         queue = state.database.queue
-        for note in state.database.notes if queue and queue.epoch == held.epoch else ():
+        for note in state.database.jobs if queue and queue.epoch == held.epoch else ():
             if note.place < job.seq and note.state == "pending" and not note.waits:
                 raise Wrong(f"begins n{job.id} before n{note.id}")
 
     # --- what can happen -------------------------------------------------------------------
 
-    def moves(self, state: State) -> Iterator[Move]:
-        yield from self._sender(state)
-        for number in (0, 1):
-            yield from self._worker(state, number)
-        yield from self._time(state)
-        yield from self._operator(state)
+    def others(self, state: State) -> tuple[Iterator[Move], ...]:
+        return self._caller(state), self._operator(state), self._time(state)
 
-    def _sender(self, state: State) -> Iterator[Move]:
+    def _caller(self, state: State) -> Iterator[Move]:
         if not state.left.notifications:
             return
-        worker = state.workers[0]
-        name = None if self.budget.apart else "A"
-        number = state.database.stored + 1
+        name, number = None if self.budget.apart else "A", state.database.stored + 1
         after, (stored, handed) = self.transact(
             spend(state, "notifications"), "the sender", "store", name, number
         )
@@ -300,51 +253,34 @@ class Explorer:
             raise Wrong("ids do not grow in the order of acceptance")
         if handed is None:
             yield "store", after
-            return
-        store = Store(stored, handed, 1)
-        yield "store, handed over", self._handed(after, store)
-        if after.left.late:
-            late = worker._replace(stores=(*worker.stores, store))
-            yield "store, handed over later", with_worker(spend(after, "late"), 0, late)
-        if after.left.lost:
-            yield "store, the reply is lost", spend(after, "lost")
-
-    def _handed(self, state: State, store: Store) -> State:
-        worker, handed = state.workers[0], store.handed
-        if worker.held is None or worker.held.epoch < handed.epoch:
-            if not handed.took:
-                return state
-            queue = _memory(handed.epoch, store.until, handed.seq - 1)
-            worker = _lose(worker)
-        elif worker.held.epoch > handed.epoch:
-            return state
         else:
-            queue = _thawed(worker.held)
-        queue.append(Job(store.id, handed.seq))
-        return with_worker(state, 0, worker._replace(held=frozen(queue, worker.held)))
+            yield from self.stores(after, "store", Store(stored, handed))
 
-    def _worker(self, state: State, number: int) -> Iterator[Move]:
+    def job_of(self, store: Store) -> Job:
+        return Job(store.id, store.handed.seq)
+
+    def lose(self, worker: Worker) -> Worker:
+        """Forget the queue; what was begun goes on. An older attempt ends unheard then."""
+        held = worker.held
+        if held is not None and (held.current or held.answered):
+            lost = held._replace(waiting=(), settling=(), is_settling=False, stops=True)
+            worker = worker._replace(lost=lost)
+        return super().lose(worker)
+
+    def may_claim(self, state: State) -> bool:
+        queue = state.database.queue
+        if queue is None or state.history.set_back:
+            return state.history.set_back
+        if queue.lease_worker is None:
+            return queue.due_at == 0
+        return not queue.lease_until or (queue.lease_worker == OLD and not state.history.hangs)
+
+    def claims_with(self, state: State) -> tuple[Any, ...]:
+        return (not state.history.hangs,)
+
+    def worker(self, state: State, number: int) -> Iterator[Move]:
         name, worker, queue = "AB"[number], state.workers[number], state.database.queue
-        for at, store in enumerate(worker.stores):
-            rest = worker._replace(stores=worker.stores[:at] + worker.stores[at + 1 :])
-            yield (
-                f"{name} hears of n{store.id}",
-                self._handed(with_worker(state, number, rest), store),
-            )
-        is_old_dead = not state.history.hangs
-        if worker.claimed is not None:
-            rest = worker._replace(claimed=None)
-            after = self._claimed(with_worker(state, number, rest), number, *worker.claimed)
-            yield f"{name} hears its claim", after
-        elif state.history.set_back or (
-            queue is not None
-            and (
-                queue.due_at == 0
-                if queue.lease_worker is None
-                else not queue.lease_until or (queue.lease_worker == OLD and is_old_dead)
-            )
-        ):
-            yield from self._claim(state, number, is_old_dead)
+        yield from super().worker(state, number)
         if state.left.crashes and (worker != Worker() or (queue and queue.lease_worker == name)):
             after = _excuse(spend(state, "crashes"), worker.held, worker.lost)
             yield f"{name} dies", self._ended(after, number, hangs=False)
@@ -379,45 +315,15 @@ class Explorer:
         state, _ = self.transact(state, f"{name}, retiring", "give_back", name, ())
         yield f"{name} retires, and gives back", with_worker(state, number, Worker())
 
-    def _claim(self, state: State, number: int, is_old_dead: bool) -> Iterator[Move]:
-        name, worker, history = "AB"[number], state.workers[number], state.history
-        noticed = state._replace(history=history._replace(set_back=False))
-        is_held = worker.held is not None
-        after, leased = self.transact(
-            noticed, f"{name}, claiming", "claim", name, is_held, is_old_dead, history.set_back
-        )
-        if leased is None:
-            # It takes no lease that is over, whosever it is, while its memory has the queue.
-            if after.database == state.database and not (is_held or history.set_back):
-                raise Wrong(f"{name} claims nothing, and would again and again")
-            yield f"{name} claims nothing", after
-            return
-        yield f"{name} claims", self._claimed(after, number, leased, 1)
-        if after.left.late:
-            late = worker._replace(claimed=(leased, 1))
-            yield (
-                f"{name} claims, and hears it later",
-                with_worker(spend(after, "late"), number, late),
-            )
-        if after.left.lost:
-            yield f"{name} claims, the reply is lost", spend(after, "lost")
-
-    def _claimed(self, state: State, number: int, leased: Leased, until: int) -> State:
-        worker = state.workers[number]
-        if worker.held is not None and worker.held.epoch >= leased.epoch:
-            return state
-        queue = _memory(leased.epoch, until, leased.upto, leased.jobs)
-        return with_worker(state, number, _lose(worker)._replace(held=frozen(queue)))
-
     def _holder(self, state: State, number: int, held: Held) -> Iterator[Move]:
         name, worker = "AB"[number], state.workers[number]
-        queue, row = _thawed(held), state.database.queue
+        queue, row = self.thawed(held), state.database.queue
         if queue.may_begin(now=0.2):
             job = queue.begin()
             self.check_begin(state, held, job)
             yield from self._goes_on(state, number, frozen(queue), f"{name} begins n{job.id}")
         if worker.settled is not None:
-            after = self._settled(state, number, held, worker.settled)
+            after = self.settled(state, number, held, worker.settled)
             yield f"{name} hears its settlement", after
         is_over = row is None or held.epoch != row.epoch
         if not held.until or is_over or not (row and row.lease_until):
@@ -425,14 +331,14 @@ class Explorer:
             if after != state:
                 yield f"{name} renews", after
 
-    def _renewed(self, state: State, number: int) -> State:
+    def _renewed(self, state: State, number: int) -> Any:
         name, worker = "AB"[number], state.workers[number]
         if worker.held is None:
             return state
         after, renewed = self.transact(state, f"{name}, renewing", "renew", worker.held.epoch)
         if renewed:
             return with_worker(after, number, worker._replace(held=worker.held._replace(until=1)))
-        return with_worker(after, number, _lose(worker))
+        return with_worker(after, number, self.lose(worker))
 
     def _attempt(  # noqa: PLR0912  # a case for each thing that it waits for
         self, state: State, number: int, held: Held
@@ -493,7 +399,7 @@ class Explorer:
             after = spend(state, "failures", failures)
             said = " ".join(each for each in log[len(held.log) :] if each in _FAILS)
             if isinstance(result, Attempted):
-                queue = _thawed(held)
+                queue = self.thawed(held)
                 queue.current = job._replace(result=result._replace(error=None))
                 queue.answer(_ANSWERS[result.outcome])
                 ended = self._put(after, number, held, frozen(queue))
@@ -512,7 +418,7 @@ class Explorer:
         return with_worker(state, number, worker._replace(held=changed))
 
     def _settles(self, state: State, number: int, held: Held) -> Iterator[Move]:
-        name, worker, queue = "AB"[number], state.workers[number], _thawed(held)
+        name, worker, queue = "AB"[number], state.workers[number], self.thawed(held)
         if not queue.wants_settlement or (held == worker.lost and not queue.answered):
             return
         ask = queue.ask()
@@ -524,33 +430,13 @@ class Explorer:
                 with_worker(after, number, worker._replace(lost=None)),
             )
             return
-        asked = frozen(queue, held)
-        yield f"{name} settles", self._settled(after, number, asked, reply)
-        if after.left.late:
-            late = worker._replace(held=asked, settled=reply)
-            yield (
-                f"{name} settles, and hears it later",
-                with_worker(spend(after, "late"), number, late),
-            )
-        if after.left.lost:
-            queue.unsettled()
-            unheard = worker._replace(held=frozen(queue, held))
-            yield (
-                f"{name} settles, the reply is lost",
-                with_worker(spend(after, "lost"), number, unheard),
-            )
-
-    def _settled(self, state: State, number: int, held: Held, reply: Reply) -> State:
-        worker, queue = state.workers[number], _thawed(held)
-        queue.settled(reply, seen_at=0.0)
-        worker = worker._replace(held=frozen(queue, held), settled=None)
-        return with_worker(state, number, worker if reply.kept else _lose(worker))
+        yield from self.settles(after, number, held, queue, reply)
 
     def _time(self, state: State) -> Iterator[Move]:
         database, queue, history = state.database, state.database.queue, state.history
         if history.hangs:
             yield "the hung call ends", state._replace(history=history._replace(hangs=False))
-        waits = [note for note in database.notes if note.not_before or note.scheduled_at]
+        waits = [note for note in database.jobs if note.not_before or note.scheduled_at]
         if waits or (queue and (queue.lease_until or queue.due_at)):
             later = _moved(database, less)
             turns = [turn for each in state.workers for turn in (each.held, each.lost)]
@@ -570,7 +456,7 @@ class Explorer:
             yield "the clock is set back", _ranked(after, to_future=True)
 
     def _operator(self, state: State) -> Iterator[Move]:
-        for note in state.database.notes:
+        for note in state.database.jobs:
             if note.state == "pending":
                 continue
             is_dead = note.state == "dead"
@@ -588,95 +474,51 @@ class Explorer:
     # --- the search --------------------------------------------------------------------------
 
     def drained(self, state: State) -> bool:
-        database, queue = state.database, state.database.queue
-        return (
-            all(each == Worker() for each in state.workers)
-            and (queue is None or queue.lease_worker is None)
-            and all(note.state != "pending" for note in database.notes)
-            and self.sql.run(database, "accepted", database.stored)[1] == database.stored
-        )
+        if not super().drained(state):
+            return False
+        stored = state.database.stored
+        return bool(self.sql.run(state.database, "accepted", stored)[1] == stored)
+
+    def ranked(self, state: State) -> State:
+        return _ranked(state)
 
 
 def _moved(database: Database, move: Callable[[Any], Any]) -> Database:
     queue = database.queue
     if queue is not None:
         queue = queue._replace(due_at=move(queue.due_at), lease_until=move(queue.lease_until))
-    notes = tuple(
+    jobs = tuple(
         note._replace(not_before=move(note.not_before), scheduled_at=move(note.scheduled_at))
         if note.state == "pending"
         else note
-        for note in database.notes
+        for note in database.jobs
     )
-    return database._replace(queue=queue, notes=notes)
+    return database._replace(queue=queue, jobs=jobs)
 
 
 def _ranked(state: State, *, to_past: bool = False, to_future: bool = False) -> State:
     """Number the epochs anew: only their order matters, and which are after a new queue's."""
-    epochs = {state.database.queue.epoch} if state.database.queue else set()
-    for worker in state.workers:
-        epochs.update(turn.epoch for turn in (worker.held, worker.lost) if turn)
-        epochs.update([worker.claimed[0].epoch] if worker.claimed else [])
-        epochs.update(store.handed.epoch for store in worker.stores)
+    epochs = epochs_of(state)
     row = state.database.queue.epoch if state.database.queue else max(epochs, default=0)
     rank = {}
     for at, epoch in enumerate(sorted(epochs), 1):
         is_ahead = (epoch >= AHEAD and not to_past) or to_future
         # The row's epoch grows by one: it does not reach those of a time before the setback.
         rank[epoch] = at + (AHEAD if is_ahead else BEYOND if epoch > row else 0)
-    if all(epoch == at for epoch, at in rank.items()):
-        return state
-
-    def moved(what: Any) -> Any:
-        return what and what._replace(epoch=rank[what.epoch])
-
-    workers = tuple(
-        worker._replace(
-            held=moved(worker.held),
-            lost=moved(worker.lost),
-            claimed=worker.claimed and (moved(worker.claimed[0]), worker.claimed[1]),
-            stores=tuple(each._replace(handed=moved(each.handed)) for each in worker.stores),
-        )
-        for worker in state.workers
-    )
-    database = state.database._replace(queue=moved(state.database.queue))
-    return state._replace(database=database, workers=cast("Any", workers))
-
-
-# A fair schedule in which nothing more goes wrong: the first of these that is possible.
-_FAIR: Final = (
-    "hears of", "hears its", "renews", "slot taken", "records", "returns", "the hung call ends",
-    "begins", "settles", "claims", "time passes",
-)  # fmt: skip
-
-
-def _fair_move(state: State, moves: Sequence[Move]) -> State | None:
-    best: tuple[int, State] | None = None
-    for label, after in moves:
-        rank = next((at for at, word in enumerate(_FAIR) if word in label), None)
-        if rank is None or after == state or after.left != state.left:
-            continue
-        if best is None or rank < best[0]:
-            best = (rank, after)
-    return best and best[1]
+    moved: State = ranked(state, rank)
+    return moved
 
 
 def explore(budget: Budget, *, most: int = 5_000_000, shortest: bool = False) -> search.Found:
     """Visit every state; stop at the first that breaks a promise."""
     explorer = Explorer(budget)
+    start: State = AnyState(Database(), (Worker(), Worker()), budget, History())
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        found = search.search(
-            State(Database(), (Worker(), Worker()), budget, History()),
-            moves=lambda state: [(label, _ranked(to)) for label, to in explorer.moves(state)],
-            is_drained=explorer.drained,
-            fair=_fair_move,
-            most=most,
-            breadth_first=shortest,
-        )
+        return explorer.explore(start, most=most, shortest=shortest)
     finally:
         logging.disable(disabled)
-    return replace(found, transactions=len(explorer.sql.cache), begun_stale=explorer.begun_stale)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ the answers that it got so far.
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
@@ -21,7 +21,6 @@ from pushkit.queue.rules import Handed, Room
 from pushkit.scheduling import stop_after_attempt
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.script import Script, from_micros
-from pushkit.storage.sqlite import run_script
 from receiver.accepting import Acceptance, Candidate
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
@@ -35,9 +34,11 @@ from receiver.limits import Limits
 from receiver.notification import Verified
 from receiver.senders import TaskPolicy
 from receiver.steps import Trail
+from tests.verification.exhaustive.explorer import Leased
+from tests.verification.exhaustive.explorer import Sql as AnySql
 
 __all__ = [
-    "AHEAD", "BEYOND", "CALLBACKS", "GROUP", "OLD", "QUEUE", "Database", "Job", "Leased", "Log",
+    "AHEAD", "BEYOND", "CALLBACKS", "GROUP", "OLD", "QUEUE", "Database", "Job", "Log",
     "Note", "Sql", "View", "continued",
 ]  # fmt: skip
 
@@ -88,7 +89,7 @@ class Database(NamedTuple):
     """All rows."""
 
     queue: Row | None = None
-    notes: tuple[Note, ...] = ()
+    jobs: tuple[Note, ...] = ()
     calls: tuple[tuple[int, str, int], ...] = ()  # whose callback had it
     forgotten: tuple[int, ...] = ()
     stored: int = 0  # how many were ever
@@ -119,16 +120,17 @@ class Job(NamedTuple):
         return 1
 
 
-class Sql:
-    """Runs scripts on databases that are values; each pair of them once."""
+class Sql(AnySql):
+    """The inbox's."""
 
     def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        self.connection.row_factory = sqlite3.Row
-        for statement in (*SCHEMA, *MAILBOX_SCHEMA):
-            self.connection.execute(statement)
+        super().__init__((*SCHEMA, *MAILBOX_SCHEMA), partial(getattr, TRANSACTIONS))
         self.connection.execute("INSERT INTO sqlite_sequence VALUES ('pushkit_inbox', 0)")
-        self.cache: dict[tuple[Any, ...], tuple[Database, Any]] = {}
+
+    def heard(self, reply: Any, after: Database) -> Any:
+        if isinstance(reply, Leased | Reply):
+            return reply._replace(jobs=tuple(_job(each, after) for each in reply.jobs))
+        return reply
 
     def load(self, database: Database) -> None:
         execute, many = self.connection.execute, self.connection.executemany
@@ -154,7 +156,7 @@ class Sql:
                 (*note._replace(not_before=note.not_before + THEN,
                                 scheduled_at=note.scheduled_at + THEN),
                  QUEUE, SENDER, f"n{note.id}", TASK, THEN, THEN)
-                for note in database.notes
+                for note in database.jobs
             ],
         )  # fmt: skip
         many(
@@ -197,20 +199,6 @@ class Sql:
             queue, tuple(notes), tuple(tuple(each) for each in calls),
             tuple(int(each[1:]) for (each,) in forgotten), stored,
         )  # fmt: skip
-
-    def run(self, database: Database, name: str, *args: Any) -> tuple[Database, Any]:
-        key = (database, name, args)
-        found = self.cache.get(key)
-        if found is None:
-            self.load(database)
-            self.connection.execute("BEGIN")
-            reply = run_script(self.connection, getattr(TRANSACTIONS, name)(*args))
-            self.connection.execute("COMMIT")
-            after = self.dump()
-            if isinstance(reply, Leased | Reply):
-                reply = reply._replace(jobs=tuple(_job(each, after) for each in reply.jobs))
-            found = self.cache[key] = (after, reply)
-        return found
 
 
 def _shown(moment: Any) -> Any:
@@ -264,14 +252,6 @@ class _Database:
         return NOW
 
 
-class Leased(NamedTuple):
-    """The reply of a claim."""
-
-    epoch: int
-    jobs: tuple[Job, ...]
-    upto: int
-
-
 class Transactions:
     """The receiver's transactions, each of them by the real objects."""
 
@@ -307,8 +287,8 @@ class Transactions:
         return stored, candidate.handed
 
     def claim(
-        self, worker: str, is_held: bool, is_old_dead: bool, is_after_setback: bool
-    ) -> Script[Leased | None]:
+        self, worker: str, is_held: bool, is_after_setback: bool, is_old_dead: bool
+    ) -> Script[Leased[Job] | None]:
         self.dispatcher.name = worker
         self.database.is_old_dead = is_old_dead
         self.dispatcher._seen_at = NOW + TICK if is_after_setback else NOW

@@ -1,20 +1,15 @@
 """Every interleaving of two workers, a caller and an operator over one queue, on the real SQL.
 
-The database is a value, moved by the scripts of `pushkit.queue` and `pushkit.outbox` on SQLite in
-memory; what a worker remembers is a real `HeldQueue`. A state is a database, two memories, replies
-that are still on their way, and how many faults are left. Times are relative: now is 0, what has
-passed is 0, too. Every reachable state is visited; in each, what must never happen is asserted, and
-that a fair schedule without more faults drains the queue.
+The database is moved by the scripts of `pushkit.queue` and `pushkit.outbox`; `explorer` says what a
+state is, and what two workers do with any queue. Every reachable state is visited; in each, what
+must never happen is asserted, and that a fair schedule without more faults drains the queue.
 
 python -m tests.verification.exhaustive.outbox --jobs 3 --operations 1 --failures 1 --lost 1
 """
 
 from __future__ import annotations
 
-import functools
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -31,20 +26,25 @@ from pushkit.queue.held import Ask, Consequence, HeldQueue, Reply
 from pushkit.queue.leases import Claims, advance, reschedule
 from pushkit.queue.rules import Handed, appended, released
 from pushkit.storage.script import EPOCH, Script, Statement, from_micros, to_micros
-from pushkit.storage.sqlite import run_script
 from pushkit.subscriptions.model import OUTBOX
 from tests.verification.exhaustive import search
-from tests.verification.exhaustive.search import Wrong
-from tests.verification.exhaustive.workers import Held as AnyHeld
-from tests.verification.exhaustive.workers import (
+from tests.verification.exhaustive.explorer import Explorer as AnyExplorer
+from tests.verification.exhaustive.explorer import Held as AnyHeld
+from tests.verification.exhaustive.explorer import (
+    Leased,
+    Move,
+    Store,
+    Worker,
     frozen,
     less,
     more,
     older,
     spend,
-    thawed,
     with_worker,
 )
+from tests.verification.exhaustive.explorer import Sql as AnySql
+from tests.verification.exhaustive.explorer import State as AnyState
+from tests.verification.exhaustive.search import Wrong
 
 __all__ = ["Budget", "explore"]
 
@@ -75,12 +75,6 @@ class Budget(NamedTuple):
 
 # --- the database as a value ----------------------------------------------------------------------
 
-_QUEUE = (
-    "last_seq", "due_at", "lease_worker", "lease_until", "epoch", "sending_to", "settled_to",
-    "abandoned", "paused", "active",
-)  # fmt: skip
-_JOB = ("seq", "state", "not_before", "scheduled_at", "redrives", "waits")
-
 
 class Row(NamedTuple):
     """The queue's row."""
@@ -109,6 +103,9 @@ class JobRow(NamedTuple):
     first: int = 0  # of a chunk: the first job whose content it has
 
 
+_QUEUE, _JOB = Row._fields, JobRow._fields[:-1]
+
+
 class Database(NamedTuple):
     """All rows."""
 
@@ -127,14 +124,11 @@ class Job(NamedTuple):
     size: int = 1
 
 
-class Sql:
-    """Runs scripts on databases that are values; each pair of them once."""
+class Sql(AnySql):
+    """The outbox's."""
 
     def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        self.connection.row_factory = sqlite3.Row
-        for statement in SCHEMA:
-            self.connection.execute(statement)
+        super().__init__(SCHEMA, TRANSACTIONS.__getitem__)
         self.connection.execute(
             "INSERT INTO pushkit_subscriptions (id, tenant, task_id, owner, config_id, version,"
             " url, origin, schemes, profile, filter, created_at, updated_at)"
@@ -142,7 +136,6 @@ class Sql:
             " 0, 0)",
             (QUEUE,),
         )
-        self.cache: dict[tuple[Any, ...], tuple[Database, Any]] = {}
 
     def load(self, database: Database) -> None:
         sets = ", ".join(f"{name} = ?" for name in _QUEUE)
@@ -185,17 +178,6 @@ class Sql:
         ends = max(0, until[0])
         return Database(Row(*queue), tuple(shown), ends, max(0, until[1]) if ends else 0)
 
-    def run(self, database: Database, name: str, *args: Any) -> tuple[Database, Any]:
-        key = (database, name, args)
-        found = self.cache.get(key)
-        if found is None:
-            self.load(database)
-            self.connection.execute("BEGIN")
-            reply = run_script(self.connection, TRANSACTIONS[name](*args))
-            self.connection.execute("COMMIT")
-            found = self.cache[key] = (self.dump(), reply)
-        return found
-
 
 # --- the transactions: the scripts of the sender, over one queue -------------------------------
 
@@ -230,19 +212,11 @@ def _store(worker: str | None, is_chunk: bool = False) -> Script[Handed | None]:
     return handed
 
 
-class Leased(NamedTuple):
-    """The reply of a claim."""
-
-    epoch: int
-    jobs: tuple[Job, ...]
-    upto: int
-
-
 def _lose(lost: Any, now: int) -> Script[None]:  # noqa: ARG001  # the policy is tested elsewhere
     yield from ()
 
 
-def _claim(worker: str, is_held: bool, is_after_setback: bool) -> Script[Leased | None]:
+def _claim(worker: str, is_held: bool, is_after_setback: bool) -> Script[Leased[Job] | None]:
     claims = Claims(tables=OUTBOX, lose=_lose, probation_from=PROBATION)
     if is_after_setback:
         yield from OUTBOX.after_setback(0, LEASE)
@@ -259,11 +233,11 @@ def _jobs(pending: Any) -> tuple[Job, ...]:
     return tuple(Job(job.seq, job.redrives) for job in pending)
 
 
-def _settle(ask: Ask) -> Script[Reply | None]:
-    """Settle a queue as `pushkit.delivery.settle` does; None if it was lost."""
+def _settle(ask: Ask) -> Script[Reply]:
+    """Settle a queue as `pushkit.delivery.settle` does."""
     [queue] = (yield from OUTBOX.lock([QUEUE])).values()
     if queue.epoch != ask.epoch and "settle under any epoch" not in OFF:
-        return None
+        return Reply(kept=False)
     pairs = [(_delivery(job), _result(job)) for job in ask.results]
     stored = yield from store_results(pairs, now=0, ahead=NOW - NOW)
     if len(stored) < len(pairs) and "look after a dropped result" not in OFF:
@@ -385,23 +359,6 @@ OFF: set[str] = set()
 
 
 Held = AnyHeld[Job]
-_thawed = functools.partial(thawed, name=QUEUE, group=GROUP, most_unsettled=rules.QUANTUM)
-
-
-class Store(NamedTuple):
-    """The reply to a caller whose job was handed over, on its way to the worker's memory."""
-
-    handed: Handed
-    until: int
-
-
-class Worker(NamedTuple):
-    """What a worker remembers, and the replies that are on their way to it."""
-
-    held: Held | None = None
-    settled: Reply | str | None = ""  # the reply of a settlement that is heard later; "" for none
-    claimed: tuple[Leased, int] | None = None
-    stores: tuple[Store, ...] = ()
 
 
 class History(NamedTuple):
@@ -416,13 +373,7 @@ class History(NamedTuple):
     begun: int = 0  # chunks that a worker began, whatever is stored of that
 
 
-class State(NamedTuple):
-    """One state of the whole."""
-
-    database: Database
-    workers: tuple[Worker, Worker]
-    left: Budget
-    history: History
+State = AnyState[Job, Database, Budget, History]
 
 
 def _bit(seq: int) -> int:
@@ -435,21 +386,20 @@ _ANSWERS = {
     Outcome.DEAD: Consequence.FINISHED,
     Outcome.GONE: Consequence.FINISHED,
 }
-Move = tuple[str, State]
 
 
-class Explorer:
-    """Visits every state within a budget."""
+class Explorer(AnyExplorer[Job]):
+    """The outbox's."""
 
-    def __init__(self, budget: Budget) -> None:
-        self.sql = Sql()
-        self.budget = budget
-        self.begun_stale = self.arrived_late = 0
+    queue, group, most_unsettled = QUEUE, GROUP, rules.QUANTUM
+    fair = (
+        *("hears of", "hears its", "hears that", "resumes", "renews", "answered: delivered"),
+        *("begins", "settles", "claims", "time passes"),
+    )
 
     # --- what must never happen ------------------------------------------------------------
 
-    def checked(self, state: State, after: Database) -> History:
-        """Check what a transaction did; return the history afterwards."""
+    def checked(self, state: State, after: Database, _name: str, _args: tuple[Any, ...]) -> History:
         before, history = state.database, state.history
         queue, was = after.queue, {job.seq: job for job in before.jobs}
         owed, redriven = history.owed, history.redriven
@@ -543,123 +493,45 @@ class Explorer:
 
     # --- what can happen -------------------------------------------------------------------
 
-    def moves(self, state: State) -> Iterator[Move]:
-        yield from self._caller(state)
-        for number in (0, 1):
-            yield from self._worker(state, number)
-        yield from self._time(state)
-        yield from self._operator(state)
-
-    def transact(self, state: State, label: str, name: str, *args: Any) -> tuple[State, Any]:
-        try:
-            database, reply = self.sql.run(state.database, name, *args)
-            history = self.checked(state, database)
-        except Wrong as exc:
-            raise Wrong(f"{exc} [by {label}]") from None
-        return state._replace(database=database, history=history), reply
+    def others(self, state: State) -> tuple[Iterator[Move], ...]:
+        return self._caller(state), self._operator(state), self._time(state)
 
     def _caller(self, state: State) -> Iterator[Move]:
         if not state.left.jobs or not state.database.queue.active:
             return
-        worker, name = state.workers[0], None if self.budget.apart else "A"
+        name = None if self.budget.apart else "A"
         for kind in ("store", "store a chunk") if self.budget.gathers else ("store",):
             args = (name, kind != "store") if self.budget.gathers else (name,)
             after, handed = self.transact(spend(state, "jobs"), "a caller", "store", *args)
             if handed is None:
                 yield kind, after
-                continue
-            yield f"{kind}, handed over", self._handed(after, 0, Store(handed, 1))
-            if after.left.late:
-                late = worker._replace(stores=tuple(sorted((*worker.stores, Store(handed, 1)))))
-                yield f"{kind}, handed over later", with_worker(spend(after, "late"), 0, late)
-            if after.left.lost:
-                yield f"{kind}, the reply is lost", spend(after, "lost")
+            else:
+                yield from self.stores(after, kind, Store(handed.seq, handed))
 
-    def _handed(self, state: State, number: int, store: Store) -> State:
-        worker = state.workers[number]
-        handed, held = store.handed, worker.held
-        if held is None or held.epoch < handed.epoch:
-            if not handed.took:
-                return state
-            queue = HeldQueue[Job](
-                rules.Leased(QUEUE, GROUP, handed.epoch, (), handed.seq - 1),
-                until=float(store.until), seen_at=0.0,
-            )  # fmt: skip
-            worker = worker._replace(settled="")
-        elif held.epoch > handed.epoch:
-            return state
-        else:
-            queue = _thawed(held)
-        queue.append(Job(handed.seq, 0))
-        return with_worker(state, number, worker._replace(held=frozen(queue)))
+    def job_of(self, store: Store) -> Job:
+        return Job(store.handed.seq, 0)
 
-    def _worker(self, state: State, number: int) -> Iterator[Move]:
-        name, worker, queue = "AB"[number], state.workers[number], state.database.queue
-        for at, store in enumerate(worker.stores):
-            rest = worker._replace(stores=worker.stores[:at] + worker.stores[at + 1 :])
-            yield (
-                f"{name} hears of job {store.handed.seq}",
-                self._handed(with_worker(state, number, rest), number, store),
-            )
-        if worker.claimed is not None:
-            yield (
-                f"{name} hears its claim",
-                self._claimed(
-                    with_worker(state, number, worker._replace(claimed=None)),
-                    number,
-                    *worker.claimed,
-                ),
-            )
-        elif (
-            (queue.lease_worker is None and queue.due_at == 0)
-            or (queue.lease_worker is not None and not queue.lease_until)
-            or state.history.set_back
-        ):
-            yield from self._claim(state, number)
+    def may_claim(self, state: State) -> bool:
+        queue = state.database.queue
+        is_over = queue.lease_worker is not None and not queue.lease_until
+        is_due = queue.lease_worker is None and queue.due_at == 0
+        return is_due or is_over or state.history.set_back
+
+    def worker(self, state: State, number: int) -> Iterator[Move]:
+        name, worker = "AB"[number], state.workers[number]
+        yield from super().worker(state, number)
         if state.left.crashes and worker != Worker():
             yield f"{name} dies", with_worker(spend(state, "crashes"), number, Worker())
         if worker.held is not None:
             yield from self._holder(state, number, worker.held)
 
-    def _claim(self, state: State, number: int) -> Iterator[Move]:
-        name, worker = "AB"[number], state.workers[number]
-        set_back = state.history.set_back
-        noticed = state._replace(history=state.history._replace(set_back=False))
-        is_held = worker.held is not None
-        after, leased = self.transact(
-            noticed, f"{name}, claiming", "claim", name, is_held, set_back
-        )
-        if leased is None:
-            yield f"{name} claims nothing", after
-            return
-        yield f"{name} claims", self._claimed(after, number, leased, 1)
-        if after.left.late:
-            late = worker._replace(claimed=(leased, 1))
-            yield (
-                f"{name} claims, and hears it later",
-                with_worker(spend(after, "late"), number, late),
-            )
-        if after.left.lost:
-            yield f"{name} claims, the reply is lost", spend(after, "lost")
-
-    def _claimed(self, state: State, number: int, leased: Leased, until: int) -> State:
-        worker = state.workers[number]
-        if worker.held is not None and worker.held.epoch >= leased.epoch:
-            return state
-        queue = HeldQueue[Job](
-            rules.Leased(QUEUE, GROUP, leased.epoch, leased.jobs, leased.upto),
-            until=float(until),
-            seen_at=0.0,
-        )
-        return with_worker(state, number, worker._replace(held=frozen(queue), settled=""))
-
     def _holder(self, state: State, number: int, held: Held) -> Iterator[Move]:
         name, worker = "AB"[number], state.workers[number]
 
-        def then(queue: HeldQueue[Job], of: State = state, settled: Any = worker.settled) -> State:
-            return with_worker(of, number, worker._replace(held=frozen(queue), settled=settled))
+        def then(queue: HeldQueue[Job], of: State = state) -> State:
+            return with_worker(of, number, worker._replace(held=frozen(queue)))
 
-        queue = _thawed(held)
+        queue = self.thawed(held)
         queue.until = 1.0 if self.budget.asleep else queue.until
         if queue.may_begin(now=0.2):
             job = queue.begin()
@@ -675,7 +547,7 @@ class Explorer:
             if state.left.failures:
                 outcomes += [Outcome.RETRY, Outcome.DEAD, Outcome.GONE]
             for outcome in outcomes:
-                queue, of = _thawed(held), state
+                queue, of = self.thawed(held), state
                 queue.current = held.current._replace(outcome=outcome)
                 queue.answer(_ANSWERS[outcome])
                 if outcome is Outcome.DELIVERED:
@@ -683,45 +555,24 @@ class Explorer:
                 else:
                     of = spend(state, "failures")
                 yield f"{name}: {seq} is answered: {outcome.value}", then(queue, of)
-        if worker.settled != "":
-            yield f"{name} hears its settlement", self._settled(state, number, held, worker.settled)
-        elif _thawed(held).wants_settlement:
-            queue = _thawed(held)
+        if worker.settled is not None:
+            yield f"{name} hears its settlement", self.settled(state, number, held, worker.settled)
+        elif self.thawed(held).wants_settlement:
+            queue = self.thawed(held)
             ask = queue.ask()
             ask = ask._replace(results=tuple(ask.results))
             after, reply = self.transact(state, f"{name}, settling", "settle", ask)
-            is_stale = held.epoch != state.database.queue.epoch
-            if is_stale and reply is not None:
+            if held.epoch != state.database.queue.epoch and reply.kept:
                 raise Wrong("a settlement under an old epoch was heard")
-            yield f"{name} settles", self._settled(after, number, frozen(queue), reply)
-            if after.left.late:
-                yield (
-                    f"{name} settles, and hears it later",
-                    then(queue, spend(after, "late"), settled=reply),
-                )
-            if after.left.lost:
-                unheard = _thawed(frozen(queue))
-                unheard.unsettled()
-                yield f"{name} settles, the reply is lost", then(unheard, spend(after, "lost"))
+            yield from self.settles(after, number, held, queue, reply)
         is_over = held.epoch != state.database.queue.epoch
         if not held.until or is_over or not state.database.queue.lease_until:
             after, renewed = self.transact(state, f"{name}, renewing", "renew", held.epoch)
             if renewed:
-                yield f"{name} renews", then(_thawed(held._replace(until=1)), after)
+                yield f"{name} renews", then(self.thawed(held._replace(until=1)), after)
             elif not held.current:
-                yield (
-                    f"{name} hears that its lease is over",
-                    with_worker(after, number, worker._replace(held=None, settled="")),
-                )
-
-    def _settled(self, state: State, number: int, held: Held, reply: Reply | str | None) -> State:
-        worker = state.workers[number]
-        if reply is None or (isinstance(reply, Reply) and not reply.kept):
-            return with_worker(state, number, worker._replace(held=None, settled=""))
-        assert isinstance(reply, Reply)
-        queue = _thawed(held)
-        queue.settled(reply, seen_at=0.0)
-        return with_worker(state, number, worker._replace(held=frozen(queue), settled=""))
+                to = with_worker(after, number, self.lose(worker))
+                yield f"{name} hears that its lease is over", to
 
     def _time(self, state: State) -> Iterator[Move]:
         database, queue = state.database, state.database.queue
@@ -797,90 +648,15 @@ class Explorer:
             if done is not False:
                 yield f"an operator: {name} {args or ''}", spend(after, "operations")
 
-    # --- the search --------------------------------------------------------------------------
-
-    def drained(self, state: State) -> bool:
-        database = state.database
-        idle = all(each == Worker() for each in state.workers)
-        return (
-            idle
-            and database.queue.lease_worker is None
-            and all(job.state != "pending" for job in database.jobs)
-        )
-
 
 def _moved(queue: Row, move: Callable[[Any], Any]) -> Row:
     return queue._replace(due_at=move(queue.due_at), lease_until=move(queue.lease_until))
 
 
-def ranked(state: State) -> State:
-    """Number the epochs anew from 1: only their order matters."""
-    epochs = {state.database.queue.epoch}
-    for worker in state.workers:
-        epochs.update([worker.held.epoch] if worker.held else [])
-        epochs.update([worker.claimed[0].epoch] if worker.claimed else [])
-        epochs.update(store.handed.epoch for store in worker.stores)
-    rank = {epoch: at for at, epoch in enumerate(sorted(epochs), 1)}
-    if all(epoch == at for epoch, at in rank.items()):
-        return state
-    queue = state.database.queue
-    workers = tuple(
-        worker._replace(
-            held=worker.held and worker.held._replace(epoch=rank[worker.held.epoch]),
-            claimed=worker.claimed
-            and (
-                worker.claimed[0]._replace(epoch=rank[worker.claimed[0].epoch]),
-                worker.claimed[1],
-            ),
-            stores=tuple(
-                store._replace(handed=store.handed._replace(epoch=rank[store.handed.epoch]))
-                for store in worker.stores
-            ),
-        )
-        for worker in state.workers
-    )
-    database = state.database._replace(queue=queue._replace(epoch=rank[queue.epoch]))
-    return state._replace(database=database, workers=workers)  # type: ignore[arg-type]
-
-
-# A fair schedule in which nothing more goes wrong: the first of these that is possible.
-_FAIR: Final = (
-    "hears of", "hears its", "hears that", "resumes", "renews", "answered: delivered", "begins",
-    "settles", "claims", "time passes",
-)  # fmt: skip
-_FAULTS: Final = ("lost", "later", "dies", "set back")
-
-
 def explore(budget: Budget, *, most: int = 5_000_000, shortest: bool = False) -> search.Found:
     """Visit every state; stop at the first that breaks a promise."""
-    explorer = Explorer(budget)
-    found = search.search(
-        State(Database(Row()), (Worker(), Worker()), budget, History()),
-        moves=lambda state: [(label, ranked(after)) for label, after in explorer.moves(state)],
-        is_drained=explorer.drained,
-        fair=_fair_move,
-        most=most,
-        breadth_first=shortest,
-    )
-    return replace(
-        found,
-        transactions=len(explorer.sql.cache),
-        begun_stale=explorer.begun_stale,
-        arrived_late=explorer.arrived_late,
-    )
-
-
-def _fair_move(state: State, moves: Sequence[Move]) -> State | None:
-    best: tuple[int, State] | None = None
-    for label, after in moves:
-        if after == state or any(word in label for word in _FAULTS):
-            continue
-        if label.startswith("an operator") and "resumes" not in label:
-            continue
-        rank = next((at for at, word in enumerate(_FAIR) if word in label), None)
-        if rank is not None and (best is None or rank < best[0]):
-            best = (rank, after)
-    return best and best[1]
+    start: State = AnyState(Database(Row()), (Worker(), Worker()), budget, History())
+    return Explorer(Sql(), budget).explore(start, most=most, shortest=shortest)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from receiver.inbox import inspection, retention
 from receiver.inbox.store import INBOX
 from tests.long_runs import LONG
 from tests.verification.exhaustive.inbox import Budget, explore
+from tests.verification.exhaustive.test_guards import _nothing, _same_epoch, _takes_any
 
 SMALL = {
     "everything once": Budget(
@@ -96,10 +97,6 @@ def _replace(change: Callable[[Any], Any], name: str, *where: object) -> Patch:
     return patch
 
 
-def _nothing(*_: Any, **__: Any) -> Script[None]:
-    yield from ()
-
-
 def _settling_any_epoch(script: Any) -> Any:
     def changed(settler: Settler, asks: Sequence[Any]) -> Script[Any]:
         queues = yield from INBOX.lock([ask.id for ask in asks])
@@ -152,23 +149,9 @@ def _without_calls(jobs_of: Any) -> Any:
     return changed
 
 
-def _same_epoch(function: Any) -> Any:
-    return lambda queue, *args, **options: function(queue, *args, **options)._replace(
-        epoch=queue.epoch
-    )
-
-
 def _handing_to_anyone(appended: Any) -> Any:
     def changed(queue: Queue, *args: Any, **options: Any) -> Any:
         return appended(queue._replace(lease_worker=None), *args, **options)
-
-    return changed
-
-
-def _takes_any(append: Any) -> Any:
-    def changed(queue: HeldQueue[Any], job: Any) -> None:
-        queue.tail = job.seq - 1
-        append(queue, job)
 
     return changed
 

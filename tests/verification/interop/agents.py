@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,10 @@ from typing import Any
 from pushkit.a2a import ArtifactUpdate, TaskSnapshot, TextPart
 from pushkit.bounded_json import JsonObject
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from tests.eventually import eventually
 from tests.ports import free_port
 from tests.served import served
+from tests.verification.interop.cell import Cause, Cell
 from tests.verification.interop.client import Client
 from tests.verification.interop.environments import (
     NODE,
@@ -29,27 +31,57 @@ from tests.verification.interop.processes import PATIENCE, TOKEN, MismatchError,
 
 __all__ = [
     "Agent",
+    "agent_cell",
+    "agent_of",
     "agent_to_receiver",
     "artifacts_of",
-    "go_agent",
-    "java_agent",
-    "maker_of",
-    "node_agent",
-    "node_client",
-    "python_agent",
-    "python_client",
+    "check_order",
+    "check_version",
+    "command_of",
     "registered_at_agent",
-    "rust_agent",
+    "trusted_pushkit",
+    "version_of",
 ]
 
 CREDENTIALS = "cred-interop-1"
 
 
+# The A2A version of each peer that is built, and the folder of its agent; its language comes first.
+_BUILT = {
+    "a2a-go 0.3.15": ("0.3", "go/a2a_go_0_3"),
+    "a2a-go 2.4.0": ("1.0", "go/a2a_go_2"),
+    "trpc-a2a-go 0.2.5": ("0.3", "go/trpc_0_2"),
+    "a2a-java 0.3.3.Final": ("0.3", "java/a2a_java_0_3"),
+    "a2a-server-lf 0.5.3": ("1.0", "rust/a2a_server_lf"),
+    "a2a-protocol-server 0.15.0": ("1.0", "rust/a2a_protocol"),
+}
+_BUILDERS: dict[str, Callable[[Path], tuple[str, ...]]] = {
+    "go": go_program,
+    "java": maven_program,
+    "rust": lambda source: cargo_program(source, "agent"),
+}
+# The A2A version of each framework in Python, and what is installed for it.
+_FRAMEWORKS = {
+    "google-adk 2.13.0": ("1.0", "google-adk[a2a]==2.13.0"),
+    "google-adk 1.39.1": ("0.3", "google-adk[a2a]==1.39.1"),
+    "strands-agents 1.62.0": ("0.3", "strands-agents[a2a]==1.62.0"),
+    "agent-framework-a2a 1.0.0b261022": (
+        *("1.0", "agent-framework-a2a==1.0.0b261022", "a2a-sdk[http-server]"),
+    ),
+    "crewai 1.15.30": ("0.3", "crewai[a2a]==1.15.30"),
+    "pydantic-ai 2.62.0": ("1.0", "pydantic-ai==2.62.0", "fasta2a==2.1.1"),
+    "langgraph-api 0.16.7": ("1.0", "langgraph-api==0.16.7", "langgraph-cli[inmem]"),
+    "a2akit 0.0.32": ("0.3", "a2akit==0.0.32"),
+    "agno 3.1.10": (
+        *("0.3", "agno==3.1.10", "a2a-sdk[http-server]<1", "fastapi", "python-multipart"),
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent on an SDK: how it is started, and which A2A version its client speaks."""
+    """An agent: how it is started, and which A2A version its client speaks."""
 
-    name: str
     command: tuple[str, ...]
     version: str
     sender: str = "sdk"
@@ -58,69 +90,64 @@ class Agent:
     stream: bool = False
 
 
-def _python(release: str) -> str:
-    requirement = f"a2a-sdk[http-server]=={release}"
-    return str(python_of(f"py-{release}", requirement, "uvicorn", "httpx"))
+def version_of(peer: str) -> str:
+    """Return the A2A version in which a peer is spoken to, by its name in the tables."""
+    name = peer.partition(" (")[0]
+    version, *_ = _BUILT.get(name) or _FRAMEWORKS.get(name) or ("0.3" if " 0." in name else "1.0",)
+    return "0.3" if "(0.3 client)" in peer else version
 
 
-def _modules(release: str) -> str:
-    return str(node_modules(f"js-{release}", f"@a2a-js/sdk@{release}", "express@4"))
+def command_of(peer: str, *program: str) -> tuple[str, ...]:
+    """Return the command of a peer's agent, or of another program of `peers` on that release.
+
+    It is installed, or built, where it is not yet.
+    """
+    name = peer.partition(" (")[0]
+    if name in _BUILT:
+        folder = _BUILT[name][1]
+        return _BUILDERS[folder.partition("/")[0]](PEERS / folder)
+    sdk, _, release = name.partition(" ")
+    if sdk == "@a2a-js/sdk":
+        modules = node_modules(f"js-{release}", f"{sdk}@{release}", "express@4")
+        script = program[0] if program else "agent_0_3.mjs" if " 0." in name else "agent_1.mjs"
+        return (str(NODE), str(PEERS / script), "--modules", str(modules))
+    if name in _FRAMEWORKS:
+        requirements = _FRAMEWORKS[name][1:]
+        python = python_of(f"framework-{name.replace(' ', '-')}", *requirements, "uvicorn")
+    else:
+        requirement = f"{sdk}[http-server]=={release}"
+        python = python_of(f"py-{release}", requirement, "uvicorn", "httpx")
+    script, *more = program or ("agent_0_x.py" if " 0." in name else "agent_1_x.py",)
+    return (str(python), str(PEERS / script), *more)
 
 
-def python_client(release: str) -> tuple[str, ...]:
-    """Return the command of a client on a release, installed where it is not yet."""
-    return (_python(release), str(PEERS / "configs_1_x.py"))
+def agent_of(peer: str, *program: str, **details: Any) -> Agent:
+    """Return the agent of a peer (see `command_of`)."""
+    return Agent(command_of(peer, *program), version_of(peer), **details)
 
 
-def node_client(release: str) -> tuple[str, ...]:
-    """Return the command of a client on a release, installed where it is not yet."""
-    return (str(NODE), str(PEERS / "configs_1.mjs"), "--modules", _modules(release))
+def agent_cell(
+    attempt: Callable[[Agent], Awaitable[str | None]],
+    peer: str,
+    *program: str,
+    direction: str,
+    scheme: str,
+    cause: Cause | None = None,
+    **details: Any,
+) -> Cell:
+    """Return a cell in which something is tried with a peer's agent."""
 
+    async def with_agent() -> str | None:
+        return await attempt(await asyncio.to_thread(agent_of, peer, *program, **details))
 
-def python_agent(release: str, **changes: Any) -> Agent:
-    """Return an agent on a release, installed where it is not yet."""
-    old = release.startswith("0.")
-    python = _python(release)
-    script = PEERS / ("agent_0_x.py" if old else "agent_1_x.py")
-    wire = changes.pop("version", "0.3" if old else "1.0")
-    return Agent(f"a2a-sdk {release}", (python, str(script)), wire, **changes)
-
-
-def node_agent(release: str, **changes: Any) -> Agent:
-    """Return an agent on a release, installed where it is not yet."""
-    old = release.startswith("0.")
-    script = PEERS / ("agent_0_3.mjs" if old else "agent_1.mjs")
-    command = (str(NODE), str(script), "--modules", _modules(release))
-    return Agent(f"@a2a-js/sdk {release}", command, "0.3" if old else "1.0", **changes)
-
-
-def go_agent(name: str, version: str, folder: str, **changes: Any) -> Agent:
-    """Return an agent in Go, built where it is not yet."""
-    return Agent(name, go_program(PEERS / "go" / folder), version, **changes)
-
-
-def rust_agent(name: str, version: str, folder: str, **changes: Any) -> Agent:
-    """Return an agent in Rust, built where it is not yet."""
-    return Agent(name, cargo_program(PEERS / "rust" / folder, "agent"), version, **changes)
-
-
-def java_agent(name: str, version: str, folder: str, **changes: Any) -> Agent:
-    """Return an agent in Java, built where it is not yet."""
-    return Agent(name, maven_program(PEERS / "java" / folder), version, **changes)
-
-
-_LANGUAGES: dict[str, Callable[..., Agent]] = {
-    "a2a-go": go_agent,
-    "trpc": go_agent,
-    "a2a-java": java_agent,
-    "a2a-server-lf": rust_agent,
-    "a2a-protocol": rust_agent,
-}
-
-
-def maker_of(peer: str) -> Callable[..., Agent]:
-    """Return what builds an agent of a peer, by its language."""
-    return next(make for start, make in _LANGUAGES.items() if peer.startswith(start))
+    return Cell(
+        peer=peer,
+        direction=direction,
+        version=version_of(peer),
+        scheme=scheme,
+        attempt=with_agent,
+        cause=cause,
+    )
 
 
 @asynccontextmanager
@@ -146,27 +173,25 @@ def trusted(agent: Agent, agent_port: int) -> TrustedSender:
     """Return how an agent is trusted: by its signature, or by a secret alone."""
     url = f"http://127.0.0.1:{agent_port}"
     if agent.sender == "pushkit":
-        return TrustedSender(
-            name="agent",
-            issuer=url,
-            jwks_url=f"{url}/.well-known/jwks.json",
-            tokens=[TOKEN],
-            tasks=TaskPolicy.ANY,
-        )
+        return trusted_pushkit(url)
+    how: dict[str, Any] = {"name": "agent", "profile": agent.profile, "tasks": TaskPolicy.ANY}
     if agent.profile.signed:
-        return TrustedSender(
-            name="agent",
-            profile=agent.profile,
-            jwks_url=f"{url}/.well-known/jwks.json",
-            token_required=False,
-            tasks=TaskPolicy.ANY,
-        )
+        jwks_url = f"{url}/.well-known/jwks.json"
+        return TrustedSender(jwks_url=jwks_url, token_required=False, **how)
+    credentials = [f"Bearer {CREDENTIALS}"] if agent.credentials else []
+    return TrustedSender(
+        tokens=[TOKEN], token_required=not credentials, credentials=credentials, **how
+    )
+
+
+def trusted_pushkit(url: str, *credentials: str) -> TrustedSender:
+    """Return how an agent that sends with pushkit is trusted."""
     return TrustedSender(
         name="agent",
-        profile=agent.profile,
+        issuer=url,
+        jwks_url=f"{url}/.well-known/jwks.json",
         tokens=[TOKEN],
-        token_required=not agent.credentials,
-        credentials=[f"Bearer {CREDENTIALS}"] if agent.credentials else [],
+        credentials=[f"Bearer {each}" for each in credentials],
         tasks=TaskPolicy.ANY,
     )
 
@@ -189,19 +214,28 @@ async def agent_to_receiver(agent: Agent) -> list[Notification]:
             await client.send("hi", stream=agent.stream, config=config)
             await completed(called)
             await end(process)
-    versions = {n.update.origin.value for n in called if n.update.origin}
-    if versions != {agent.version}:
-        raise MismatchError(
-            f"expected A2A {agent.version} on the wire, found {', '.join(versions)}"
-        )
-    seqs = [n.seq for n in called if n.seq is not None]
-    if agent.sender == "pushkit" and (seqs != sorted(seqs) or len(seqs) != len(called)):
-        raise MismatchError(f"expected rising seqs, found {[n.seq for n in called]}")
-    ends = [str(n.state) for n in called if n.state is not None and n.state.terminal]
-    if agent.sender == "pushkit" and len(ends) != 1:
-        raise MismatchError(f"expected the task's end once, found {ends}")
+    check_version(called, agent.version)
+    if agent.sender == "pushkit":
+        check_order(called)
     _compare(called)
     return called
+
+
+def check_version(called: Sequence[Notification], version: str) -> None:
+    """Check in which version of A2A notifications came."""
+    versions = {n.update.origin.value for n in called if n.update.origin}
+    if versions != {version}:
+        raise MismatchError(f"expected A2A {version} on the wire, found {', '.join(versions)}")
+
+
+def check_order(called: Sequence[Notification]) -> None:
+    """Check that notifications of pushkit, of one task, have rising seqs, and end once."""
+    seqs = [n.seq for n in called if n.seq is not None]
+    if seqs != sorted(set(seqs)) or len(seqs) != len(called):
+        raise MismatchError(f"expected rising seqs, found {[n.seq for n in called]}")
+    ends = [str(n.state) for n in called if n.state is not None and n.state.terminal]
+    if len(ends) != 1:
+        raise MismatchError(f"expected the task's end once, found {ends}")
 
 
 def artifacts_of(called: list[Notification]) -> list[str]:
@@ -255,10 +289,11 @@ def _config(agent: Agent, hook: str) -> JsonObject:
 
 
 async def completed(called: list[Notification]) -> None:
+    def is_over() -> bool:
+        return any(n.state is not None and n.state.terminal for n in called)
+
     try:
-        async with asyncio.timeout(PATIENCE):
-            while not any(n.state is not None and n.state.terminal for n in called):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await eventually(is_over, within=PATIENCE)
     except TimeoutError:
         states = [str(n.state) for n in called]
         raise MismatchError(f"no completed task arrived; what did: {states}") from None

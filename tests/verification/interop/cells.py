@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import subprocess
-from collections.abc import Callable
 from typing import Any
 
 from pushkit import Scheme
 from receiver import SenderProfile
-from tests.verification.interop.agents import (
-    Agent,
-    agent_to_receiver,
-    maker_of,
-    node_agent,
-    python_agent,
-)
+from tests.verification.interop.agents import Agent, agent_cell, agent_to_receiver
 from tests.verification.interop.cards import peers as card_peers
 from tests.verification.interop.cell import (
     INSIDE,
@@ -31,9 +23,7 @@ from tests.verification.interop.cell import (
 )
 from tests.verification.interop.config_cells import config_cells
 from tests.verification.interop.environments import (
-    FOLDER,
     MissingToolError,
-    UnavailableError,
 )
 from tests.verification.interop.framework_cells import framework_cells
 from tests.verification.interop.gateway_cells import gateway_cells
@@ -87,8 +77,7 @@ def cells() -> list[Cell]:
         for name in PROGRAMS
     ]
     return [
-        *_sdk_cells(),
-        *_compiled_cells(),
+        *_sender_cells(),
         *_inside_cells(),
         *framework_cells(),
         *gateway_cells(),
@@ -106,80 +95,22 @@ def cells() -> list[Cell]:
     ]
 
 
-def _sdk_cells() -> list[Cell]:
-    """Return the cells of agents of the Python and Node SDKs with their own senders."""
+def _sender_cells() -> list[Cell]:
+    """Return the cells of agents with their own senders; that of trpc-a2a-go signs."""
     return [
-        *(_sdk_cell(python_agent, release) for release in ("0.2.16", "0.3.26", "1.0.3", "1.3.0")),
-        _sdk_cell(python_agent, "1.3.0", credentials=True),
-        _sdk_cell(python_agent, "1.3.0", version="0.3", cause=_PYTHON_FOR_0_3),
-        _sdk_cell(node_agent, "0.3.14"),
-        _sdk_cell(node_agent, "1.0.1", credentials=True),
-        _sdk_cell(node_agent, "1.3.0", credentials=True),
-        _sdk_cell(node_agent, "1.3.0"),
-    ]
-
-
-def _inside_cells() -> list[Cell]:
-    """Return the cells of agents of the Python SDK that send with pushkit."""
-    inside = functools.partial(_sdk_cell, python_agent, sender="pushkit")
-    return [
-        *(inside(release) for release in ("0.2.16", "0.3.26", "1.0.3", "1.3.0")),
-        *(inside(release, version="0.3") for release in ("1.0.3", "1.3.0")),
-    ]
-
-
-def _sdk_cell(
-    make: Callable[..., Agent], release: str, *, cause: Cause | None = None, **changes: Any
-) -> Cell:
-    pushkit = changes.get("sender") == "pushkit"
-    name = "a2a-sdk" if make is python_agent else "@a2a-js/sdk"
-    wire = changes.get("version", "0.3" if release.startswith("0.") else "1.0")
-    secret = "its credentials" if changes.get("credentials") else "its token"
-
-    async def attempt() -> None:
-        await agent_to_receiver(await asyncio.to_thread(make, release, **changes))
-
-    return Cell(
-        peer=f"{name} {release}" + (" (0.3 client)" if "version" in changes else ""),
-        direction=INSIDE if pushkit else ITS_SENDER,
-        version=wire,
-        scheme="JWT, token" if pushkit else f"unsigned, {secret}",
-        attempt=attempt,
-        cause=cause,
-    )
-
-
-def _compiled_cells() -> list[Cell]:
-    """Return the cells of agents in Go, Java and Rust; the sender of trpc-a2a-go signs."""
-
-    def cell(
-        name: str, version: str, folder: str, cause: Cause | None = None, **changes: Any
-    ) -> Cell:
-        make = maker_of(name)
-
-        async def attempt() -> None:
-            agent = await asyncio.to_thread(make, name, version, folder, **changes)
-            await agent_to_receiver(agent)
-
-        secret = "its credentials" if changes.get("credentials") else "its token"
-        signs = "JWT, profile trpc-a2a-go" if "profile" in changes else f"unsigned, {secret}"
-        return Cell(
-            peer=name,
-            direction=ITS_SENDER,
-            version=version,
-            scheme=signs,
-            attempt=attempt,
-            cause=cause,
-        )
-
-    trpc = SenderProfile.TRPC_A2A_GO
-    return [
-        cell("a2a-go 0.3.15", "0.3", "a2a_go_0_3"),
-        cell("a2a-go 0.3.15", "0.3", "a2a_go_0_3", credentials=True),
-        cell("a2a-go 2.4.0", "1.0", "a2a_go_2"),
-        cell("a2a-go 2.4.0", "1.0", "a2a_go_2", credentials=True),
-        cell("a2a-go 2.4.0 (0.3 client)", "0.3", "a2a_go_2", cause=_GO_FOR_0_3),
-        cell("trpc-a2a-go 0.2.5", "0.3", "trpc_0_2", profile=trpc),
+        *(_sends(f"a2a-sdk {release}") for release in ("0.2.16", "0.3.26", "1.0.3", "1.3.0")),
+        _sends("a2a-sdk 1.3.0", credentials=True),
+        _sends("a2a-sdk 1.3.0 (0.3 client)", cause=_PYTHON_FOR_0_3),
+        _sends("@a2a-js/sdk 0.3.14"),
+        _sends("@a2a-js/sdk 1.0.1", credentials=True),
+        _sends("@a2a-js/sdk 1.3.0", credentials=True),
+        _sends("@a2a-js/sdk 1.3.0"),
+        _sends("a2a-go 0.3.15"),
+        _sends("a2a-go 0.3.15", credentials=True),
+        _sends("a2a-go 2.4.0"),
+        _sends("a2a-go 2.4.0", credentials=True),
+        _sends("a2a-go 2.4.0 (0.3 client)", cause=_GO_FOR_0_3),
+        _sends("trpc-a2a-go 0.2.5", profile=SenderProfile.TRPC_A2A_GO),
         Cell(
             peer="trpc-a2a-go 0.2.5",
             direction=ITS_VERIFIER,
@@ -187,21 +118,36 @@ def _compiled_cells() -> list[Cell]:
             scheme="JWT (RS256), remote JWK Set",
             attempt=sender_to_trpc,
         ),
-        cell("a2a-java 0.3.3.Final", "0.3", "a2a_java_0_3", cause=_JAVA_SEND),
-        cell(
-            "a2a-java 0.3.3.Final (message/stream)",
-            "0.3",
-            "a2a_java_0_3",
-            stream=True,
-        ),
+        _sends("a2a-java 0.3.3.Final", cause=_JAVA_SEND),
+        _sends("a2a-java 0.3.3.Final (message/stream)", stream=True),
         _unavailable_cell("trpc-a2a-go 2.0.0", ITS_SENDER, _REFUSED),
         _unavailable_cell("trpc-a2a-go 2.0.0", ITS_VERIFIER, _REFUSED),
         _unavailable_cell("a2a-java 1.x", ITS_SENDER, _JAVA_1),
-        cell("a2a-server-lf 0.5.3 (Rust)", "1.0", "a2a_server_lf"),
-        cell("a2a-server-lf 0.5.3 (Rust)", "1.0", "a2a_server_lf", credentials=True),
-        cell("a2a-protocol-server 0.15.0 (Rust)", "1.0", "a2a_protocol"),
-        cell("a2a-protocol-server 0.15.0 (Rust)", "1.0", "a2a_protocol", credentials=True),
+        _sends("a2a-server-lf 0.5.3 (Rust)"),
+        _sends("a2a-server-lf 0.5.3 (Rust)", credentials=True),
+        _sends("a2a-protocol-server 0.15.0 (Rust)"),
+        _sends("a2a-protocol-server 0.15.0 (Rust)", credentials=True),
     ]
+
+
+def _inside_cells() -> list[Cell]:
+    """Return the cells of agents of the Python SDK that send with pushkit."""
+    releases = ("0.2.16", "0.3.26", "1.0.3", "1.3.0", "1.0.3 (0.3 client)", "1.3.0 (0.3 client)")
+    return [_sends(f"a2a-sdk {release}", sender="pushkit") for release in releases]
+
+
+def _sends(peer: str, **details: Any) -> Cell:
+    async def attempt(agent: Agent) -> None:
+        await agent_to_receiver(agent)
+
+    direction, scheme = ITS_SENDER, "unsigned, its token"
+    if details.get("sender") == "pushkit":
+        direction, scheme = INSIDE, "JWT, token"
+    elif "profile" in details:
+        scheme = "JWT, profile trpc-a2a-go"
+    elif "credentials" in details:
+        scheme = "unsigned, its credentials"
+    return agent_cell(attempt, peer, direction=direction, scheme=scheme, **details)
 
 
 def _unavailable_cell(peer: str, direction: str, reason: str) -> Cell:
@@ -256,19 +202,9 @@ def _card_cells() -> list[Cell]:
     return [*found, *(_unavailable_cell(go, way, _REFUSED) for way in (ITS_CARDS, OUR_CARDS))]
 
 
-@functools.cache
-def _cards_of(peer: card_peers.Peer) -> dict[str, dict[str, str | None]]:
-    folder = FOLDER / "cards"
-    try:
-        card_peers.install(peer, folder)
-        return card_peers.check(peer, folder)
-    except (SystemExit, OSError, subprocess.SubprocessError) as exc:
-        raise UnavailableError(str(exc).strip().splitlines()[-1][:200]) from exc
-
-
 async def cards_one_way(peer: card_peers.Peer, direction: str) -> str:
     """Verify all vector cards: pushkit's by a release, or those of the release by pushkit."""
-    found = await asyncio.to_thread(_cards_of, peer)
+    found = await asyncio.to_thread(card_peers.check, peer)
     wrong = list(card_peers.unexpected(peer, found, direction))
     if wrong:
         raise MismatchError("; ".join(wrong)[:300])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import grpc
@@ -34,27 +35,39 @@ class Client:
     version: str
     grpc: str = ""
 
-    async def send(
-        self,
-        text: str,
-        *,
-        task: JsonObject | None = None,
-        config: JsonObject | None = None,
-        stream: bool = False,
-        early: bool = False,
-    ) -> JsonObject:
+    async def send(self, text: str, *, stream: bool = False, **details: Any) -> JsonObject:
         """Send a message by JSON-RPC; return the task, or the last event of the stream.
 
         Args:
             text: What it says.
+            stream: Whether it is sent for a stream, which is read to its end.
+            details: See `message`.
+        """
+        found = await self._call(*self.message(text, stream=stream, **details))
+        return found if stream or self.version == "0.3" else found["task"]  # type: ignore[return-value]
+
+    def message(
+        self,
+        text: str,
+        *,
+        stream: bool = False,
+        task: JsonObject | None = None,
+        config: JsonObject | None = None,
+        early: bool = False,
+    ) -> tuple[str, JsonObject]:
+        """Return the method and the parameters of a message.
+
+        Args:
+            text: What it says.
+            stream: Whether it is sent for a stream.
             task: The task that it is about; None: it begins one.
             config: The push config that comes with it.
-            stream: Whether it is sent for a stream, which is read to its end.
             early: Whether the answer is wanted before the task ends.
         """
         message = self._message(text)
         if task is not None:
-            message |= {"taskId": task["id"], "contextId": task["contextId"]}
+            names = {"taskId": "id", "contextId": "contextId"}
+            message |= {name: task[of] for name, of in names.items() if of in task}
         configuration: JsonObject = {}
         params: JsonObject = {"message": message, "configuration": configuration}
         if self.version == "1.0":
@@ -62,13 +75,11 @@ class Client:
                 configuration["taskPushNotificationConfig"] = config
             if early:
                 configuration["returnImmediately"] = True
-            if stream:
-                return await self._call("SendStreamingMessage", params)
-            return (await self._call("SendMessage", params))["task"]  # type: ignore[return-value]
+            return "SendStreamingMessage" if stream else "SendMessage", params
         configuration |= {"acceptedOutputModes": ["text/plain"], "blocking": not early}
         if config is not None:
             configuration["pushNotificationConfig"] = config
-        return await self._call("message/stream" if stream else "message/send", params)
+        return "message/stream" if stream else "message/send", params
 
     async def task(self, task_id: str) -> JsonObject:
         """Return a task, by JSON-RPC."""

@@ -17,9 +17,14 @@ from a2a.types import a2a_pb2_grpc
 from pushkit import PushSender
 from pushkit.integrations.push_config_api import PushConfigApi
 from pushkit.integrations.push_config_api.grpc import PushConfigServicer, PushConfigServicerV03
-from receiver import TaskPolicy, TrustedSender
 from tests.ports import free_port
-from tests.verification.interop.agents import CREDENTIALS, completed, receiving
+from tests.verification.interop.agents import (
+    CREDENTIALS,
+    check_version,
+    completed,
+    receiving,
+    trusted_pushkit,
+)
 from tests.verification.interop.processes import PATIENCE, TOKEN, MismatchError
 from tests.verification.interop.samples import UPDATES
 from tests.verification.interop.webhooks import OWNER, config_api, sending
@@ -54,7 +59,7 @@ async def client_to_pushkit(command: tuple[str, ...], binding: str, version: str
         async with (
             sending(folder) as (push, issuer),
             _by_grpc(config_api(push)) as address,
-            receiving(_trusted(issuer), folder, port) as called,
+            receiving(trusted_pushkit(issuer, CREDENTIALS), folder, port) as called,
         ):
             hook = f"http://127.0.0.1:{port}/a2a/push"
             said = await _output_of(
@@ -64,20 +69,7 @@ async def client_to_pushkit(command: tuple[str, ...], binding: str, version: str
             _judge(said, hook)
             await _notified(push, version)
             await completed(called)
-    versions = {n.update.origin.value for n in called if n.update.origin}
-    if versions != {version}:
-        raise MismatchError(f"expected A2A {version} on the wire, found {', '.join(versions)}")
-
-
-def _trusted(issuer: str) -> TrustedSender:
-    return TrustedSender(
-        name="agent",
-        issuer=issuer,
-        jwks_url=f"{issuer}/.well-known/jwks.json",
-        tokens=[TOKEN],
-        credentials=[f"Bearer {CREDENTIALS}"],
-        tasks=TaskPolicy.ANY,
-    )
+    check_version(called, version)
 
 
 async def _output_of(*command: str) -> dict[str, Any]:

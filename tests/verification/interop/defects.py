@@ -18,15 +18,13 @@ from aiohttp import ClientSession, web
 
 from pushkit.bounded_json import JsonObject
 from pushkit.cards import EVERY_SDK, sign_card, verify_card
-from pushkit.keys.jwk import public_jwk, public_pem, signing_key_to_pem
 from tests.ports import free_port
 from tests.served import answering, served
-from tests.verification.interop.agents import Agent, go_agent, java_agent, node_agent, rust_agent
+from tests.verification.interop.agents import Agent, agent_of, command_of
 from tests.verification.interop.cards import peers as card_peers
 from tests.verification.interop.client import Client
 from tests.verification.interop.environments import FOLDER, ROOT, cargo_program
-from tests.verification.interop.framework_cells import fasta2a_agent
-from tests.verification.interop.gateway_cells import LANGGRAPH_PATH, langgraph_agent
+from tests.verification.interop.gateway_cells import LANGGRAPH, LANGGRAPH_PATH
 from tests.verification.interop.processes import TOKEN, MismatchError, running
 from tests.verification.interop.verify_programs import VECTORS, verdicts_of
 
@@ -77,13 +75,13 @@ async def _heard(agent: Agent, text: str = "hi", **config: Any) -> list[Mapping[
 
 
 async def _stream_without_task() -> None:
-    agent = await asyncio.to_thread(java_agent, "", "0.3", "a2a_java_0_3", stream=True)
+    agent = await asyncio.to_thread(agent_of, "a2a-java 0.3.3.Final", stream=True)
     _so(await _heard(agent, "a status first") == [], "the webhook heard something")
     _so(await _heard(agent) != [], "the webhook hears nothing in any case")
 
 
 async def _jwt_without_audience() -> None:
-    agent = await asyncio.to_thread(go_agent, "", "0.3", "trpc_0_2")
+    agent = await asyncio.to_thread(agent_of, "trpc-a2a-go 0.2.5")
     [first, *_] = await _heard(agent)
     payload = first["authorization"].split(".")[1]
     claims = json.loads(base64.urlsafe_b64decode(f"{payload}=="))
@@ -91,14 +89,14 @@ async def _jwt_without_audience() -> None:
 
 
 async def _token_dropped() -> None:
-    agent = await asyncio.to_thread(node_agent, "1.3.0")
+    agent = await asyncio.to_thread(agent_of, "@a2a-js/sdk 1.3.0")
     authentication = {"scheme": "Bearer", "credentials": "c"}
     [first, *_] = await _heard(agent, authentication=authentication)
     _so(TOKEN not in first.values() and first["authorization"] == "Bearer c", sorted(first))
 
 
-async def _scheme_dropped(make: Callable[[], Agent]) -> None:
-    agent = await asyncio.to_thread(make)
+async def _scheme_dropped(peer: str) -> None:
+    agent = await asyncio.to_thread(agent_of, peer)
     schemes: JsonObject = (
         {"schemes": ["ApiKey"]} if agent.version == "0.3" else {"scheme": "ApiKey"}
     )
@@ -122,17 +120,6 @@ async def _crit_passed_over() -> None:
     _so(len(accepted) == 3, f"accepted: {accepted}")
 
 
-def _asked(peer: card_peers.Peer, order: dict[str, Any]) -> dict[str, Any]:
-    card_peers.install(peer, FOLDER / "cards")
-    key = card_peers.KEY
-    keys = {
-        "public_pem": public_pem(key).decode(),
-        "public_jwks": {"keys": [public_jwk(key)]},
-        "private_pem": signing_key_to_pem(key).decode(),
-    }
-    return card_peers.ask(peer, FOLDER / "cards", {"verify": {}, "sign": {}, **order, **keys})
-
-
 async def _schemes_not_signed() -> None:
     peer = next(p for p in card_peers.PEERS if p.name == "@a2a-js/sdk 1.3.0 (instance)")
     card = card_peers.cards_of(peer)["c21_spec_85_sample"]
@@ -141,7 +128,7 @@ async def _schemes_not_signed() -> None:
         json.dumps(signed).replace("https://accounts.google.com", "https://evil.example")
     )
     _so(changed != signed, "the sample has no such URL")
-    answer = await asyncio.to_thread(_asked, peer, {"verify": {"changed": changed}})
+    answer = await asyncio.to_thread(card_peers.ask, peer, verify={"changed": changed})
     _so(answer["verified"]["changed"] is None, answer["verified"])
 
 
@@ -149,7 +136,7 @@ async def _signed_over_ascii() -> None:
     peer = next(p for p in card_peers.PEERS if p.name == "a2a-sdk 1.0.3")
     name = "c02_non_ascii"
     answer = await asyncio.to_thread(
-        _asked, peer, {"sign": {name: card_peers.cards_of(peer)[name]}}
+        card_peers.ask, peer, sign={name: card_peers.cards_of(peer)[name]}
     )
     content = json.dumps(answer["signed"][name], ensure_ascii=False).encode()
     verdict = verify_card(content, card_peers.TRUST, now=datetime.now(UTC))
@@ -162,7 +149,9 @@ async def _configuration_refused() -> None:
     params = {"message": message, "configuration": {"blocking": False}}
     call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
     with tempfile.TemporaryDirectory() as folder:
-        command = (*await fasta2a_agent(), "--port", str(port), "--folder", folder)
+        program = ("pydantic-ai 2.62.0", "page_agent.py", "pydantic-ai")
+        made = await asyncio.to_thread(command_of, *program)
+        command = (*made, "--port", str(port), "--folder", folder)
         async with (
             running(*command, port=port),
             ClientSession() as session,
@@ -172,7 +161,8 @@ async def _configuration_refused() -> None:
 
 
 async def _artifacts_left_out() -> None:
-    agent, port = await asyncio.to_thread(langgraph_agent), free_port()
+    agent = await asyncio.to_thread(agent_of, LANGGRAPH, "plain_agent.py", "langgraph")
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         command = (*agent.command, "--port", str(port), "--folder", folder)
         async with running(*command, port=port):
@@ -194,13 +184,9 @@ DEFECTS = (
         Defect(
             name,
             "no credentials of a scheme that is not Bearer or Basic",
-            partial(_scheme_dropped, make),
+            partial(_scheme_dropped, name),
         )
-        for name, make in (
-            ("a2a-go 0.3.15", partial(go_agent, "", "0.3", "a2a_go_0_3")),
-            ("a2a-go 2.4.0", partial(go_agent, "", "1.0", "a2a_go_2")),
-            ("a2a-server-lf 0.5.3", partial(rust_agent, "", "1.0", "a2a_server_lf")),
-        )
+        for name in ("a2a-go 0.3.15", "a2a-go 2.4.0", "a2a-server-lf 0.5.3")
     ),
     Defect("fasta2a 2.1.1", "a configuration needs acceptedOutputModes", _configuration_refused),
     Defect("langgraph-api 0.16.7", "GetTask has no artifacts", _artifacts_left_out),

@@ -64,9 +64,8 @@ def node_modules(name: str, *packages: str) -> Path:
     if not _holds(folder, wanted):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "package.json").write_text('{"private": true}\n', "utf-8")
-        _run(
-            tool("npm"), "install", "--silent", "--no-audit", "--no-fund", *packages, folder=folder
-        )
+        install = ("install", "--silent", "--no-audit", "--no-fund", *packages)
+        _run(tool("npm"), *install, folder=folder)
         _note(folder, wanted)
     return folder
 
@@ -74,11 +73,8 @@ def node_modules(name: str, *packages: str) -> Path:
 def go_program(source: Path) -> tuple[str, ...]:
     """Return the command of a Go program, built where it has changed. Go keeps its own cache."""
     program = _place(source) / "program"
-    _run(
-        tool("go", "/usr/local/go/bin"),
-        *("build", "-p", "1", "-o", str(program), "."),
-        folder=source,
-    )
+    go = tool("go", "/usr/local/go/bin")
+    _run(go, "build", "-p", "1", "-o", str(program), ".", folder=source)
     return (str(program),)
 
 
@@ -86,17 +82,8 @@ def cargo_program(source: Path, name: str) -> tuple[str, ...]:
     """Return the command of a Rust program, built where it has changed."""
     place = _place(source)
     cargo = tool("cargo", str(Path("~/.cargo/bin").expanduser()))
-    _run(
-        cargo,
-        "build",
-        "--locked",
-        "--quiet",
-        "--jobs",
-        "1",
-        "--target-dir",
-        str(place),
-        folder=source,
-    )
+    build = ("build", "--locked", "--quiet", "--jobs", "1", "--target-dir", str(place))
+    _run(cargo, *build, folder=source)
     return (str(place / "debug" / name),)
 
 
@@ -104,16 +91,12 @@ def maven_program(source: Path, main: str = "Main") -> tuple[str, ...]:
     """Return the command of a Java program, built where it has changed."""
     place, wanted = _place(source), _contents(source)
     if not _holds(place, wanted):
-        _run(
-            tool("mvn"),
-            "--quiet",
-            "--batch-mode",
-            f"-Dfolder={place}",
+        steps = (
             "compile",
             "dependency:build-classpath",
             f"-Dmdep.outputFile={place / 'classpath'}",
-            folder=source,
         )
+        _run(tool("mvn"), "--quiet", "--batch-mode", f"-Dfolder={place}", *steps, folder=source)
         _note(place, wanted)
     classes = f"{place / 'classes'}{os.pathsep}{(place / 'classpath').read_text('utf-8')}"
     return (tool("java"), "-cp", classes, main)
@@ -163,9 +146,10 @@ def _note(folder: Path, wanted: str) -> None:
 
 
 def _node() -> str:
-    found = shutil.which("node")
-    if found is None:
-        raise MissingToolError(f"Node is not installed: {_NODE_AT_LEAST} or newer is needed")
+    try:
+        found = tool("node")
+    except MissingToolError as exc:
+        raise MissingToolError(f"{exc}: {_NODE_AT_LEAST} or newer is needed") from None
     version = subprocess.run(  # noqa: S603
         [found, "--version"], capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -11,11 +11,10 @@ import sys
 import tempfile
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +28,24 @@ from tests.eventually import eventually
 from tests.ports import free_port
 from tests.verification.interop.agents import (
     Agent,
+    agent_cell,
     artifacts_of,
-    go_agent,
-    java_agent,
-    node_agent,
-    python_agent,
+    check_order,
+    check_version,
     receiving,
-    trusted,
+    trusted_pushkit,
 )
 from tests.verification.interop.cell import BEHIND, Cause, Cell
 from tests.verification.interop.client import Client
-from tests.verification.interop.environments import PEERS
-from tests.verification.interop.framework_cells import FAKE_ANSWER, PYDANTIC_AI, framework_python
+from tests.verification.interop.framework_cells import FAKE_ANSWER
 from tests.verification.interop.processes import TOKEN, MismatchError, end, running
 
-__all__ = ["LANGGRAPH_PATH", "gateway_cells", "langgraph_agent"]
+__all__ = ["LANGGRAPH", "LANGGRAPH_PATH", "gateway_cells"]
 
 _SDK_ANSWER = "héllo <b>&"
 # LangGraph names the assistant of a graph so.
 _ASSISTANT = uuid.uuid5(uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8"), "agent")
-LANGGRAPH_PATH = f"a2a/{_ASSISTANT}/"
+LANGGRAPH, LANGGRAPH_PATH = "langgraph-api 0.16.7", f"a2a/{_ASSISTANT}/"
 _AGNO = Cause(
     "agno 3.1 answers message/stream alone at its card's URL, and its tasks:get is none of A2A's"
     " bindings: nobody who follows its card can send a message otherwise, or ask for a task",
@@ -59,74 +56,42 @@ _AGNO = Cause(
 def gateway_cells() -> list[Cell]:
     """Return the agents, each in the versions of A2A that it speaks."""
     return [
-        _cell("a2a-sdk 1.3.0", "1.0", partial(python_agent, "1.3.0")),
-        _cell("a2a-sdk 1.3.0 (0.3 client)", "0.3", partial(python_agent, "1.3.0", version="0.3")),
-        _cell("a2a-sdk 0.3.26", "0.3", partial(python_agent, "0.3.26")),
-        _framework_cell("pydantic-ai 2.62.0", "1.0", "fasta2a", *PYDANTIC_AI),
-        _framework_cell("pydantic-ai 2.62.0 (0.3 client)", "0.3", "fasta2a", *PYDANTIC_AI),
-        _framework_cell("google-adk 2.13.0", "1.0", "adk", "google-adk[a2a]==2.13.0"),
-        _framework_cell("google-adk 2.13.0 (0.3 client)", "0.3", "adk", "google-adk[a2a]==2.13.0"),
-        _framework_cell("google-adk 1.39.1", "0.3", "adk", "google-adk[a2a]==1.39.1"),
+        _cell("a2a-sdk 1.3.0"),
+        _cell("a2a-sdk 1.3.0 (0.3 client)"),
+        _cell("a2a-sdk 0.3.26"),
+        _cell("pydantic-ai 2.62.0", "fasta2a"),
+        _cell("pydantic-ai 2.62.0 (0.3 client)", "fasta2a"),
+        _cell("google-adk 2.13.0", "adk"),
+        _cell("google-adk 2.13.0 (0.3 client)", "adk"),
+        _cell("google-adk 1.39.1", "adk"),
+        _cell(LANGGRAPH, "langgraph", path=LANGGRAPH_PATH),
+        _cell("a2akit 0.0.32", "a2akit"),
         _cell(
-            "langgraph-api 0.16.7", "1.0", langgraph_agent, answer=FAKE_ANSWER, path=LANGGRAPH_PATH
-        ),
-        _framework_cell("a2akit 0.0.32", "0.3", "a2akit", "a2akit==0.0.32"),
-        _framework_cell(
             "agno 3.1.10",
-            "0.3",
             "agno",
-            *("agno==3.1.10", "a2a-sdk[http-server]<1", "fastapi", "python-multipart"),
             path="a2a/agents/helper/",
             rpc="v1/message:stream",
             cause=_AGNO,
         ),
-        _cell("@a2a-js/sdk 1.3.0", "1.0", partial(node_agent, "1.3.0")),
-        _cell("@a2a-js/sdk 0.3.14", "0.3", partial(node_agent, "0.3.14")),
-        _cell("a2a-go 2.4.0", "1.0", partial(go_agent, "", "1.0", "a2a_go_2")),
-        _cell("a2a-go 2.4.0 (0.3 client)", "0.3", partial(go_agent, "", "0.3", "a2a_go_2")),
-        _cell("a2a-java 0.3.3.Final", "0.3", partial(java_agent, "", "0.3", "a2a_java_0_3")),
+        _cell("@a2a-js/sdk 1.3.0"),
+        _cell("@a2a-js/sdk 0.3.14"),
+        _cell("a2a-go 2.4.0"),
+        _cell("a2a-go 2.4.0 (0.3 client)"),
+        _cell("a2a-java 0.3.3.Final"),
     ]
 
 
-def langgraph_agent() -> Agent:
-    """Return LangGraph's agent, installed where it is not yet."""
-    requirements = ("langgraph-api==0.16.7", "langgraph-cli[inmem]")
-    return _framework_agent("langgraph-api 0.16.7", "1.0", "langgraph", *requirements)
-
-
-def _framework_agent(peer: str, version: str, framework: str, *requirements: str) -> Agent:
-    python = framework_python(peer, *requirements)
-    return Agent(peer, (str(python), str(PEERS / "plain_agent.py"), framework), version)
-
-
-def _framework_cell(
-    peer: str, version: str, framework: str, *requirements: str, **details: Any
-) -> Cell:
-    make = partial(_framework_agent, peer, version, framework, *requirements)
-    return _cell(peer, version, make, answer=FAKE_ANSWER, **details)
-
-
 def _cell(
-    peer: str,
-    version: str,
-    make: Callable[[], Agent],
-    *,
-    answer: str = _SDK_ANSWER,
-    path: str = "",
-    rpc: str = "",
-    cause: Cause | None = None,
+    peer: str, framework: str = "", *, path: str = "", rpc: str = "", cause: Cause | None = None
 ) -> Cell:
-    async def attempt() -> str:
-        return await _tried(await asyncio.to_thread(make), answer, path, rpc)
+    answer = FAKE_ANSWER if framework else _SDK_ANSWER
 
-    return Cell(
-        peer=peer,
-        direction=BEHIND,
-        version=version,
-        scheme="JWT, token",
-        attempt=attempt,
-        cause=cause,
-    )
+    async def attempt(agent: Agent) -> str:
+        return await _tried(agent, answer, path, rpc)
+
+    program = ("plain_agent.py", framework) if framework else ()
+    how = {"direction": BEHIND, "scheme": "JWT, token"}
+    return agent_cell(attempt, peer, *program, cause=cause, **how)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -233,15 +198,11 @@ class _Front:
 
 
 def _check(called: list[Notification], version: str, answer: str) -> None:
-    versions = {str(each.update.origin.value) for each in called if each.update.origin}
-    if versions != {version}:
-        raise MismatchError(f"expected A2A {version} on the wire, found {sorted(versions)}")
-    seqs = [each.seq for each in called if each.seq is not None]
-    if seqs != sorted(set(seqs)) or len(seqs) != len(called):
-        raise MismatchError(f"expected rising seqs, found {[each.seq for each in called]}")
+    check_version(called, version)
+    check_order(called)
     states = [each.state for each in called if each.state is not None]
     if [each for each in states if each.terminal] != [TaskState.COMPLETED]:
-        raise MismatchError(f"expected one end, completed, found {[str(each) for each in states]}")
+        raise MismatchError(f"expected a completed task, found {[str(each) for each in states]}")
     if not states[-1].terminal:
         raise MismatchError(f"expected nothing after the end, found {[str(s) for s in states]}")
     said = [_said(each) for each in called]
@@ -283,10 +244,9 @@ async def _tried(agent: Agent, answer: str, path: str, rpc: str) -> str:
         folder = Path(name)
         save_key_ring(folder / "keys.json", KeyRing.create(datetime.now(UTC)))
         command = (*agent.command, "--port", str(agent_port), "--sender", "none", "--folder", name)
-        signed = Agent("gateway", (), agent.version, sender="pushkit")
         async with (
             running(*command, port=agent_port),
-            receiving(trusted(signed, gateway_port), folder, port) as called,
+            receiving(trusted_pushkit(f"http://127.0.0.1:{gateway_port}"), folder, port) as called,
         ):
             front = _Front(
                 folder=folder,

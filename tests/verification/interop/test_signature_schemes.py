@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,27 +20,18 @@ import svix.webhooks
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
-from pushkit import (
-    Algorithm,
-    KeyRing,
-    PushSender,
-    Scheme,
-    SenderOptions,
-    Signing,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
-)
-from pushkit.integrations.aiohttp import jwks_route
-from pushkit.keys.jwk import VerificationKey, generate_key
-from pushkit.keys.jwks import JWKS_PATH, parse_jwks
+from pushkit import Algorithm, Scheme, TaskState
+from pushkit.keys.jwk import generate_key, public_jwk
+from pushkit.keys.jwks import JWKS_PATH
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver import Receiver, TaskPolicy, TrustedSender
 from tests.eventually import DEADLINE
+from tests.served import answering, served
 from tests.verification.interop.conftest import attempted
+from tests.verification.interop.samples import UPDATES
+from tests.verification.interop.verifiers import COVERED, LIBRARIES, SECRET, Library
+from tests.verification.interop.webhooks import reasons, sending, signed_by
 
-SECRET = generate_webhook_secret()
-ISSUER = "https://agent.example.com"
 TOKEN = "the-token"
 BODY = json.dumps(
     {
@@ -54,150 +44,43 @@ BODY = json.dumps(
     },
     ensure_ascii=False,
 ).encode()
-COVERED = (
-    "@method",
-    "@target-uri",
-    "content-type",
-    "content-digest",
-    "webhook-id",
-    "x-a2a-token",
-    "x-a2a-notification-token",
-)
 JWT, WEBHOOKS, HTTP = Scheme.JWT, Scheme.STANDARD_WEBHOOKS, Scheme.HTTP_MESSAGE_SIGNATURES
-
-Verify = Callable[["Foreign", web.Request, bytes], None]
-
-
-def update(state: TaskState = TaskState.COMPLETED) -> StatusUpdate:
-    return StatusUpdate(task_id="task-1", context_id="context-1", status=TaskStatus(state=state))
-
 
 # --- from our sender to their verifiers ---------------------------------------------------------
 
 
-@dataclass
-class Foreign(oracle.HTTPSignatureKeyResolver):
-    """A webhook that somebody else wrote: it answers 401 to what its library does not verify."""
-
-    verify: Verify
-    base: str = ""
-    keys: dict[str, VerificationKey] = field(default_factory=dict)
-    verdicts: list[int] = field(default_factory=list)
-
-    def resolve_public_key(self, key_id: str) -> Any:
-        return self.keys[key_id].public_key
-
-    def resolve_private_key(self, key_id: str) -> Any:
-        raise NotImplementedError
-
-    async def handle(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        try:
-            self.verify(self, request, body)
-        except (
-            standardwebhooks.WebhookVerificationError,
-            svix.webhooks.WebhookVerificationError,
-            oracle.HTTPMessageSignaturesException,
-        ):
-            self.verdicts.append(401)
-        else:
-            self.verdicts.append(200)
-        return web.Response(status=self.verdicts[-1])
-
-
-def by_standardwebhooks(_: Foreign, request: web.Request, body: bytes) -> None:
-    standardwebhooks.Webhook(SECRET).verify(body, dict(request.headers))
-
-
-def by_svix(_: Foreign, request: web.Request, body: bytes) -> None:
-    svix.webhooks.Webhook(SECRET).verify(body, dict(request.headers))
-
-
-def by_http_message_signatures(webhook: Foreign, request: web.Request, body: bytes) -> None:
-    message = SimpleNamespace(
-        method=request.method,
-        url=f"{webhook.base}{request.raw_path}",
-        headers=dict(request.headers),
-    )
-    verifier = oracle.HTTPMessageVerifier(
-        signature_algorithm=oracle.algorithms.ECDSA_P256_SHA256, key_resolver=webhook
-    )
-    verifier.verify(message, expect_tag="a2a-push", require_components=COVERED, body=body)
-
-
 VERIFIERS = [
-    pytest.param(WEBHOOKS, by_standardwebhooks, id="standardwebhooks"),
-    pytest.param(WEBHOOKS, by_svix, id="svix"),
-    pytest.param(HTTP, by_http_message_signatures, id="http-message-signatures"),
+    pytest.param(HTTP if name.startswith("http") else WEBHOOKS, library, id=name)
+    for name, library in LIBRARIES.items()
 ]
 
-MakePush = Callable[[Signing], Awaitable[PushSender]]
 
-
-@pytest.fixture
-async def make_push(tmp_path: Path) -> AsyncIterator[MakePush]:
-    made: list[PushSender] = []
-
-    async def make(signing: Signing) -> PushSender:
-        push = PushSender(
-            issuer=ISSUER,
-            keys=KeyRing.create(datetime.now(UTC)),
-            database=tmp_path / "outbox.db",
-            allow=["127.0.0.1:*"],
-            options=SenderOptions(signing=signing),
-        )
-        made.append(push)
-        await push.start()
-        return push
-
-    yield make
-    for push in made:
-        await push.close()
-
-
-def signing_by(*schemes: Scheme, secret: str = SECRET) -> Signing:
-    return Signing(schemes=schemes, webhook_secrets=[secret] if WEBHOOKS in schemes else [])
-
-
-async def foreign_webhook(server: AiohttpServer, verify: Verify, push: PushSender) -> Foreign:
-    webhook = Foreign(verify, keys={key.kid: key for key in parse_jwks(push.jwks().body).keys})
-    app = web.Application()
-    app.router.add_post("/hook", webhook.handle)
-    webhook.base = str((await server(app)).make_url("")).rstrip("/")
-    return webhook
-
-
-async def deliver(push: PushSender, url: str) -> None:
-    await push.subscribe("task-1", {"url": url, "token": TOKEN}, version="1.0", owner="alice")
-    await push.notify(update())
-    await attempted(push, "task-1")
-
-
-@pytest.mark.parametrize(("scheme", "verify"), VERIFIERS)
+@pytest.mark.parametrize(("scheme", "library"), VERIFIERS)
 @pytest.mark.parametrize("beside", [(), (JWT,)], ids=["alone", "beside-the-jwt"])
 async def test_they_verify_what_we_send(
-    make_push: MakePush,
-    aiohttp_server: AiohttpServer,
-    scheme: Scheme,
-    verify: Verify,
-    beside: tuple[Scheme, ...],
+    tmp_path: Path, scheme: Scheme, library: Library, beside: tuple[Scheme, ...]
 ) -> None:
-    push = await make_push(signing_by(scheme, *beside))
-    webhook = await foreign_webhook(aiohttp_server, verify, push)
-    await deliver(push, f"{webhook.base}/hook?a=%2F&b")
-    assert webhook.verdicts == [200]
+    async with sending(tmp_path, options=signed_by(scheme, *beside)) as (push, issuer):
+        assert await reasons(library, push, issuer) == [None] * len(UPDATES)
 
 
-@pytest.mark.parametrize(("scheme", "verify"), VERIFIERS)
+@pytest.mark.parametrize(("scheme", "library"), VERIFIERS)
 async def test_they_refuse_what_somebody_else_sends(
-    make_push: MakePush, aiohttp_server: AiohttpServer, scheme: Scheme, verify: Verify
+    tmp_path: Path, scheme: Scheme, library: Library
 ) -> None:
-    push = await make_push(signing_by(scheme, secret=generate_webhook_secret()))
-    webhook = await foreign_webhook(aiohttp_server, verify, push)
-    strangers = generate_key(Algorithm.ES256).to_verification_key()
-    webhook.keys = dict.fromkeys(webhook.keys, strangers)
-    await deliver(push, f"{webhook.base}/hook")
-    assert webhook.verdicts == [401]
+    ours = public_jwk(generate_key(Algorithm.ES256))
+    options = signed_by(scheme, secret=generate_webhook_secret())
+    async with sending(tmp_path, options=options) as (somebody, _):
+        # By their name, but ours.
+        [theirs] = json.loads(somebody.jwks().body)["keys"]
+        keys = json.dumps({"keys": [theirs | {"x": ours["x"], "y": ours["y"]}]})
+
+        async def publish(_: web.Request) -> web.Response:
+            return web.Response(text=keys)
+
+        async with served(answering(publish)) as issuer:
+            found = await reasons(library, somebody, issuer, updates=UPDATES[:1])
+    assert found != [None]
 
 
 # --- from their signers to our receiver ---------------------------------------------------------
@@ -309,36 +192,30 @@ async def test_we_verify_what_they_send(
     ],
 )
 async def test_both_ends_agree(
-    make_push: MakePush,
     aiohttp_server: AiohttpServer,
     unused_tcp_port: int,
     tmp_path: Path,
     schemes: tuple[Scheme, ...],
 ) -> None:
-    push = await make_push(signing_by(*schemes))
-    app = web.Application()
-    app.add_routes([jwks_route(push)])
-    jwks_url = str((await aiohttp_server(app)).make_url(JWKS_PATH))
-    by_key = set(schemes) != {WEBHOOKS}
-    receiver = Receiver(
-        url=f"http://127.0.0.1:{unused_tcp_port}",
-        senders=[
-            TrustedSender(
-                name="agent",
-                issuer=ISSUER,
-                jwks_url=jwks_url if by_key else None,
-                schemes=frozenset(schemes),
-                webhook_secrets=[SECRET] if WEBHOOKS in schemes else [],
-            )
-        ],
-        database=tmp_path / "inbox.db",
-        allow=["127.0.0.1:*"],
-    )
-    await aiohttp_server(receiver.app(), port=unused_tcp_port)
-    expected = await receiver.expect(version="1.0")
-    await push.subscribe("task-1", expected.as_json(), version="1.0", owner="alice")
-    await push.notify(update())
-    notification = await receiver.wait("task-1", timeout=DEADLINE)
-    await attempted(push, "task-1")
-    [delivery] = await push.deliveries("task-1")
-    assert (delivery.last_status, delivery.id) == (202, notification.delivery_id)
+    async with sending(tmp_path, options=signed_by(*schemes)) as (push, issuer):
+        sender = TrustedSender(
+            name="agent",
+            issuer=issuer,
+            jwks_url=f"{issuer}{JWKS_PATH}" if set(schemes) != {WEBHOOKS} else None,
+            schemes=frozenset(schemes),
+            webhook_secrets=[SECRET] if WEBHOOKS in schemes else [],
+        )
+        receiver = Receiver(
+            url=f"http://127.0.0.1:{unused_tcp_port}",
+            senders=[sender],
+            database=tmp_path / "inbox.db",
+            allow=["127.0.0.1:*"],
+        )
+        await aiohttp_server(receiver.app(), port=unused_tcp_port)
+        expected = await receiver.expect(version="1.0")
+        await push.subscribe("task-1", expected.as_json(), version="1.0", owner="alice")
+        await push.notify(UPDATES[-1])
+        notification = await receiver.wait("task-1", timeout=DEADLINE)
+        await attempted(push, "task-1")
+        [delivery] = await push.deliveries("task-1")
+        assert (delivery.last_status, delivery.id) == (202, notification.delivery_id)

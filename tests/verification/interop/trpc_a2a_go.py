@@ -48,9 +48,9 @@ class TrpcSender(SamplesSender):
         [key] = super().jwks()["keys"]
         return {"keys": [{**key, "alg": "RS256"}]}
 
-    def token(self, data: bytes, *, issued_at: int | None = None) -> str:
-        """Return the JWT for a body."""
-        return self.signed(data, issued_at=issued_at)
+    def token(self, data: Any, *, issued_at: int | None = None) -> str:
+        """Return the JWT for a payload."""
+        return self.signed(marshal(data), issued_at=issued_at)
 
 
 @dataclass

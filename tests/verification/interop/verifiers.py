@@ -17,9 +17,14 @@ from aiohttp import web
 from pushkit.keys.jwks import parse_jwks
 from tests.served import answering, served
 
-__all__ = ["LIBRARIES", "REFUSALS", "SECRET", "Library", "verifying"]
+__all__ = ["COVERED", "LIBRARIES", "REFUSALS", "SECRET", "Library", "verifying"]
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # the specification's example
+# What an RFC 9421 signature has to cover.
+COVERED = (
+    *("@method", "@target-uri", "content-type", "content-digest", "webhook-id", "x-a2a-token"),
+    "x-a2a-notification-token",
+)
 REFUSALS = (
     standardwebhooks.WebhookVerificationError,
     svix.webhooks.WebhookVerificationError,
@@ -39,7 +44,7 @@ async def by_svix(request: web.Request, body: bytes, _issuer: str) -> None:
     svix.webhooks.Webhook(SECRET).verify(body, dict(request.headers))
 
 
-async def by_http_message_signatures(request: web.Request, _body: bytes, issuer: str) -> None:
+async def by_http_message_signatures(request: web.Request, body: bytes, issuer: str) -> None:
     """RFC 9421, with the keys of the sender's JWK Set."""
     async with (
         aiohttp.ClientSession() as session,
@@ -58,10 +63,9 @@ async def by_http_message_signatures(request: web.Request, _body: bytes, issuer:
         signature_algorithm=http_message_signatures.algorithms.ECDSA_P256_SHA256,
         key_resolver=Keys(),
     )
-    message = SimpleNamespace(
-        method=request.method, url=str(request.url), headers=dict(request.headers)
-    )
-    verifier.verify(message, expect_tag="a2a-push")
+    url = f"http://{request.host}{request.raw_path}"
+    message = SimpleNamespace(method=request.method, url=url, headers=dict(request.headers))
+    verifier.verify(message, expect_tag="a2a-push", require_components=COVERED, body=body)
 
 
 LIBRARIES: dict[str, Library] = {

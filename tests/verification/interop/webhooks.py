@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pushkit import Algorithm, KeyRing, PushSender, Scheme, SenderOptions, Signing
+from pushkit import Algorithm, KeyRing, PushSender, Scheme, SenderOptions, Signing, TaskUpdate
 from pushkit.integrations.aiohttp import jwks_route
 from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
 from tests.ports import free_port
@@ -28,7 +28,16 @@ from tests.verification.interop.processes import (
 from tests.verification.interop.samples import UPDATES
 from tests.verification.interop.verifiers import SECRET, Library, verifying
 
-__all__ = ["sender_to_jose", "sender_to_library", "sender_to_node_library", "sender_to_trpc"]
+__all__ = [
+    "config_api",
+    "reasons",
+    "sender_to_jose",
+    "sender_to_library",
+    "sender_to_node_library",
+    "sender_to_trpc",
+    "sending",
+    "signed_by",
+]
 
 OWNER = "alice"
 _NODE_VERIFIERS = ("jose@5", "standardwebhooks@1", "svix@1")
@@ -72,11 +81,7 @@ async def sender_to_jose() -> None:
                 *("--jwks", f"{issuer}/.well-known/jwks.json"),
             )
             async with running(*command, port=port) as peer:
-                await _notify_all(push, port)
-                for seq in range(1, len(UPDATES) + 1):
-                    said = await line_of(peer)
-                    if not said["ok"]:
-                        raise MismatchError(str(said["reason"])[:200])
+                for seq, said in enumerate(await _all_held(push, port, peer), 1):
                     if (said["seq"], said["token"]) != (seq, TOKEN):
                         raise MismatchError(f"expected seq {seq}, found {said['seq']}")
 
@@ -89,55 +94,65 @@ async def sender_to_trpc() -> None:
         async with sending(Path(name), Algorithm.RS256) as (push, issuer):
             jwks = f"{issuer}/.well-known/jwks.json"
             async with running(*program, "--port", str(port), "--jwks", jwks, port=port) as peer:
-                await _notify_all(push, port)
-                for _update in UPDATES:
-                    said = await line_of(peer)
-                    if not said["ok"]:
-                        raise MismatchError(str(said["reason"])[:200])
+                await _all_held(push, port, peer)
 
 
 async def sender_to_node_library(library: str) -> None:
     """Let a Node webhook verify Standard Webhooks signatures with a library."""
     port = free_port()
     modules = node_modules("js-verifiers", *_NODE_VERIFIERS)
-    signing = Signing(schemes=[Scheme.STANDARD_WEBHOOKS], webhook_secrets=[SECRET])
     command = (
         *(str(NODE), str(PEERS / "webhook_library.mjs"), "--port", str(port)),
         *("--modules", str(modules), "--library", library, "--secret", SECRET),
     )
     with tempfile.TemporaryDirectory() as name:
-        options = SenderOptions(signing=signing)
         async with (
-            sending(Path(name), options=options) as (push, _),
+            sending(Path(name), options=signed_by(Scheme.STANDARD_WEBHOOKS)) as (push, _),
             running(*command, port=port) as peer,
         ):
-            await _notify_all(push, port)
-            for _update in UPDATES:
-                said = await line_of(peer)
-                if not said["ok"]:
-                    raise MismatchError(str(said["reason"])[:200])
+            await _all_held(push, port, peer)
 
 
 async def sender_to_library(library: Library, scheme: Scheme) -> None:
     """Let a Python webhook verify with a library."""
-    port = free_port()
-    secrets = [SECRET] if scheme is Scheme.STANDARD_WEBHOOKS else []
-    options = SenderOptions(signing=Signing(schemes=[scheme], webhook_secrets=secrets))
     with tempfile.TemporaryDirectory() as name:
-        async with (
-            sending(Path(name), options=options) as (push, issuer),
-            verifying(library, issuer, port) as said,
-        ):
-            await _notify_all(push, port)
-            for _update in UPDATES:
-                async with asyncio.timeout(PATIENCE):
-                    reason = await said.get()
+        async with sending(Path(name), options=signed_by(scheme)) as (push, issuer):
+            for reason in await reasons(library, push, issuer):
                 if reason is not None:
                     raise MismatchError(reason[:200])
 
 
-async def _notify_all(push: PushSender, port: int) -> None:
-    hook = {"url": f"http://127.0.0.1:{port}/hook", "token": TOKEN}
+def signed_by(*schemes: Scheme, secret: str = SECRET) -> SenderOptions:
+    """Return the options of a sender that signs by these schemes."""
+    secrets = [secret] if Scheme.STANDARD_WEBHOOKS in schemes else []
+    return SenderOptions(signing=Signing(schemes=schemes, webhook_secrets=secrets))
+
+
+async def reasons(
+    library: Library, push: PushSender, issuer: str, *, updates: Sequence[TaskUpdate] = UPDATES
+) -> list[str | None]:
+    """Send updates to a webhook that verifies with a library; return why it refused each."""
+    port = free_port()
+    async with verifying(library, issuer, port) as said:
+        await _notify(push, port, updates)
+        async with asyncio.timeout(PATIENCE):
+            return [await said.get() for _update in updates]
+
+
+async def _all_held(
+    push: PushSender, port: int, peer: asyncio.subprocess.Process
+) -> list[dict[str, Any]]:
+    """Send all updates to a peer, and see that it accepts them; return what it says of each."""
+    await _notify(push, port, UPDATES)
+    told = [await line_of(peer) for _update in UPDATES]
+    for said in told:
+        if not said["ok"]:
+            raise MismatchError(str(said["reason"])[:200])
+    return told
+
+
+async def _notify(push: PushSender, port: int, updates: Sequence[TaskUpdate]) -> None:
+    hook = {"url": f"http://127.0.0.1:{port}/hook?a=%2F&b", "token": TOKEN}
     await push.subscribe("task-1", hook, version="1.0")
-    for update in UPDATES:
+    for update in updates:
         await push.notify(update)

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partialmethod
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -209,7 +210,7 @@ class Clients:
 
         self._ask(agent, join)
 
-    def _of_owner(self, agent: int, verb: str, task: str, owner: str, **also: Any) -> None:
+    def _of_owner(self, verb: str, agent: int, task: str, owner: str, **also: Any) -> None:
         self._ask(agent, self._changing(verb, task, owner, **also))
 
     def _changing(
@@ -222,26 +223,17 @@ class Clients:
 
         return change
 
-    def do_pause(self, agent: int, task: str, owner: str) -> None:
-        self._of_owner(agent, "pause", task, owner)
-
-    def do_resume(self, agent: int, task: str, owner: str) -> None:
-        self._of_owner(agent, "resume", task, owner)
-
-    def do_unsubscribe(self, agent: int, task: str, owner: str) -> None:
-        self._of_owner(agent, "unsubscribe", task, owner)
-
-    def do_disable(self, agent: int, task: str, owner: str) -> None:
-        self._of_owner(agent, "disable", task, owner)
+    do_pause = partialmethod(_of_owner, "pause")
+    do_resume = partialmethod(_of_owner, "resume")
+    do_unsubscribe = partialmethod(_of_owner, "unsubscribe")
+    do_disable = partialmethod(_of_owner, "disable")
+    do_test = partialmethod(_of_owner, "send_test")
 
     def do_enable(self, agent: int, task: str, owner: str, resend: bool) -> None:
         if resend:
             of_both = "task_id = ? AND owner = ? AND state = 'cancelled'"
             self._wishes.bring_back(self._chosen(of_both, task, owner))
-        self._of_owner(agent, "enable", task, owner, resend=resend)
-
-    def do_test(self, agent: int, task: str, owner: str) -> None:
-        self._of_owner(agent, "send_test", task, owner)
+        self._of_owner("enable", agent, task, owner, resend=resend)
 
     def do_rival(self, agent: int, task: str, owner: str, host: str, rounds: int) -> None:
         """Set a config, notify an update and remove the config, again and again.

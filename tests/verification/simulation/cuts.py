@@ -36,10 +36,6 @@ class Cut:
     edits: tuple[Edit, ...]
 
 
-def _cut(name: str, promise: str, seen: str | tuple[str, ...], *edits: Edit) -> Cut:
-    return Cut(name, promise, (seen,) if isinstance(seen, str) else seen, edits)
-
-
 _RULES = "pushkit.queue.rules"
 _TABLES = "pushkit.queue.tables"
 _CLAIMS = "pushkit.queue.leases:Claims"
@@ -82,106 +78,90 @@ _HANDLED_AGAIN = (
 )
 _UNLOCKED = calls(_SET_CONFIG, "lock_all", "{each.id: each for each in found}")
 
-CUTS = (
+_CUTS: dict[str, tuple[str, str | tuple[str, ...], *tuple[Edit, ...]]] = {
     # --- claims and leases ----------------------------------------------------------------------
-    _cut(
-        "fencing",
+    "fencing": (
         "A result is dropped unless its queue is still under the epoch of its lease.",
         _LOST_LEASE,
         asks_not(f"{_SETTLER}.script", "epoch"),
     ),
-    _cut(
-        "snapshot filled",
+    "snapshot filled": (
         "A snapshot is read again once the subscription is there: nothing is missed in between.",
         "missed by",
         uses("pushkit.delivery.snapshots:register", "again or body", "body"),
     ),
-    _cut(
-        "redrives",
+    "redrives": (
         "A result from before a redrive is dropped.",
         _LOST_LEASE,
         ignores(f"{_RESULTS}:_settling", "redrives"),
     ),
-    _cut(
-        "epoch",
+    "epoch": (
         "The epoch of a queue grows whenever a lease begins or ends.",
         "no change of a queue's lease",
         passes(f"{_RULES}:leased", "_replace", "epoch", "queue.epoch"),
         passes(f"{_RULES}:released", "_replace", "epoch", "queue.epoch"),
     ),
-    _cut(
-        "lease",
+    "lease": (
         "A claimed queue belongs to its worker until its lease ends.",
         _AT_ONCE,
         answers(f"{_CLAIMS}.take_over", "first", "True"),
         sets(f"{_CLAIMS}.take_over.until", "None"),
         answers(f"{_CLAIMS}.expire", "lease_until", "True"),
     ),
-    _cut(
-        "lease end",
+    "lease end": (
         "Any worker may claim a queue once its lease has ended.",
         ("not drained", "the simulation failed: TooLongError"),
         answers(f"{_CLAIMS}.take_over", "first", "name in ended"),
     ),
-    _cut(
-        "own lost lease",
+    "own lost lease": (
         "A worker takes over its own lease that it does not know of.",
         ("not drained", "the simulation failed: TooLongError"),
         answers(
             f"{_CLAIMS}.take_over", "first", "name != worker and (name in ended or first <= now)"
         ),
     ),
-    _cut(
-        "heartbeat",
+    "heartbeat": (
         "A worker renews the leases of the queues in its memory.",
         ("not drained", "leased or due", *_LOST_LEASE),
         skips(f"{_RUNNER}._renew_all", "renew"),
     ),
-    _cut(
-        "claim once",
+    "claim once": (
         "Of two simultaneous claims, only one gets the queue.",
         _AT_ONCE,
         sets(f"{_TABLES}:_LOCKED", "''"),
     ),
-    _cut(
-        "skip locked",
+    "skip locked": (
         "A claim does not wait for locked rows.",
         "a claim waits for a row",
         sets(f"{_TABLES}:_LOCKED", "' FOR UPDATE OF q'"),
     ),
     # --- shares ---------------------------------------------------------------------------------
-    _cut(
-        "fair share",
+    "fair share": (
         "An owner leaves a quarter of the permits to other owners.",
         (*_UNFAIR, "of 16 slots"),
         returns(f"{_SCHEDULER}:owner_may_take", "free > 0"),
     ),
-    _cut(
-        "last permits",
+    "last permits": (
         "Owners with many permits together leave some to owners without any.",
         _UNFAIR,
         sets(f"{_SCHEDULER}:Scheduler.__init__._reserved", "0"),
     ),
-    _cut(
-        "turns of owners",
+    "turns of owners": (
         "Among owners with equally many permits, the one that used the least recently comes first.",
         _UNFAIR,
         returns(f"{_SCHEDULER}:RecentUse.of", "0.0"),
     ),
-    _cut(
-        "turns of queues",
+    "turns of queues": (
         "A queue gives its permit up when an owner waits that holds fewer.",
         _UNFAIR,
         returns(f"{_SCHEDULER}:Scheduler.comes_before", "False"),
     ),
-    _cut(
-        "many destinations",
+    "many destinations": (
         "Many destinations of one owner do not delay other owners.",
         _UNFAIR,
         answers(f"{_CLAIMS}._first_queues", "is_all", "True"),
     ),
-    _cut(
-        "all that was gathered",
+    "all that was gathered": (
         "What stands for gathered chunks has the parts of all.",
         "cancelled without an instruction",
         uses(
@@ -190,75 +170,63 @@ CUTS = (
             "_member(chunk, 'parts', list)",
         ),
     ),
-    _cut(
-        "end of gathering",
+    "end of gathering": (
         "What is gathered waits no longer once something else follows.",
         _UNFAIR,
         calls("pushkit.delivery.gathering:make_way", "hurry", "False"),
     ),
-    _cut(
-        "reserved quota",
+    "reserved quota": (
         "The end of a task is stored even if its quota is used up.",
         "refused without a reason",
         answers(f"{_TRANSACTION}._require_capacity", "ended", "False"),
     ),
     # --- order ----------------------------------------------------------------------------------
-    _cut(
-        "oldest first",
+    "oldest first": (
         "The oldest deliveries of a queue are claimed first.",
         ("overtook", "came after seq"),
         sql(f"{_TABLES}:_first_pending", r"ORDER BY \{(\d+)\}", r"ORDER BY {\1} DESC"),
     ),
-    _cut(
-        "order",
+    "order": (
         "A delivery is handed over only if none before it is left in the table.",
         ("overtook", "came after seq", "two at once"),
         asks_not(f"{_RULES}:appended.may_hand", "due_at"),
     ),
-    _cut(
-        "left in the table",
+    "left in the table": (
         "A queue stays due while deliveries of it are left in the table.",
         ("not drained", "overtook", "came after seq", "leased or due"),
         passes(f"{_RULES}:appended", "_replace", "due_at", "queue.due_at"),
     ),
-    _cut(
-        "failure goes first",
+    "failure goes first": (
         "After a failure its queue is released: the same delivery is the next.",
         ("overtook", "came after seq"),
         answers(f"{_HELD}:HeldQueue.answer", "RETRY", "False"),
     ),
-    _cut(
-        "memory without gaps",
+    "memory without gaps": (
         "Only the next delivery of a queue joins those in memory.",
         ("overtook", "came after seq"),
         answers(f"{_HELD}:HeldQueue.append", "tail", "True"),
     ),
-    _cut(
-        "settled first",
+    "settled first": (
         "What was not acknowledged is settled before the next delivery of its queue begins.",
         ("overtook", "came after seq"),
         answers(f"{_HELD}:HeldQueue.answer", "ACKNOWLEDGED", "False"),
     ),
-    _cut(
-        "look again",
+    "look again": (
         "A worker learns soon that a subscription was paused, removed or changed.",
         "sent after it was paused, disabled or removed",
         sets(f"{_HELD}:KNOWN_FOR", "1e9"),
     ),
-    _cut(
-        "waits",
+    "waits": (
         "What is brought back under a lease is not in flight before its worker has it.",
         _NO_CHANGE,
         calls("pushkit.outbox.changes:redrive", "int", "0"),
     ),
-    _cut(
-        "held queue",
+    "held queue": (
         "Settling locks the row of the queue, so that nothing on it is overwritten.",
         ("not drained", "leased or due", *_NO_CHANGE),
         sql(f"{_SUBSCRIPTIONS}:lock_current", "FOR UPDATE.*", ""),
     ),
-    _cut(
-        "lock order",
+    "lock order": (
         "Several subscriptions are always locked in the same order.",
         "two transactions waited for each other",
         sql(
@@ -267,22 +235,19 @@ CUTS = (
             "ORDER BY q.id {__import__('random').choice(('', 'DESC'))}",
         ),
     ),
-    _cut(
-        "pause",
+    "pause": (
         "Nothing of a paused subscription is sent.",
         "sent after it was paused",
         asks_not(f"{_RULES}:Queue.may_send", "paused"),
         asks_not(f"{_RULES}:schedule", "paused"),
     ),
     # --- attempts -------------------------------------------------------------------------------
-    _cut(
-        "requests count",
+    "requests count": (
         "Only a request uses up the schedule.",
         "more attempts than requests",
         calls(f"{_RESULTS}:store_results", "int", "1"),
     ),
-    _cut(
-        "local fault",
+    "local fault": (
         "A local fault is retried without limit.",
         "dead without a reason",
         uses(
@@ -291,32 +256,27 @@ CUTS = (
             "Outcome.DEAD if delivery.faults > 2 else Outcome.LOCAL_FAULT",
         ),
     ),
-    _cut(
-        "crash is no attempt",
+    "crash is no attempt": (
         "The first death of a worker does not use up the schedule.",
         ("more attempts than requests", "dead without a reason"),
         uses(f"{_CLAIMS}.expire", "each.abandoned", "1"),
     ),
-    _cut(
-        "alone after deaths",
+    "alone after deaths": (
         "From the second death of a worker in a row on, the first of a queue goes alone.",
         "though two workers died",
         sets(f"{_CLAIMS}._lease.is_alone", "queue.group in tried"),
     ),
-    _cut(
-        "back-off",
+    "back-off": (
         "After a failure the next attempt waits as the schedule says.",
         "the same delivery came",
         passes(f"{_ATTEMPT}._failed", "AttemptResult", "retry_at", "wait_until or now"),
     ),
-    _cut(
-        "Retry-After",
+    "Retry-After": (
         "`Retry-After` postpones all deliveries of its owner to that destination.",
         ("the same delivery came", "another delivery came"),
         sets(f"{_ATTEMPT}._failed.wait_until", "None"),
     ),
-    _cut(
-        "time-out",
+    "time-out": (
         "An attempt ends in time, whatever the webhook does.",
         ("slots of its worker are lost", "not drained", "took"),
         passes(
@@ -326,8 +286,7 @@ CUTS = (
             "asyncio.get_running_loop().time() + timeout.total_seconds() + 1e6",
         ),
     ),
-    _cut(
-        "no redirect",
+    "no redirect": (
         "A redirect is not followed.",
         "followed a redirect",
         adds(
@@ -342,14 +301,12 @@ CUTS = (
             "Transport.post = _follow\n",
         ),
     ),
-    _cut(
-        "guard",
+    "guard": (
         "Only public addresses are dialled.",
         "which is not public",
         answers(f"{_GUARD}:Guard.check", "is_refusal", "False"),
     ),
-    _cut(
-        "name at dial",
+    "name at dial": (
         "A name is looked up for each connection.",
         "without looking its name up",
         calls(
@@ -359,102 +316,86 @@ CUTS = (
         ),
         adds(_GUARD, "_KNOWN: dict[str, Sequence[str]] = {}"),
     ),
-    _cut(
-        "unasked answer",
+    "unasked answer": (
         "A connection on which an unrequested answer came is not used again.",
         "used a connection with an unrequested answer",
         skips(f"{_CONNECTION}.buffer_updated", "close", when="_is_written"),
     ),
-    _cut(
-        "second answer",
+    "second answer": (
         "A connection that sent two answers to one request is not used again.",
         "used a connection with an unrequested answer",
         answers(f"{_CONNECTION}.on_message_begin", "_waiter", "False"),
     ),
     # --- destinations ---------------------------------------------------------------------------
-    _cut(
-        "wait of a destination",
+    "wait of a destination": (
         "`Retry-After` holds what its owner sends to that destination, not only the one delivery.",
         "another delivery came",
         answers(f"{_SETTLER}._for_destination", "wait_until", "False"),
     ),
-    _cut(
-        "breaker",
+    "breaker": (
         "A destination that failed five times in a row gets nothing for a while.",
         "came while its breaker was open",
         returns("pushkit.delivery.answers:wait_after", "None"),
     ),
-    _cut(
-        "probation",
+    "probation": (
         "After that, it gets one attempt at a time until it works.",
         "came beside another on probation",
         passes("pushkit.queue.worker:QueueWorker.__init__", "Claims", "probation_from", "10**9"),
     ),
-    _cut(
-        "probation without a lease",
+    "probation without a lease": (
         "An attempt on probation counts until it ends, though its subscription was removed.",
         "came beside another on probation",
         calls(f"{_CLAIMS}.claim", "intersection", "set()"),
     ),
     # --- subscriptions and operators ------------------------------------------------------------
-    _cut(
-        "410",
+    "410": (
         "A webhook that answered 410 gets nothing more.",
         ("sent for a removed subscription", "sent after it was paused, disabled or removed"),
         skips(f"{_SETTLER}._for_subscription", "cancel_subscription"),
     ),
-    _cut(
-        "removed",
+    "removed": (
         "Removing a subscription cancels its unfinished deliveries.",
         ("not drained", "dead without a reason", "sent after it was paused, disabled or removed"),
         skips("pushkit.delivery.registrar:_remove", "cancel_subscription"),
     ),
-    _cut(
-        "superseded statuses",
+    "superseded statuses": (
         "Only statuses that say nothing else are replaced by newer ones.",
         "cancelled without an instruction",
         ignores(f"{_OUTBOX}:supersede", "status"),
     ),
     # --- what is stored -------------------------------------------------------------------------
-    _cut(
-        "idempotency",
+    "idempotency": (
         "The same key stores nothing twice.",
         ("a storage error without a fault", "stored 2 times", "the same idempotency key"),
         sets(f"{_TRANSACTION}.add.earlier", "[]"),
     ),
-    _cut(
-        "seq of a config",
+    "seq of a config": (
         "A config gives no seq twice, also if it is removed while another client sets it.",
         "a config gave one seq to several deliveries",
         _UNLOCKED,
         answers(_SET_CONFIG, "revision", "before is None"),
     ),
-    _cut(
-        "destination of a config",
+    "destination of a config": (
         "Unfinished deliveries follow their config, also if two clients change it at once.",
         "not moved to",
         _UNLOCKED,
     ),
-    _cut(
-        "uncertain commit",
+    "uncertain commit": (
         "A transaction that may have been committed is not run again.",
         "times for",
         sets(f"{_POSTGRES}._run_together.is_final", "False"),
     ),
-    _cut(
-        "no secret in errors",
+    "no secret in errors": (
         "No error contains the password of the database.",
         "a secret is in",
         calls(f"{_SERVER}._unreachable", "host_of", "self._dsn"),
     ),
-    _cut(
-        "transaction of a caller",
+    "transaction of a caller": (
         "An update that is notified on a connection is stored with its transaction, or not at all.",
         ("reported as not stored", "sent, but not in the outbox"),
         answers("pushkit.delivery.enqueue:Enqueuer.store", "connection", "True"),
     ),
-    _cut(
-        "savepoint",
+    "savepoint": (
         "A script that fails in a group stores nothing.",
         (
             *("a storage error without a fault", "reported as not stored", "stored 2 times"),
@@ -462,21 +403,18 @@ CUTS = (
         ),
         answers(f"{_SQLITE}:_run_beside_others", "error", "False"),
     ),
-    _cut(
-        "failed commit",
+    "failed commit": (
         "All callers that wait for a failed commit get its error.",
         ("sent, but not in the outbox", "acknowledged, but"),
         sets(f"{_SQLITE}:_Writer._fail.is_final", "batch.error, batch.is_final"),
     ),
     # --- workers that end -----------------------------------------------------------------------
-    _cut(
-        "late once",
+    "late once": (
         "A late attempt is recorded once, however often recording it is tried.",
         "an attempt is in the log twice",
         calls("pushkit.outbox.attempts:add_late", "any", "False"),
     ),
-    _cut(
-        "drain",
+    "drain": (
         "A stopping sender gives its attempts time to end.",
         "came again after it was accepted",
         calls(
@@ -485,27 +423,23 @@ CUTS = (
             "await self._worker.runner.abandon()",
         ),
     ),
-    _cut(
-        "persistent settling",
+    "persistent settling": (
         "An answered delivery is settled while its lease lasts, if the database is unavailable.",
         "came again after it was accepted",
         answers(f"{_RUNNER}._settle_again", "StorageError", "True"),
     ),
-    _cut(
-        "callback drain",
+    "callback drain": (
         "A stopping receiver gives its callbacks time to end.",
         _REPEATED,
         passes("receiver.runtime:Runtime._finish", "dispatcher.finish", "within", "timedelta(0)"),
     ),
-    _cut(
-        "migration check",
+    "migration check": (
         "After an upgrade that may not roll, old programs do not write.",
         "writes beside an upgrade that may not roll",
         answers(f"{_SQLITE}:SqliteDatabase._check_schema", "found", "False"),
     ),
     # --- receiver -------------------------------------------------------------------------------
-    _cut(
-        "called back once",
+    "called back once": (
         "A retry of an accepted notification runs no callback again: by the inbox, and the record"
         " of each callback.",
         _REPEATED,
@@ -518,106 +452,89 @@ CUTS = (
         answers("receiver.service_state:ServiceState.accepted_before", "body_sha256", "True"),
         answers(_CALLING, "had_by", "True"),
     ),
-    _cut(
-        "one transaction",
+    "one transaction": (
         "The id of a deleted notification is remembered in the transaction that deletes it.",
         ("was answered 202", *_REPEATED),
         skips("receiver.inbox.retention:delete_finished", "insert_rows"),
     ),
-    _cut(
-        "token",
+    "token": (
         "A signed notification without a token of the receiver is refused.",
         "called back, but never sent",
         answers("receiver.tokens:check_secrets", "static_token", "False"),
     ),
-    _cut(
-        "timestamp",
+    "timestamp": (
         "A notification signed too long ago, or in the future, is refused.",
         "called back, but never sent",
         skips("receiver.signatures:_check_times", "check_times"),
     ),
-    _cut(
-        "audience",
+    "audience": (
         "A notification signed for another webhook is refused.",
         "called back, but never sent",
         skips("receiver.signatures:check_claims", "check_audience"),
     ),
-    _cut(
-        "revoked keys",
+    "revoked keys": (
         "A revoked key is not published.",
         "a revoked key is published",
         answers("pushkit.keys.ring:KeyRing._state", "revoked_at", "False"),
     ),
-    _cut(
-        "id conflict",
+    "id conflict": (
         "A known id with another body is refused.",
         "was answered 200",
         answers(f"{_ACCEPTING}:_is_known", "_hash_of", "False"),
     ),
-    _cut(
-        "id conflict of a recent id",
+    "id conflict of a recent id": (
         "An id that this process accepted lately is refused with another body, too.",
         "was answered 200",
         asks_not("receiver.service_state:ServiceState.accepted_before", "body_sha256"),
     ),
-    _cut(
-        "id conflict at once",
+    "id conflict at once": (
         "Of two bodies that come under one id at the same moment, one is refused.",
         ("was answered 200", "accepted two bodies of one id"),
         answers(f"{_ACCEPTING}:Acceptance._decide_on_copies", "_hash_of", "False"),
     ),
-    _cut(
-        "id conflict in the inbox",
+    "id conflict in the inbox": (
         "An id of a deleted notification, which the inbox remembers with another body, is refused.",
         "was answered 202",
         sql(f"{_INBOX}:accepted_before", " UNION ALL.*", ""),
     ),
-    _cut(
-        "replaced token",
+    "replaced token": (
         "A token that was replaced ends with its overlap.",
         "was answered 202",
         sql(f"{_REGISTRATIONS}:replace_token", r"ELSE \$4", "ELSE $4 + 1000000000000"),
     ),
-    _cut(
-        "task of a new token",
+    "task of a new token": (
         "A token that replaces another is for the same task.",
         "was answered 202",
         passes(f"{_REGISTRATIONS}:replace_token", "_replace", "task_id", "None"),
     ),
-    _cut(
-        "task of both tokens",
+    "task of both tokens": (
         "The first notification binds a token and those that replace it to its task.",
         "was answered 202",
         sql(f"{_REGISTRATIONS}:bind_secret", "OR expectation", "OR 1 = 0 AND expectation"),
     ),
-    _cut(
-        "inbox bound",
+    "inbox bound": (
         "The unfinished notifications of one sender in an inbox are limited.",
         "notifications of one sender",
         answers("receiver.inbox.capacity:Capacity.take", "sender", "False"),
     ),
-    _cut(
-        "order of callbacks",
+    "order of callbacks": (
         "The notifications of a task are called back one at a time, the oldest first.",
         (" before ", *_REPEATED),
         returns("receiver.inbox.store:queue_id_of", "sender + chr(13) + delivery_id"),
     ),
-    _cut(
-        "settled before the next call",
+    "settled before the next call": (
         "A notification is settled before the next one of its task is called back.",
         " before ",
         passes(
             "receiver.callbacks.dispatcher:Dispatcher._new_runner", "Runner", "most_unsettled", "8"
         ),
     ),
-    _cut(
-        "callback done",
+    "callback done": (
         "A callback that is done with a notification is not called with it again.",
         _REPEATED,
         answers(_CALLING, "had_by", "True"),
     ),
-    _cut(
-        "callback lease",
+    "callback lease": (
         "A long callback keeps its lease.",
         (*_REPEATED, "has its lease"),
         calls(
@@ -626,103 +543,87 @@ CUTS = (
             "None if self._name == 'callbacks' else await self.renew()",
         ),
     ),
-    _cut(
-        "next callback",
+    "next callback": (
         "A receiver frozen for longer than its lease calls no further callback.",
         _REPEATED,
         answers(_CALLING_ALL, "is_ours", "False"),
     ),
-    _cut(
-        "callback time-out",
+    "callback time-out": (
         "A callback that hangs is cancelled.",
         ("not called back", "called back while called back already"),
         answers("receiver.callbacks.calls:CallbackCaller.call", "limit", "False"),
     ),
     # --- what is sent again for a client that lost it -------------------------------------------
-    _cut(
-        "recover",
+    "recover": (
         "What an agent says that it sends again, it sends again.",
         "recovered, but not",
         skips(_RECOVER, "redrive"),
     ),
-    _cut(
-        "recover in flight",
+    "recover in flight": (
         "What is asked for before it is settled is sent once more.",
         "recovered, but not",
         skips(_RECOVER, "send_once_more"),
     ),
-    _cut(
-        "look after a dropped result",
+    "look after a dropped result": (
         "The holder of a queue looks for what has to be sent once more.",
         ("recovered, but not", "not drained"),
         answers(f"{_SETTLER}._store", "are_ours", "False"),
     ),
-    _cut(
-        "recovered in a day",
+    "recovered in a day": (
         "An owner has only so many sent again in a day.",
         "sent again more than allowed",
         sets(f"{_RECOVER}.limit", "_MOST_AT_ONCE"),
     ),
-    _cut(
-        "next page",
+    "next page": (
         "A client asks on until all that it wants was sent again.",
         "recovered, but not",
         answers("receiver.recovery:Recovery.ask", "rest", "True"),
     ),
-    _cut(
-        "gaps",
+    "gaps": (
         "An operator asks for all that came after the last `seq` that the inbox knows.",
         "recovered, but not",
         sql("receiver.inbox.inspection:gaps", r"last_seq \+ 1", "last_seq + 2"),
     ),
     # --- mailboxes ------------------------------------------------------------------------------
-    _cut(
-        "mailbox order",
+    "mailbox order": (
         "The next notification of a task is handed out once the one before it is settled.",
         (*_HANDLED_AGAIN, "order of a task"),
         calls(
             "receiver.mailbox.service:Mailboxes._keep", "queue_id_of", "notification.delivery_id"
         ),
     ),
-    _cut(
-        "mailbox fencing",
+    "mailbox fencing": (
         "A receipt is of no use once the lease of its queue has ended.",
         (*_HANDLED_AGAIN, "acked, but not handled"),
         asks_not(f"{_MAILBOX}:_leased", "epoch"),
     ),
-    _cut(
-        "mailbox lease",
+    "mailbox lease": (
         "A notification that was handed out is handed to nobody else until its lease ends.",
         _HANDLED_AGAIN,
         passes(f"{_MAILBOX}:MailboxQueues.claim", "leased_by", "until", "until"),
         passes(f"{_MAILBOX}:MailboxQueues.claim", "expire", 2, "until"),
     ),
-    _cut(
-        "mailbox lease end",
+    "mailbox lease end": (
         "A notification whose lease ended is handed out again.",
         "left in its mailbox",
         skips(f"{_MAILBOX}:MailboxQueues.claim", "expire"),
     ),
-    _cut(
-        "mailbox renewal",
+    "mailbox renewal": (
         "While a client handles a notification, its lease is renewed.",
         _HANDLED_AGAIN,
         sets("receiver.mailbox.client:_PART_OF_LEASE", "0.01"),
     ),
-    _cut(
-        "mailbox late fetch",
+    "mailbox late fetch": (
         "A client that was suspended for longer than its lease renews it before it begins.",
         "two clients inside of one task",
         sets(f"{_MAILBOX_CLIENT}._fetch.is_late", "False"),
     ),
-    _cut(
-        "mailbox nack",
+    "mailbox nack": (
         "A notification whose handling failed is handed out again.",
         "acked, but not handled",
         uses(f"{_MAILBOX_CLIENT}._close", "'ack' if self._is_done else 'nack'", "'ack'"),
     ),
-    _cut(
-        "mailbox ack",
+    "mailbox ack": (
         "A notification is acked only after it was handled.",
         ("acked, but not handled", "order of a task", *_HANDLED_AGAIN),
         calls(f"{_MAILBOX_CLIENT}.__aiter__", "_fetch", "await _acked(self)"),
@@ -732,16 +633,19 @@ CUTS = (
             "    await mailbox._ask('POST', '/ack', {'receipt': held.receipt})\n    return held",
         ),
     ),
-    _cut(
-        "mailbox kept in the inbox",
+    "mailbox kept in the inbox": (
         "The inbox deletes no notification that a mailbox still has.",
         ("a client lost its lease", "handed out, but not as the inbox has it"),
         sets("receiver.inbox.retention:_IN_NO_MAILBOX", "'1 = 1'"),
     ),
-    _cut(
-        "mailbox deposit",
+    "mailbox deposit": (
         "A notification is called back, in a mailbox, once it is kept there.",
         "not kept in its mailbox",
         calls("receiver.mailbox.service:Mailboxes._keep", "write_together", "True"),
     ),
+}
+
+CUTS = tuple(
+    Cut(name, promise, (seen,) if isinstance(seen, str) else seen, tuple(edits))
+    for name, (promise, seen, *edits) in _CUTS.items()
 )

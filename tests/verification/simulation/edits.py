@@ -165,23 +165,20 @@ def skips(place: str, callee: str, *, when: str = "") -> Edit:
     return calls(place, callee, "None", when=when)
 
 
-def passes(place: str, callee: str, argument: str | int, value: str | None) -> Edit:
-    """Pass another value for an argument, by name or position, or (None) leave it out."""
+def passes(place: str, callee: str, argument: str | int, value: str) -> Edit:
+    """Pass another value for an argument, by name or position."""
 
     def change(node: ast.AST) -> ast.AST | None:
         if not isinstance(node, ast.Call) or not _is_call(node, callee):
             return None
         if isinstance(argument, int):
-            node.args[argument] = _expression(value or "None")
+            node.args[argument] = _expression(value)
             return node
-        keyword = next((each for each in node.keywords if each.arg == argument), None)
-        if keyword is None:
-            return None
-        if value is None:
-            node.keywords.remove(keyword)
-        else:
-            keyword.value = _expression(value)
-        return node
+        for keyword in node.keywords:
+            if keyword.arg == argument:
+                keyword.value = _expression(value)
+                return node
+        return None
 
     return Edit(place, f"a call of {callee} with {argument!r}", change)
 

@@ -30,43 +30,21 @@ class _Kind:
     chance: float = 0.3  # the probability that it affects such a statement
 
 
+_IO = (sqlite3.SQLITE_IOERR, "disk I/O error")
+_FULL = (sqlite3.SQLITE_FULL, "database or disk is full")
+_BUSY = (sqlite3.SQLITE_BUSY, "database is locked")
+_AWAY = (sqlite3.SQLITE_CANTOPEN, "unable to open database file")
+_GONE = asyncpg.ConnectionDoesNotExistError
 KINDS = {
-    "busy": _Kind(
-        (sqlite3.SQLITE_BUSY, "database is locked"),
-        asyncpg.TooManyConnectionsError,
-        at=("BEGIN",),
-        chance=0.7,
-    ),
-    "full": _Kind(
-        (sqlite3.SQLITE_FULL, "database or disk is full"),
-        asyncpg.DiskFullError,
-        at=("INSERT", "UPDATE", "DELETE", "COMMIT"),
-    ),
-    "error": _Kind((sqlite3.SQLITE_IOERR, "disk I/O error"), asyncpg.ConnectionDoesNotExistError),
-    "refused": _Kind(
-        (sqlite3.SQLITE_CANTOPEN, "unable to open database file"),
-        asyncpg.CannotConnectNowError,
-        chance=1.0,
-    ),
-    "seldom": _Kind(
-        (sqlite3.SQLITE_IOERR, "disk I/O error"),
-        asyncpg.ConnectionDoesNotExistError,
-        chance=0.03,
-    ),
+    "busy": _Kind(_BUSY, asyncpg.TooManyConnectionsError, at=("BEGIN",), chance=0.7),
+    "full": _Kind(_FULL, asyncpg.DiskFullError, at=("INSERT", "UPDATE", "DELETE", "COMMIT")),
+    "error": _Kind(_IO, _GONE),
+    "refused": _Kind(_AWAY, asyncpg.CannotConnectNowError, chance=1.0),
+    "seldom": _Kind(_IO, _GONE, chance=0.03),
     # One statement fails, and those of other items in the same transaction do not.
-    "hiccup": _Kind(
-        (sqlite3.SQLITE_FULL, "database or disk is full"),
-        asyncpg.DiskFullError,
-        at=("INSERT", "UPDATE"),
-        chance=0.15,
-    ),
+    "hiccup": _Kind(_FULL, asyncpg.DiskFullError, at=("INSERT", "UPDATE"), chance=0.15),
     # The commit succeeds, and its caller gets an error.
-    "uncertain": _Kind(
-        (sqlite3.SQLITE_IOERR, "disk I/O error"),
-        asyncpg.ConnectionDoesNotExistError,
-        at=("COMMITTED",),
-        chance=0.5,
-    ),
+    "uncertain": _Kind(_IO, _GONE, at=("COMMITTED",), chance=0.5),
 }
 
 
@@ -140,6 +118,6 @@ class Faults:
     def _end_here(self) -> None:
         if self._is_postgres:
             self._end()
-            raise asyncpg.ConnectionDoesNotExistError("its process is gone")
+            raise _GONE("its process is gone")
         self._world.loop.call_soon(self._end, context=contextvars.Context())
         raise Crash

@@ -14,12 +14,13 @@ import argparse
 import asyncio
 import random
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -35,6 +36,7 @@ from tests.databases import fresh
 from tests.verification.simulation.loop import SimulatedLoop
 from tests.verification.simulation.postgres import PostgresServer, _Transaction
 from tests.verification.simulation.transactions import (
+    Done,
     Memory,
     StubDatabase,
     Work,
@@ -78,24 +80,34 @@ class BrokenError(Exception):
     """Both sides have the same wrong state."""
 
 
-class _Side(Protocol):
+class _Side(ABC):
+    _running: dict[int, tuple[asyncio.Task[Any], str]]
+
+    @abstractmethod
     def begin(self, slot: int, *, reads: bool) -> None: ...
 
+    @abstractmethod
     def start(self, slot: int, statement: Statement) -> None:
         """Start a statement, and wait until it is done or waits for a lock."""
 
+    @abstractmethod
     def end(self, slot: int, *, commits: bool) -> None: ...
 
+    @abstractmethod
     def settle(self) -> None:
         """Wait until every statement is done or waits for a lock."""
 
+    @abstractmethod
+    def table(self, name: str) -> list[str]: ...
+
     def found(self, slot: int) -> object:
         """Return the outcome of a statement: `WAITS`, its rows, or the name of its error."""
+        return _outcome(*self._running[slot])
 
     def rows_of(self, slot: int) -> Any:
         """Return the rows of a statement as the side's own driver gives them."""
-
-    def table(self, name: str) -> list[str]: ...
+        task, sql = self._running[slot]
+        return _in_order(task.result(), sql)
 
 
 def _outcome(task: asyncio.Task[Any], sql: str) -> object:
@@ -136,14 +148,14 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, bool | Decimal) else value
 
 
-class ModelSide:
+class ModelSide(_Side):
     """The simulated server, on a loop in virtual time."""
 
     def __init__(self, seed: int) -> None:
         self.loop = SimulatedLoop(seed, max_steps=10_000_000)
         self.server = PostgresServer(self.loop, lambda: 0)
         self.open: dict[int, _Transaction] = {}
-        self._running: dict[int, tuple[asyncio.Task[Any], str]] = {}
+        self._running = {}
         for component, migrations in _COMPONENTS:
             self._run_whole(_under_lock(migrate(component, migrations, "the model")))
         self._run_whole(prepare())
@@ -188,13 +200,6 @@ class ModelSide:
 
         self.loop.run_until_complete(some_steps())
 
-    def found(self, slot: int) -> object:
-        return _outcome(*self._running[slot])
-
-    def rows_of(self, slot: int) -> Any:
-        task, sql = self._running[slot]
-        return _in_order(task.result(), sql)
-
     def table(self, name: str) -> list[str]:
         return _comparable(self.server.select(f"SELECT * FROM {name}"), "")
 
@@ -218,7 +223,7 @@ def _under_lock(script: Script[T]) -> Script[T]:
     return (yield from script)
 
 
-class RealSide:
+class RealSide(_Side):
     """A real server, with a connection for each transaction, and one for observation."""
 
     def __init__(self, dsn: str) -> None:
@@ -226,7 +231,7 @@ class RealSide:
         self._dsn = fresh(dsn)
         self._connections: list[asyncpg.Connection] = []
         self._transactions: dict[int, Any] = {}
-        self._running: dict[int, tuple[asyncio.Task[Any], str]] = {}
+        self._running = {}
         self._impatient: set[int] = set()
         self._run(self._connect())
 
@@ -336,13 +341,6 @@ class RealSide:
             for pid, by in found.items()
         }
 
-    def found(self, slot: int) -> object:
-        return _outcome(*self._running[slot])
-
-    def rows_of(self, slot: int) -> Any:
-        task, sql = self._running[slot]
-        return _in_order(task.result(), sql)
-
     def table(self, name: str) -> list[str]:
         rows = self._run(self._looker.fetch(f"SELECT * FROM {name}"))
         return _comparable(rows, "")
@@ -367,9 +365,9 @@ class _Running:
     """A transaction in progress on both sides."""
 
     work: Work
-    scripts: tuple[Script[Callable[[], object]], Script[Callable[[], object]]]
+    scripts: tuple[Script[Done | None], Script[Done | None]]
     has_begun: bool = False
-    done: list[Callable[[], object]] | None = None  # what to do once it is committed
+    done: list[Done | None] | None = None  # what to do once it is committed
     has_failed: bool = False
     waits: bool = False
 
@@ -464,7 +462,7 @@ class _History:
         for side in self.sides:
             side.end(slot, commits=commits)
         if commits:
-            for call in running.done or ():
+            for call in filter(None, running.done or ()):
                 call()
         self._look()
         self.check()

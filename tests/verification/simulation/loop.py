@@ -124,15 +124,8 @@ class _Handle(asyncio.Handle):
 class _Timer(_Handle, asyncio.TimerHandle):
     """asyncio's timer handle without its debugging."""
 
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., Any],
-        args: Sequence[Any],
-        loop: asyncio.AbstractEventLoop,
-        context: Context | None,
-    ) -> None:
-        _Handle.__init__(self, callback, args, loop, context)
+    def __init__(self, when: float, *of_handle: Any) -> None:
+        _Handle.__init__(self, *of_handle)
         self._when = when
         self._scheduled = False
 

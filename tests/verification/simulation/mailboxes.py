@@ -9,7 +9,7 @@ client was not heard for so long: it was frozen, cut off, or died, or its servic
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
@@ -91,11 +91,7 @@ class MailboxPromises:
         """Check a client that begins to handle a notification."""
         now, delivery_id = self._world.loop.time(), notification.delivery_id
         handling = Handling(
-            process,
-            now,
-            notification.sender,
-            notification=notification,
-            delivery_id=delivery_id,
+            *(process, now, notification.sender), notification=notification, delivery_id=delivery_id
         )
         calls = self._calls[receiver, "mailbox", delivery_id]
         for before in calls:
@@ -223,9 +219,14 @@ class MailboxPromises:
 
     def is_drained(self) -> bool:
         """Return whether no mailbox has anything left to hand out."""
-        return not any(
-            inbox.select(_UNHANDLED) or inbox.select(_LEASED) for inbox in self._inboxes.values()
-        )
+        return not any(self._left())
+
+    def _left(self) -> Iterator[str]:
+        for receiver, inbox in self._inboxes.items():
+            for row in inbox.select(_UNHANDLED):
+                yield f"{receiver}: left in its mailbox: {dict(row)}"
+            for row in inbox.select(_LEASED):
+                yield f"{receiver}: its mailbox has nothing left: {dict(row)}"
 
     def is_dead(self, receiver: str, delivery_id: str) -> bool:
         """Return whether a notification is a dead letter of a mailbox."""
@@ -239,11 +240,9 @@ class MailboxPromises:
 
     def check_end(self) -> None:
         """Check that mailboxes are empty, and all that was in them was handled, or given up."""
+        for left in self._left():
+            self._world.violated(left)
         for receiver, inbox in self._inboxes.items():
-            for row in inbox.select(_UNHANDLED):
-                self._world.violated(f"{receiver}: left in its mailbox: {dict(row)}")
-            for row in inbox.select(_LEASED):
-                self._world.violated(f"{receiver}: its mailbox has nothing left: {dict(row)}")
             for row in inbox.select(_FINISHED):
                 delivery_id = row["delivery_id"]
                 calls = self._calls[receiver, "mailbox", delivery_id]

@@ -216,10 +216,11 @@ class _Play:
             **self.twins,
             **self.readers,
         }
+        inboxes = {name: _disk_of(unit.machine) for name, unit in self.receivers.items()}
         self.promises = Promises(
             self.world,
             self.outbox,
-            {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
+            inboxes,
             timeout=_TIMEOUT.total_seconds(),
             worker_of=self._worker_of,
             faulty_hosts=self.faulty_hosts,
@@ -260,12 +261,7 @@ class _Play:
         for each in (*self.receivers.values(), *self.twins.values()):
             tap = functools.partial(self._comes_in, each)
             self.world.network.taps[each.machine.address].append(tap)
-        self.pacing = Pacing(
-            self.world,
-            self.outbox,
-            {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
-            slots=options.concurrency,
-        )
+        self.pacing = Pacing(self.world, self.outbox, inboxes, slots=options.concurrency)
         self._is_healed = False
         self._served_from = 0.0  # when the last server that was away was back
         # The new processes of databases to which old programs may no longer write.
@@ -444,7 +440,7 @@ class _Play:
         check_bounds(
             self.world,
             self.outbox,
-            {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
+            self.promises.inboxes,
             claims=self.promises.claims,
             hosts=len(self.hosts),
             callbacks=2 if self.scenario.recovered is None and not self.readers else 3,

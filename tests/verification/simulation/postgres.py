@@ -660,12 +660,13 @@ class PostgresServer:
         if self._migrating not in (None, transaction):
             assert self._migrating is not None
             raise _BlockedError(self._migrating, ("schema", ()))
-        found, is_special, is_reading = None, *_manner_of(statement.sql)
+        is_special, is_reading = _manner_of(statement.sql)
         if is_special or self._migrating is transaction:
-            found = self._run_special(transaction, statement.sql, statement.values)
+            return self._run_special(transaction, statement.sql, statement.values)
+        found: list[sqlite3.Row] | None = None
         sees_all = not (transaction.images or transaction.before or statement.before)
-        if found is None and sees_all and is_reading:
-            found = self._read(transaction, statement.sql, statement.values)
+        if sees_all and is_reading:
+            return self._read(transaction, statement.sql, statement.values)
         while found is None:
             found = self._run_on_rows(statement)
         return found
@@ -683,10 +684,10 @@ class PostgresServer:
         finally:
             self._current = None
 
-    def _run_special(  # noqa: PLR0911  # a table
+    def _run_special(
         self, transaction: _Transaction, sql: str, values: Sequence[Any]
-    ) -> list[sqlite3.Row] | None:
-        """Run a statement about locks by name, settings or the schema; None if it is about rows."""
+    ) -> list[sqlite3.Row]:
+        """Run a statement about locks by name, settings or the schema."""
         if _CATALOGUE.match(sql):
             said = next((each for words, each in _SAID.items() if words in sql), "SELECT 1 WHERE 0")
             return self._storage.execute(said, _SOURCES if "?" in said else ()).fetchall()
@@ -710,10 +711,8 @@ class PostgresServer:
             return self._named(list(free))
         if self._migrating is transaction:
             return self._storage.execute(in_sqlite(_numbered(sql)), values).fetchall()
-        if sql.startswith("SET LOCAL lock_timeout"):
-            transaction.lock_timeout = _seconds(sql)
-            return []
-        return None
+        transaction.lock_timeout = _seconds(sql)  # the only setting
+        return []
 
     def _named(self, names: Sequence[Any]) -> list[sqlite3.Row]:
         """Return a row for each locked name, with the time."""
@@ -1303,7 +1302,6 @@ class _Pool:
         self._connect_timeout = settings.get("timeout")
         self._init: Callable[[_Connection], Awaitable[None]] = settings["init"]
         self._idle: list[_Connection] = []
-        self._closed = False
         self._current: set[_Connection] = set()  # those that were not expired
 
     def acquire(self) -> _Acquiring:
@@ -1339,11 +1337,9 @@ class _Pool:
         self._current.clear()
         self._idle.clear()
 
-    async def close(self) -> None:
-        self._closed = True
+    async def close(self) -> None: ...
 
-    def terminate(self) -> None:
-        self._closed = True
+    def terminate(self) -> None: ...
 
 
 class _Acquiring:

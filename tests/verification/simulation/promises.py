@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 
 from pushkit import NotifyResult, Subscription, TaskState
@@ -333,12 +333,8 @@ class Promises:
             )
 
     def _is_withdrawn(self, row: sqlite3.Row) -> bool:
-        return bool(
-            self._outbox.select(
-                "SELECT 1 FROM pushkit_subscriptions WHERE id = ? AND removed_at IS NOT NULL",
-                row["subscription_id"],
-            )
-        )
+        withdrawn = "SELECT 1 FROM pushkit_subscriptions WHERE id = ? AND removed_at IS NOT NULL"
+        return bool(self._outbox.select(withdrawn, row["subscription_id"]))
 
     def _check_repetition(self, before: Arrival, arrival: Arrival) -> None:
         """A delivery arrives again only if a fault, or an operator, explains it."""
@@ -435,13 +431,14 @@ class Promises:
             is_its_own = before.sender == notification.sender
             if is_its_own and now - process.thawed_at > _AWAKE:
                 self._check_call(receiver, before, delivery_id, now)
+        calls.append(call := Call(process, now, notification.sender))
         self._check_holder(receiver, notification, process)
         beside = self.inboxes[receiver].select(_BESIDE_CALLED, notification.id)
         self._check_alone(delivery_id, beside)
         if notification.sender in {"other", "renewed"}:
             if delivery_id not in self.instructions.sent_by_other:
                 self._world.violated(f"called back, but forged: {delivery_id}")
-            return self._note_call(calls, notification.sender, process, now)
+            return call
         rows = self._outbox.select(_STORED, delivery_id)
         if rows and bytes(rows[0]["body"]) != notification.body:
             self._world.violated(f"called back with another body: {delivery_id}")
@@ -450,11 +447,6 @@ class Promises:
         )
         if not rows and is_kept:
             self._world.violated(f"called back, but never sent: {delivery_id}")
-        return self._note_call(calls, notification.sender, process, now)
-
-    def _note_call(self, calls: list[Call], sender: str, process: Process, now: float) -> Call:
-        call = Call(process, now, sender)
-        calls.append(call)
         return call
 
     def _check_holder(self, receiver: str, notification: Notification, process: Process) -> None:
@@ -566,17 +558,26 @@ class Promises:
 
     def is_drained(self) -> bool:
         """Return whether every delivery and every notification is finished, and no queue leased."""
-        return (
-            not (self._outbox.select(_UNFINISHED) or self._outbox.select(_LEASED))
-            and not any(
-                inbox.select(_UNCALLED) or inbox.select(_HELD) for inbox in self.inboxes.values()
-            )
-            and (self.mailboxes is None or self.mailboxes.is_drained())
-        )
+        return not any(self._left()) and (self.mailboxes is None or self.mailboxes.is_drained())
+
+    def _left(self) -> Iterator[str]:
+        """Yield what is not finished, and what is leased or due though nothing is left of it."""
+        for row in self._outbox.select(_UNFINISHED):
+            yield f"not drained: {_brief(row)}"
+        for row in self._outbox.select(_LEASED):
+            yield f"leased or due, and nothing is left of it: {dict(row)}"
+        for name, inbox in self.inboxes.items():
+            for row in inbox.select(_UNCALLED):
+                yield f"{name}: not called back: {dict(row)}"
+            for row in inbox.select(_HELD):
+                yield f"{name}: leased or due, and nothing is left: {dict(row)}"
+            for row in inbox.select(_WITHOUT_QUEUE):
+                yield f"{name}: its queue is gone: {dict(row)}"
 
     def check_end(self, origin_of: Callable[[str], str]) -> None:
         """Check, once everything is over, that outbox, webhooks, callbacks and results agree."""
-        self._check_drained()
+        for left in self._left():
+            self._world.violated(left)
         self._check_snapshots()
         if self.mailboxes is not None:
             self.mailboxes.check_end()
@@ -600,19 +601,6 @@ class Promises:
             host = origin_of(row["origin"])
             if host not in self.inboxes and not self._is_shifted(host, row["delivery_id"]):
                 self._check_answer(row["delivery_id"], bytes(row["answer"]))
-
-    def _check_drained(self) -> None:
-        for row in self._outbox.select(_UNFINISHED):
-            self._world.violated(f"not drained: {_brief(row)}")
-        for row in self._outbox.select(_LEASED):
-            self._world.violated(f"leased or due, and nothing is left of it: {dict(row)}")
-        for name, inbox in self.inboxes.items():
-            for row in inbox.select(_UNCALLED):
-                self._world.violated(f"{name}: not called back: {dict(row)}")
-            for row in inbox.select(_HELD):
-                self._world.violated(f"{name}: leased or due, and nothing is left: {dict(row)}")
-            for row in inbox.select(_WITHOUT_QUEUE):
-                self._world.violated(f"{name}: its queue is gone: {dict(row)}")
 
     def _is_shifted(self, host: str, delivery_id: str) -> bool:
         """Return whether an answer to another request may have been taken for its own.

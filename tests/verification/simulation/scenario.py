@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -211,67 +210,48 @@ def _add_faults(
     units = [f"agent{n}" for n in range(actors.agents)] + [f"worker{n}" for n in range(workers)]
     units += actors.receivers
     units += [f"twin{n}" for n in range(len(actors.receivers))] if twins else []
-    targets = _Targets(units, actors.webhooks, actors.hosts)
+    targets = {"units": units, "webhooks": actors.webhooks, "hosts": actors.hosts}
+
+    def drawn(what: Any) -> Any:
+        return what(chance) if callable(what) else chance.choice(targets.get(what, what))
+
     kinds = [kind for kind in _FAULTS if postgres or kind not in _OF_SERVERS]
     weights = [_FAULTS[kind][0] for kind in kinds]
     for _ in range(chance.choice((0, 1, 2, 4, 8))):
         at = 2 + chance.random() * SPAN
         [what] = chance.choices(kinds, weights)
         for _ in range(chance.choice((1, 1, 1, 5)) if what in _REPEATED else 1):
-            add(at, what, *_FAULTS[what][1](chance, targets))
+            add(at, what, *map(drawn, _FAULTS[what][1:]))
             at += chance.random() * 3
         if what == "upgrade":  # gives old programs something to write during the upgrade
             for agent in range(actors.agents):
                 add(at + chance.random(), "burst", agent, chance.choice(actors.tasks), 3)
 
 
-@dataclass(frozen=True, slots=True)
-class _Targets:
-    units: list[str]
-    webhooks: list[str]
-    hosts: list[str]
+def _perhaps(chance: random.Random) -> bool:
+    return chance.random() < 0.5
 
 
-# The faults: the weight of each, and the arguments of its step.
-_FAULTS: dict[str, tuple[int, Callable[[random.Random, _Targets], tuple[Any, ...]]]] = {
-    "behaviour": (3, lambda c, on: (c.choice(on.webhooks), any_behaviour(c))),
-    "network": (
-        2,
-        lambda c, on: (
-            c.choice(on.hosts),
-            c.choice(_CONNECTION_FAULTS),
-            c.randint(0, 900),
-            c.choice((1.0, 10.0, 60.0)),
-        ),
-    ),
-    "crash": (2, lambda c, on: (c.choice(on.units), c.choice((0.1, 1.0, 20.0)))),
-    "stop": (1, lambda c, on: (c.choice(on.units), c.choice((0.1, 1.0, 20.0)))),
-    "statement": (2, lambda c, on: (c.choice(on.units), c.randint(0, 60), c.choice((0.1, 5.0)))),
-    "doze": (1, lambda c, on: (c.choice(on.units), c.randint(0, 60), c.choice((30.0, 100.0)))),
-    "await": (2, lambda c, on: (c.choice(on.units), c.randint(0, 400), c.choice((0.1, 5.0)))),
-    "flap": (1, lambda c, on: (c.choice(on.units), c.randint(5, 100), c.randint(2, 8))),
-    "power": (1, lambda c, on: (c.choice(on.units), c.choice((0.1, 5.0, 60.0)))),
-    "upgrade": (
-        2,
-        lambda c, on: (c.choice(on.units), c.choice((0.1, 4.0, 25.0)), c.random() < 0.5),
-    ),
-    "freeze": (1, lambda c, on: (c.choice(on.units), c.choice((3.0, 30.0, 40.0, 90.0)))),
-    "disk": (2, lambda c, _: (c.choice(_DISK_ERRORS), c.choice((0.2, 3.0, 30.0)))),
-    "partition": (
-        2,
-        lambda c, on: (c.choice(on.units), c.choice((2.0, 25.0, 80.0)), c.random() < 0.5),
-    ),
-    "server": (
-        2,
-        lambda c, on: (
-            c.choice(on.units),
-            c.choice(("restart", "away", "power")),
-            c.choice((0.5, 5.0, 50.0)),
-        ),
-    ),
-    "cut": (1, lambda c, on: (c.choice(on.hosts), c.choice((1.0, 20.0)))),
-    "clock": (1, lambda c, _: (c.choice((-3600.0, 3600.0, -5.0, 5.0, 60.0)),)),
-    "names": (1, lambda c, on: (c.choice(on.hosts), c.choice(("none", "private", "back")))),
+# The faults: the weight of each, and the arguments of its step: whom it strikes, a function of
+# chance, or what is chosen from.
+_FAULTS: dict[str, tuple[Any, ...]] = {
+    "behaviour": (3, "webhooks", any_behaviour),
+    "network": (2, "hosts", _CONNECTION_FAULTS, range(901), (1.0, 10.0, 60.0)),
+    "crash": (2, "units", (0.1, 1.0, 20.0)),
+    "stop": (1, "units", (0.1, 1.0, 20.0)),
+    "statement": (2, "units", range(61), (0.1, 5.0)),
+    "doze": (1, "units", range(61), (30.0, 100.0)),
+    "await": (2, "units", range(401), (0.1, 5.0)),
+    "flap": (1, "units", range(5, 101), range(2, 9)),
+    "power": (1, "units", (0.1, 5.0, 60.0)),
+    "upgrade": (2, "units", (0.1, 4.0, 25.0), _perhaps),
+    "freeze": (1, "units", (3.0, 30.0, 40.0, 90.0)),
+    "disk": (2, _DISK_ERRORS, (0.2, 3.0, 30.0)),
+    "partition": (2, "units", (2.0, 25.0, 80.0), _perhaps),
+    "server": (2, "units", ("restart", "away", "power"), (0.5, 5.0, 50.0)),
+    "cut": (1, "hosts", (1.0, 20.0)),
+    "clock": (1, (-3600.0, 3600.0, -5.0, 5.0, 60.0)),
+    "names": (1, "hosts", ("none", "private", "back")),
 }
 _REPEATED = {"crash", "stop"}
 _OF_SERVERS = {"partition", "server"}

@@ -49,7 +49,7 @@ from receiver.notification import Verified
 from receiver.senders import TaskPolicy
 from receiver.steps import Trail
 
-__all__ = ["Memory", "StubDatabase", "Work", "prepare", "some_work", "tables"]
+__all__ = ["Done", "Memory", "StubDatabase", "Work", "prepare", "some_work", "tables"]
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _LEASE = timedelta(seconds=30)
@@ -110,7 +110,10 @@ class Memory:
     )
 
 
-Make: TypeAlias = Callable[[Memory], Script[Callable[[], object]]]
+# What to do once a transaction is committed.
+Done: TypeAlias = Callable[[], object]
+# A transaction: of a memory, the chance that decides it, and its number.
+Of: TypeAlias = Callable[[Memory, random.Random, int], Script[Done | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,7 @@ class Work:
     """One transaction."""
 
     name: str  # its name, for readers
-    make: Make  # makes the script, which returns a function to call once it is committed
+    make: Callable[[Memory], Script[Done | None]]  # makes the script
     reads: bool = False  # whether it only reads, on one snapshot
 
 
@@ -186,76 +189,64 @@ def _store(
 def some_work(chance: random.Random, number: int) -> Work:
     """Draw a transaction."""
     [name] = chance.choices(list(_WORKS), [weight for weight, _ in _WORKS.values()])
-    make = _WORKS[name][1](chance, number)
-    reads = name == "look"
-    if reads or chance.random() < 0.7:
-        return Work(name=name, make=make, reads=reads)
+    seed, script = chance.random(), _WORKS[name][1]
+    is_impatient = name != "look" and chance.random() < 0.3
 
-    def impatient(memory: Memory) -> Script[Callable[[], object]]:
-        yield Statement("SET LOCAL lock_timeout = '30ms'")
-        return (yield from make(memory))
+    def make(memory: Memory) -> Script[Done | None]:
+        if is_impatient:
+            yield Statement("SET LOCAL lock_timeout = '30ms'")
+        return (yield from script(memory, random.Random(seed), number))
 
-    return Work(name=f"{name}, impatient", make=impatient)
-
-
-def _nothing() -> None:
-    pass
+    said = f"{name}, impatient" if is_impatient else name
+    return Work(name=said, make=make, reads=name == "look")
 
 
-def _enqueue(chance: random.Random, number: int) -> Make:
+def _enqueue(memory: Memory, chance: random.Random, number: int) -> Script[Done]:
     task, wait, drops = chance.choice(_TASKS), chance.random() < 0.5, chance.random() < 0.3
     worker = chance.choice((*_WORKERS, None))  # in whose process it is stored
-    updates = chance.choice((1, 1, 3))
+    recipients = yield from subscriptions.lock_recipients([("", task)], wait=wait)
+    handed = yield from _store(
+        recipients,
+        task,
+        memory.database.moment,
+        f"_{number}",
+        updates=chance.choice((1, 1, 3)),
+        worker=worker,
+        drops=drops,
+    )
+    yield from memory.database.wake()
 
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        recipients = yield from subscriptions.lock_recipients([("", task)], wait=wait)
-        handed = yield from _store(
-            recipients,
-            task,
-            memory.database.moment,
-            f"_{number}",
-            updates=updates,
-            worker=worker,
-            drops=drops,
-        )
-        yield from memory.database.wake()
+    def done() -> None:
+        for hand, job in handed:
+            memory.leased[worker or ""].hand(hand, job, until=inf, seen_at=inf)
 
-        def done() -> None:
-            for hand, job in handed:
-                memory.leased[worker or ""].hand(hand, job, until=inf, seen_at=inf)
-
-        return done
-
-    return script
+    return done
 
 
-def _claim(chance: random.Random, _number: int) -> Make:
+def _claim(memory: Memory, chance: random.Random, _number: int) -> Script[Done]:
     worker, limit, steps = chance.choice(_WORKERS), chance.randint(1, 3), chance.choice((1, 2, 32))
-    window = chance.choice((len(_SUBSCRIPTIONS), 16))
+    claims = Claims(
+        tables=OUTBOX,
+        lose=_lose,
+        window=chance.choice((len(_SUBSCRIPTIONS), 16)),
+        steps=steps,
+        probation_from=_PROBATION_FROM,
+    )
+    mine = memory.leased[worker]
+    result = yield from _claimed(memory, claims, worker, mine, Room(limit, lambda _: 2))
+    ids = [job.id for each in result.claimed for job in each.jobs]
+    deliveries = yield from leased_deliveries(ids)
+    made = {name: job_of(delivery, None) for name, delivery in deliveries.items()}
+    return functools.partial(_take, mine, result, made)
 
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        now, mine = to_micros(memory.database.moment), memory.leased[worker]
-        claims = Claims(
-            tables=OUTBOX,
-            lose=_lose,
-            window=window,
-            steps=steps,
-            probation_from=_PROBATION_FROM,
-        )
-        yield from claims.take_over(worker, held=mine.queues, dead=lambda _: (), now=now)
-        result = yield from claims.claim(
-            worker,
-            Room(limit, lambda _: 2),
-            now=now,
-            until=now + _LEASE // timedelta(microseconds=1),
-        )
-        ids = [job.id for each in result.claimed for job in each.jobs]
-        deliveries = yield from leased_deliveries(ids)
 
-        made = {name: job_of(delivery, None) for name, delivery in deliveries.items()}
-        return functools.partial(_take, mine, result, made)
-
-    return script
+def _claimed(
+    memory: Memory, claims: Claims, worker: str, mine: held.Memory[Any], room: Room
+) -> Script[ClaimResult]:
+    now = to_micros(memory.database.moment)
+    yield from claims.take_over(worker, held=mine.queues, dead=lambda _: (), now=now)
+    until = now + _LEASE // timedelta(microseconds=1)
+    return (yield from claims.claim(worker, room, now=now, until=until))
 
 
 def _take(mine: held.Memory[Any], result: ClaimResult, jobs: Mapping[Any, Any]) -> None:
@@ -271,37 +262,31 @@ def _lose(lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]
         yield from lose(job.id, error, counts=deaths > 0, retry_at=job.not_before, now=now)
 
 
-def _settle(chance: random.Random, _number: int) -> Make:
+def _settle(memory: Memory, chance: random.Random, _number: int) -> Script[Done | None]:
     """Work off some jobs of one or two queues, settle them together, and take the next ones."""
     worker, arrived, number = chance.choice(_WORKERS), chance.choice((0, 1, 2, 8)), chance.random()
     last = chance.choice((Outcome.DELIVERED, *_TRIED))
     wait, pause = chance.random() < 0.6, chance.choice((0, 5, 60))
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        mine, now = memory.leased[worker], memory.database.moment
-        asks = []
-        for queue in _some(mine, number):
-            for outcome in [*[Outcome.DELIVERED] * arrived, last]:
-                if queue.may_begin(0.0):
-                    queue.begin().result = _result_of(outcome, now, pause)
-                    queue.answer(_TRIED[outcome][2])
-            asks.append((queue, queue.ask()))
-            queue.unsettled()  # until it is committed
-        if not asks:
-            yield from ()
-            return _nothing
-        database: Any = memory.database
-        settler = DeliverySettler(
-            database=database,
-            clock=lambda: memory.database.moment,
-            options=SenderOptions(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
-            routes=Routes(issuer="", policy=DestinationPolicy(), vault=Vault()),
-        )
-        settled = yield from settler.script([ask for _, ask in asks], wait=wait)
-
-        return functools.partial(_hear, mine, asks, settled)
-
-    return script
+    mine, now = memory.leased[worker], memory.database.moment
+    asks = []
+    for queue in _some(mine, number):
+        for outcome in [*[Outcome.DELIVERED] * arrived, last]:
+            if queue.may_begin(0.0):
+                queue.begin().result = _result_of(outcome, now, pause)
+                queue.answer(_TRIED[outcome][2])
+        asks.append((queue, queue.ask()))
+        queue.unsettled()  # until it is committed
+    if not asks:
+        return None
+    database: Any = memory.database
+    settler = DeliverySettler(
+        database=database,
+        clock=lambda: memory.database.moment,
+        options=SenderOptions(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
+        routes=Routes(issuer="", policy=DestinationPolicy(), vault=Vault()),
+    )
+    settled = yield from settler.script([ask for _, ask in asks], wait=wait)
+    return functools.partial(_hear, mine, asks, settled)
 
 
 def _some(mine: held.Memory[Any], number: float) -> list[held.HeldQueue[Any]]:
@@ -338,27 +323,20 @@ def _result_of(outcome: Outcome, now: datetime, pause: int) -> AttemptResult:
     )
 
 
-def _renewing(
-    tables: QueueTables, of: Callable[[Memory], Mapping[str, held.Memory[Any]]]
-) -> Callable[[random.Random, int], Make]:
-    """Return what draws a renewal of all that a worker leases."""
+def _renew(tables: QueueTables, of: Callable[[Memory], Mapping[str, held.Memory[Any]]]) -> Of:
+    """Return a renewal of all that a worker leases."""
 
-    def renew(chance: random.Random, _number: int) -> Make:
-        worker = chance.choice(_WORKERS)
+    def renew(memory: Memory, chance: random.Random, _number: int) -> Script[Done]:
+        mine = of(memory)[chance.choice(_WORKERS)]
+        epochs = {name: queue.epoch for name, queue in mine.queues.items()}
+        renewed, _ = yield from tables.renew(epochs, to_micros(memory.database.moment + _LEASE))
 
-        def script(memory: Memory) -> Script[Callable[[], object]]:
-            mine = of(memory)[worker]
-            epochs = {name: queue.epoch for name, queue in mine.queues.items()}
-            renewed, _ = yield from tables.renew(epochs, to_micros(memory.database.moment + _LEASE))
+        def done() -> None:
+            for name, queue in list(mine.queues.items()):
+                if name in epochs and name not in renewed:
+                    mine.forget(queue)
 
-            def done() -> None:
-                for name, queue in list(mine.queues.items()):
-                    if name in epochs and name not in renewed:
-                        mine.forget(queue)
-
-            return done
-
-        return script
+        return done
 
     return renew
 
@@ -367,107 +345,66 @@ def _ids(chance: random.Random) -> list[str]:
     return [f"dlv_{sub}_{chance.randint(1, 2)}" for sub in chance.sample(_SUBSCRIPTIONS, 2)]
 
 
-def _retry(chance: random.Random, _number: int) -> Make:
-    ids = _ids(chance)
-    return lambda memory: _sent(changes.send_now(memory.database, ids, probes_from=2))  # type: ignore[arg-type]  # a stub
+def _retry(memory: Memory, chance: random.Random, _number: int) -> Script[None]:
+    database: Any = memory.database
+    yield from changes.send_now(database, _ids(chance), probes_from=2)
 
 
-def _redrive(chance: random.Random, _number: int) -> Make:
-    ids = _ids(chance)
+def _redrive(memory: Memory, chance: random.Random, _number: int) -> Script[None]:
+    database: Any = memory.database
     states = (DeliveryState.DEAD, DeliveryState.CANCELLED)
-    return lambda memory: _sent(changes.requeue(memory.database, ids, states))  # type: ignore[arg-type]  # a stub
+    yield from changes.requeue(database, _ids(chance), states)
 
 
-def _sent(script: Script[Any]) -> Script[Callable[[], object]]:
-    yield from script
-    return _nothing
-
-
-def _change(chance: random.Random, _number: int) -> Make:
+def _change(memory: Memory, chance: random.Random, _number: int) -> Script[None]:
     """Pause, resume, disable or enable a subscription."""
     chosen = [chance.choice(_SUBSCRIPTIONS)]
-    change = chance.choice(
-        [
-            SubscriptionChange(each)
-            for each in (*["paused", "resumed"] * 2, "disabled", *["enabled"] * 2)
-        ]
+    kinds = (*["paused", "resumed"] * 2, "disabled", *["enabled"] * 2)
+    database: Any = memory.database
+    change = SubscriptionChange(chance.choice(kinds))
+    yield from change_subscriptions(database, change, chosen, resend=True)
+
+
+def _cancel(memory: Memory, chance: random.Random, _number: int) -> Script[None]:
+    chosen = chance.choice(_SUBSCRIPTIONS)
+    queues = yield from OUTBOX.lock([chosen])
+    ids = [f"dlv_{chosen}_1", f"dlv_{chosen}_2"]
+    yield from changes.cancel(queues[chosen], ids, memory.database.moment)
+
+
+def _purge(_memory: Memory, chance: random.Random, _number: int) -> Script[None]:
+    yield from outbox_retention.delete(_ids(chance))
+
+
+def _cross(_memory: Memory, chance: random.Random, number: int) -> Script[None]:
+    """Lock rows in any order, as no code of this project does, to provoke deadlocks."""
+    for each in chance.sample(_SUBSCRIPTIONS, 2):
+        yield Statement(
+            "UPDATE pushkit_subscriptions SET updated_at = updated_at + $2 WHERE id = $1"
+            " RETURNING id, updated_at",
+            (each, number),
+        )
+
+
+def _sweep(_memory: Memory, chance: random.Random, _number: int) -> Script[None]:
+    """Change all rows that match a condition, which other transactions may change meanwhile."""
+    yield Statement(
+        "UPDATE pushkit_deliveries SET faults = faults + $2"
+        " WHERE state = $1 AND attempts > 0 RETURNING id, faults, state",
+        (chance.choice(("pending", "delivered", "dead")), chance.randint(1, 3)),
     )
 
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        database: Any = memory.database
-        yield from change_subscriptions(database, change, chosen, resend=True)
-        return _nothing
 
-    return script
-
-
-def _cancel(chance: random.Random, _number: int) -> Make:
-    chosen = chance.choice(_SUBSCRIPTIONS)
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        queues = yield from OUTBOX.lock([chosen])
-        ids = [f"dlv_{chosen}_1", f"dlv_{chosen}_2"]
-        yield from changes.cancel(queues[chosen], ids, memory.database.moment)
-        return _nothing
-
-    return script
-
-
-def _purge(chance: random.Random, _number: int) -> Make:
-    ids = _ids(chance)
-
-    def script(_memory: Memory) -> Script[Callable[[], object]]:
-        yield from outbox_retention.delete(ids)
-        return _nothing
-
-    return script
-
-
-def _cross(chance: random.Random, number: int) -> Make:
-    """Lock rows in any order, as no code of this project does, to provoke deadlocks."""
-    chosen = chance.sample(_SUBSCRIPTIONS, 2)
-
-    def script(_memory: Memory) -> Script[Callable[[], object]]:
-        for each in chosen:
-            yield Statement(
-                "UPDATE pushkit_subscriptions SET updated_at = updated_at + $2 WHERE id = $1"
-                " RETURNING id, updated_at",
-                (each, number),
-            )
-        return _nothing
-
-    return script
-
-
-def _sweep(chance: random.Random, _number: int) -> Make:
-    """Change all rows that match a condition, which other transactions may change meanwhile."""
-    state, by = chance.choice(("pending", "delivered", "dead")), chance.randint(1, 3)
-
-    def script(_memory: Memory) -> Script[Callable[[], object]]:
-        yield Statement(
-            "UPDATE pushkit_deliveries SET faults = faults + $2"
-            " WHERE state = $1 AND attempts > 0 RETURNING id, faults, state",
-            (state, by),
-        )
-        return _nothing
-
-    return script
-
-
-def _look(_chance: random.Random, _number: int) -> Make:
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        yield Statement("SELECT id, state, waits FROM pushkit_deliveries ORDER BY id")
-        yield from OUTBOX.moments(to_micros(memory.database.moment))
-        yield Statement("SELECT id, state, waits FROM pushkit_deliveries ORDER BY id")
-        return _nothing
-
-    return script
+def _look(memory: Memory, _chance: random.Random, _number: int) -> Script[None]:
+    yield Statement("SELECT id, state, waits FROM pushkit_deliveries ORDER BY id")
+    yield from OUTBOX.moments(to_micros(memory.database.moment))
+    yield Statement("SELECT id, state, waits FROM pushkit_deliveries ORDER BY id")
 
 
 # --- the receiver -----------------------------------------------------------------------------
 
 
-def _accept(chance: random.Random, _number: int) -> Make:
+def _accept(memory: Memory, chance: random.Random, _number: int) -> Script[Done]:
     """Accept some notifications; two tasks may have one id, whose inserts wait for each other."""
     worker, wait = chance.choice((*_WORKERS, None)), chance.random() < 0.6
     drawn = [
@@ -475,32 +412,28 @@ def _accept(chance: random.Random, _number: int) -> Make:
         for _ in range(chance.choice((1, 1, 2, 4)))
     ]
     of_any_task = chance.random() < 0.3
+    database, dispatcher, verified = cast("Any", memory.database), _holder(worker), []
+    acceptance = Acceptance(database, Limits(), dispatcher, lambda *_: None)
+    for task, seq, body in drawn:
+        delivery_id = f"id{seq}" if of_any_task else f"{task}#{seq}"
+        verified.append(_candidate(task, seq, delivery_id, body.encode()))
+    yield from acceptance.store(verified, wait=wait)
 
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        database, dispatcher, verified = cast("Any", memory.database), _holder(worker), []
-        acceptance = Acceptance(database, Limits(), dispatcher, lambda *_: None)
-        for task, seq, body in drawn:
-            delivery_id = f"id{seq}" if of_any_task else f"{task}#{seq}"
-            verified.append(_candidate(task, seq, delivery_id, body.encode()))
-        yield from acceptance.store(verified, wait=wait)
+    def done() -> None:
+        for each in verified:
+            new, handed = each.stored, each.handed
+            if new is None or handed is None or not isinstance(each.result, int):
+                continue
+            job = inbox_model.NotificationJob(
+                notification=_stored(new, each.result),
+                queue_id=new.queue_id,
+                seq=handed.seq,
+                epoch=handed.epoch,
+                since=each.stored_at,
+            )
+            memory.inboxes[worker or ""].hand(handed, job, until=inf, seen_at=inf)
 
-        def done() -> None:
-            for each in verified:
-                new, handed = each.stored, each.handed
-                if new is None or handed is None or not isinstance(each.result, int):
-                    continue
-                job = inbox_model.NotificationJob(
-                    notification=_stored(new, each.result),
-                    queue_id=new.queue_id,
-                    seq=handed.seq,
-                    epoch=handed.epoch,
-                    since=each.stored_at,
-                )
-                memory.inboxes[worker or ""].hand(handed, job, until=inf, seen_at=inf)
-
-        return done
-
-    return script
+    return done
 
 
 def _holder(worker: str | None) -> Any:
@@ -548,21 +481,12 @@ def _stored(new: inbox_model.NewNotification, number: int) -> inbox_model.Stored
     )
 
 
-def _claim_notifications(chance: random.Random, _number: int) -> Make:
+def _claim_notifications(memory: Memory, chance: random.Random, _number: int) -> Script[Done]:
     worker, limit = chance.choice(_WORKERS), chance.randint(1, 3)
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        now, mine = to_micros(memory.database.moment), memory.inboxes[worker]
-        claims = Claims(tables=INBOX, lose=_lose_notifications)
-        yield from claims.take_over(worker, held=mine.queues, dead=lambda _: (), now=now)
-        room = Room(limit, lambda _: limit)
-        until = now + _LEASE // timedelta(microseconds=1)
-        result = yield from claims.claim(worker, room, now=now, until=until)
-        jobs = yield from inbox.jobs_of([(each.queue, each.jobs) for each in result.claimed])
-
-        return functools.partial(_take, mine, result, jobs)
-
-    return script
+    claims, mine = Claims(tables=INBOX, lose=_lose_notifications), memory.inboxes[worker]
+    result = yield from _claimed(memory, claims, worker, mine, Room(limit, lambda _: limit))
+    jobs = yield from inbox.jobs_of([(each.queue, each.jobs) for each in result.claimed])
+    return functools.partial(_take, mine, result, jobs)
 
 
 def _lose_notifications(lost: Sequence[tuple[PendingJob, str, int]], now: int) -> Script[None]:
@@ -580,31 +504,26 @@ _CALLED = {
 }
 
 
-def _settle_notifications(chance: random.Random, _number: int) -> Make:
+def _settle_notifications(
+    memory: Memory, chance: random.Random, _number: int
+) -> Script[Done | None]:
     """Call back with the first of some queues, settle them together, and take the next ones."""
     worker, number, wait = chance.choice(_WORKERS), chance.random(), chance.random() < 0.6
     outcome = chance.choice((*[inbox_model.CallbackOutcome.DONE] * 5, *_CALLED))
-    arrives = chance.random() < 0.9
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        mine = memory.inboxes[worker]
-        asks = []
-        for queue in _some(mine, number):
-            if arrives and queue.may_begin(0.0):
-                job = queue.begin()
-                job.result = _outcome_of(outcome, job.notification.id)
-                queue.answer(_CALLED[outcome])
-            asks.append((queue, queue.ask()))
-            queue.unsettled()  # until it is committed
-        if not asks:
-            yield from ()
-            return _nothing
-        settler = InboxSettler(cast("Any", memory.database), _CALLED_AGAIN)
-        settled = yield from settler.script([ask for _, ask in asks], wait=wait)
-
-        return functools.partial(_hear, mine, asks, settled)
-
-    return script
+    arrives, mine = chance.random() < 0.9, memory.inboxes[worker]
+    asks = []
+    for queue in _some(mine, number):
+        if arrives and queue.may_begin(0.0):
+            job = queue.begin()
+            job.result = _outcome_of(outcome, job.notification.id)
+            queue.answer(_CALLED[outcome])
+        asks.append((queue, queue.ask()))
+        queue.unsettled()  # until it is committed
+    if not asks:
+        return None
+    settler = InboxSettler(cast("Any", memory.database), _CALLED_AGAIN)
+    settled = yield from settler.script([ask for _, ask in asks], wait=wait)
+    return functools.partial(_hear, mine, asks, settled)
 
 
 def _outcome_of(
@@ -621,48 +540,32 @@ def _outcome_of(
     )
 
 
-def _redrive_notifications(chance: random.Random, _number: int) -> Make:
-    most = chance.randint(1, 3)
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        rows = yield Statement(
-            "SELECT id FROM pushkit_inbox WHERE state = 'dead' OR unmatched = 1"
-            f" ORDER BY id LIMIT {most}"
-        )
-        yield from inspection.redrive([row["id"] for row in rows], memory.database.moment)
-        yield from memory.database.wake()
-        return _nothing
-
-    return script
+def _redrive_notifications(memory: Memory, chance: random.Random, _number: int) -> Script[None]:
+    rows = yield Statement(
+        "SELECT id FROM pushkit_inbox WHERE state = 'dead' OR unmatched = 1"
+        f" ORDER BY id LIMIT {chance.randint(1, 3)}"
+    )
+    yield from inspection.redrive([row["id"] for row in rows], memory.database.moment)
+    yield from memory.database.wake()
 
 
-def _purge_notifications(chance: random.Random, _number: int) -> Make:
+def _purge_notifications(memory: Memory, chance: random.Random, _number: int) -> Script[None]:
     status = chance.choice((InboxStatus.DONE, InboxStatus.DONE, InboxStatus.DEAD))
-
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        end = (to_micros(memory.database.moment), 0)
-        ids = yield from retention.finished_before(status, end, limit=100)
-        if ids:
-            yield from retention.delete_finished(ids, status)
-        return _nothing
-
-    return script
+    end = (to_micros(memory.database.moment), 0)
+    ids = yield from retention.finished_before(status, end, limit=100)
+    if ids:
+        yield from retention.delete_finished(ids, status)
 
 
-def _forget(_chance: random.Random, _number: int) -> Make:
-    def script(memory: Memory) -> Script[Callable[[], object]]:
-        before = memory.database.moment - timedelta(seconds=10)
-        yield from retention.forget_ids(before, limit=100)
-        return _nothing
-
-    return script
+def _forget(memory: Memory, _chance: random.Random, _number: int) -> Script[None]:
+    yield from retention.forget_ids(memory.database.moment - timedelta(seconds=10), limit=100)
 
 
-_WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
+_WORKS: dict[str, tuple[int, Of]] = {
     "enqueue": (7, _enqueue),
     "claim": (6, _claim),
     "settle": (12, _settle),
-    "renew": (2, _renewing(OUTBOX, lambda memory: memory.leased)),
+    "renew": (2, _renew(OUTBOX, lambda memory: memory.leased)),
     "retry": (2, _retry),
     "redrive": (2, _redrive),
     "change": (3, _change),
@@ -674,7 +577,7 @@ _WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
     "accept": (7, _accept),
     "claim notifications": (4, _claim_notifications),
     "settle notifications": (8, _settle_notifications),
-    "renew notifications": (1, _renewing(INBOX, lambda memory: memory.inboxes)),
+    "renew notifications": (1, _renew(INBOX, lambda memory: memory.inboxes)),
     "redrive notifications": (1, _redrive_notifications),
     "purge notifications": (1, _purge_notifications),
     "forget": (1, _forget),

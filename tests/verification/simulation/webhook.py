@@ -155,9 +155,6 @@ class _Connection(asyncio.Protocol):
         self._received_at = self._webhook.world.loop.time()
         self._next()
 
-    def eof_received(self) -> bool:
-        return False
-
     def _next(self) -> None:
         if self._answering is None and (found := first_request(self._received)):
             head, fields, body, self._received = found
@@ -267,9 +264,6 @@ class KeyServer(asyncio.Protocol):
             head = f"HTTP/1.1 200 OK\r\nCache-Control: max-age={self._keeps}"
             head += f"\r\nContent-Length: {len(body)}"
             self._transport.write(f"{head}\r\n\r\n".encode() + body)
-
-    def eof_received(self) -> bool:
-        return False
 
 
 def first_request(stream: bytes) -> tuple[bytes, dict[str, str], bytes, bytes] | None:

@@ -12,7 +12,6 @@ With `--api` it serves the push-config API at that port.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -36,6 +35,7 @@ from pushkit import (
 from pushkit.delivery import snapshots
 from pushkit.errors import InvalidPushConfigError, StorageError
 from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
+from tests.verification.soak.killing import options
 
 ISSUER = "https://agent.example.com"
 OWNER = "soak"
@@ -95,21 +95,11 @@ async def join(
 
 async def main() -> None:
     """Run until killed; without a task, only deliver what is there."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--database", required=True)
-    parser.add_argument("--keys", help="A key file; without it, new keys.")
-    parser.add_argument("--webhook")
-    parser.add_argument("--api", type=int, help="A port on 127.0.0.1 that others may share.")
-    parser.add_argument("--timeout", type=float, default=15, help="Of an attempt, in seconds.")
-    parser.add_argument(
-        "--margin", type=float, default=15, help="Of a lease beyond an attempt, in seconds."
-    )
-    parser.add_argument(
-        "--start", action="append", default=[], help="task=the number of the next update"
-    )
-    parser.add_argument(
-        "--join", action="append", default=[], help="task=the number of the next config"
-    )
+    # A port on 127.0.0.1 that others may share; and of an attempt and its lease, in seconds.
+    parser = options(None, database="", keys=None, webhook="", api=0, timeout=15.0, margin=15.0)
+    # Of a task, the number of the next update, or of the next config: `task=number`.
+    for name in ("--start", "--join"):
+        parser.add_argument(name, action="append", default=[])
     arguments = parser.parse_args()
     # A killed process leaves a snapshot that is held: what is behind it waits for so long.
     vars(snapshots).update(HELD_FOR=timedelta(seconds=1))

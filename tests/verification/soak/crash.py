@@ -18,43 +18,33 @@ After each kill, the deliveries that were in flight are read from the database.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import json
 import random
-import signal
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from tests.served import answering, served
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-from pushkit.clock import utc_now
 from pushkit.progress import advance
 from pushkit.storage.database import Database
-from pushkit.storage.migrations import Migration
-from pushkit.storage.opening import open_location
-from pushkit.storage.script import Script, Statement, count
-from pushkit.terminal.databases import showing_progress
+from pushkit.storage.script import Script, Statement
 from tests.eventually import eventually
-from tests.forked import forked
-from tests.verification.soak.reporting import kill_options, write_report
+from tests.served import answering, served
+from tests.verification.soak import killing
+from tests.verification.soak.killing import Process, count_unfinished, reading
 
 TASKS = 8  # of each process
 _LIVES = 2  # of processes, one after another, in which a task is joined
 _PATIENCE = 60  # seconds in which something must arrive, in the end
-_NOTHING = Migration(1, ())
 
 
 @dataclass(slots=True)
@@ -119,8 +109,10 @@ class Webhook:
 
 
 @dataclass(slots=True)
-class Report:
+class Report(killing.Report):
     """The counts of a run."""
+
+    BROKEN = ("lost", "overtaken", "without_snapshot", "unexplained_duplicates", "unfinished")
 
     kills: int = 0
     acknowledged: int = 0
@@ -136,12 +128,6 @@ class Report:
     unfinished: int = 0
     slowest_resume: float = 0.0
 
-    @property
-    def holds(self) -> bool:
-        """Whether every promise was kept; the caller checks the time to resume."""
-        broken = (self.lost, self.overtaken, self.without_snapshot, self.unexplained_duplicates)
-        return not (any(broken) or self.unfinished)
-
 
 @dataclass(slots=True)
 class Agent:
@@ -153,23 +139,17 @@ class Agent:
     # Of each task, the `seq` of the snapshot of each config that has joined.
     joined: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     worker: str = ""
-    process: asyncio.subprocess.Process | None = None
+    process: Process | None = None
 
     async def read(self) -> None:
         """Take down what the process says, to its end."""
         assert self.process is not None
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            if not line.endswith(b"\n"):
-                return  # cut off by the kill: not acknowledged
-            words = line.decode().split()
-            if words[0] == "WORKER":
-                self.worker = words[1]
-                self.clock.begin()
-            elif words[0] == "ACK":
-                self.acknowledged[words[1]] = int(words[2])
+        async for line in self.process.lines():
+            what, *words = line.split()
+            if what == "ACK":
+                self.acknowledged[words[0]] = int(words[1])
             else:
-                self.joined[words[1]].append(int(words[3]))
+                self.joined[words[0]].append(int(words[2]))
 
 
 class Killer:
@@ -198,33 +178,22 @@ class Killer:
     async def run(self, kills: int) -> Report:
         """Kill so many times in all, let the rest be delivered, and count."""
         app = answering(self.webhook.receive)
-        async with served(app) as self._url, self._reading() as database:
+        async with served(app) as self._url, reading(self._location) as database:
             left = iter(range(kills))
             await asyncio.gather(*(self._lives(agent, left, database) for agent in self._agents))
             await self._deliver_the_rest(database)
         self._count()
         return self.report
 
-    @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[Database]:
-        # Another component, without tables: it must not migrate what the agents migrate.
-        database = open_location(
-            self._location, component="soak", migrations=(_NOTHING,), clock=utc_now
-        )
-        await database.open()
-        yield database
-        await database.close()
-
     async def _lives(self, agent: Agent, left: Iterable[int], database: Database) -> None:
         tasks = [f"task-{agent.place}-{n}" for n in range(TASKS)]
         for life, _ in enumerate(left):
             joined = f"joined-{agent.place}-{life // _LIVES}"
-            reading = await self._start(agent, [*tasks, joined], joined)
-            await eventually(lambda: agent.worker != "")
+            listening = await self._start(agent, [*tasks, joined], joined)
             seen = sum(self.webhook.ids.values())
             await eventually(lambda: sum(self.webhook.ids.values()) > seen)  # noqa: B023
             await asyncio.sleep(self._random.uniform(0.0, 0.3))
-            await self._kill(agent, reading)
+            await self._kill(agent, listening)
             await self._look_at_what_it_held(agent, database)
 
     async def _look_at_what_it_held(self, agent: Agent, database: Database) -> None:
@@ -237,14 +206,14 @@ class Killer:
 
     async def _deliver_the_rest(self, database: Database) -> None:
         agent = Agent(len(self._agents), self._clock)
-        reading = await self._start(agent)
+        listening = await self._start(agent)
         arrived, deadline = 0, time.monotonic() + _PATIENCE
         while await database.read(count_unfinished()) and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
             if sum(self.webhook.ids.values()) > arrived:
                 arrived, deadline = sum(self.webhook.ids.values()), time.monotonic() + _PATIENCE
         self.report.unfinished = await database.read(count_unfinished())
-        await self._kill(agent, reading)
+        await self._kill(agent, listening)
 
     async def _start(
         self, agent: Agent, tasks: Iterable[str] = (), *joined: str
@@ -252,26 +221,21 @@ class Killer:
         timeout, margin = self._lease
         starts = [("--start", f"{task}={agent.acknowledged.get(task, 0) + 1}") for task in tasks]
         starts += [("--join", f"{task}={len(agent.joined[task])}") for task in joined]
-        agent.worker = ""
-        agent.process = await asyncio.create_subprocess_exec(
-            *forked("tests.verification.soak.agent_process"),
+        agent.process = Process(
+            "agent_process",
             *("--database", self._location, "--webhook", self._url),
             *("--timeout", str(timeout), "--margin", str(margin)),
             *(word for start in starts for word in start),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
         )
+        agent.worker = (await agent.process.start()).removeprefix("WORKER ")
+        self._clock.begin()
         return asyncio.create_task(agent.read())
 
-    async def _kill(self, agent: Agent, reading: asyncio.Task[None]) -> None:
+    async def _kill(self, agent: Agent, listening: asyncio.Task[None]) -> None:
         assert agent.process is not None
-        if agent.process.returncode is not None:
-            raise RuntimeError(f"an agent ended by itself, with {agent.process.returncode}")
-        agent.process.send_signal(signal.SIGKILL)
-        await agent.process.wait()
-        await reading  # it ends with the process that writes, which the killed one stands for
-        if agent.worker:
-            self._clock.end()
+        await agent.process.kill()
+        await listening  # it ends with the process that writes, which the killed one stands for
+        self._clock.end()
 
     def _count(self) -> None:
         report = self.report
@@ -325,29 +289,15 @@ def _held_by(worker: str) -> Script[list[str]]:
     return [row["id"] for row in rows]
 
 
-def count_unfinished() -> Script[int]:
-    """Return how many deliveries wait."""
-    return (yield from count("pushkit_deliveries WHERE state = 'pending'"))
-
-
-async def main() -> int:
-    """Run from the command line."""
-    parser = kill_options(__doc__)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=1, help="Of an attempt, in seconds.")
-    parser.add_argument("--margin", type=float, default=1, help="Of its lease, in seconds.")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="pushkit-crash-") as folder:
-        killer = Killer(
-            arguments.database or f"{folder}/outbox.db",
-            seed=arguments.seed,
-            workers=arguments.workers,
-            lease=(arguments.timeout, arguments.margin),
-        )
-        report = await killer.run(arguments.kills)
-    return write_report(asdict(report), holds=report.holds, seed=arguments.seed)
+def _make(folder: Path, given: argparse.Namespace) -> Killer:
+    return Killer(
+        given.database or f"{folder}/outbox.db",
+        seed=given.seed,
+        workers=given.workers,
+        lease=(given.timeout, given.margin),
+    )
 
 
 if __name__ == "__main__":
-    with showing_progress():
-        sys.exit(asyncio.run(main()))
+    # The timeout of an attempt and the margin of its lease are in seconds.
+    sys.exit(killing.run(__doc__, _make, workers=1, timeout=1.0, margin=1.0))

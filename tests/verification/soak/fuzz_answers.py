@@ -13,7 +13,6 @@ one of the expected errors; a valid answer is returned unchanged.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import socket
@@ -24,6 +23,7 @@ from collections.abc import Sequence
 from pushkit.net.connection import Connection, HttpAnswer, HttpRequest, write_requests
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError, Probe
 from pushkit.scheduling.event_loop import Deadlines, IterationBatches
+from tests.verification.soak.killing import options
 
 __all__ = ["FuzzFailedError", "Wire", "fuzz", "hear"]
 
@@ -326,10 +326,7 @@ async def fuzz(seed: int, cases: int, *, kind: type[Connection] = Connection) ->
 
 def main() -> int:
     """Play conversations, and print how their requests ended."""
-    parser = argparse.ArgumentParser(prog="python -m tests.verification.soak.fuzz_answers")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=100_000)
-    args = parser.parse_args()
+    args = options(__doc__, seed=0, cases=100_000).parse_args()
     for how, number in asyncio.run(fuzz(args.seed, args.cases)).most_common():
         print(f"{number:10} {how}")
     return 0

@@ -11,7 +11,6 @@ gateway sent to it: method, path and body, one after another.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import hashlib
@@ -36,6 +35,7 @@ from pushkit.gateway.service import Service
 from pushkit.keys.ring import KeyRing
 from tests.ports import free_port
 from tests.served import served
+from tests.verification.soak.killing import options
 
 _SILENCE = 0.1  # seconds
 _HOSTILE = 0.4  # how many cases are odd in several ways
@@ -244,10 +244,8 @@ async def _exchange(port: int, data: bytes) -> None:
 
 def main() -> int:
     """Run from a command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=1000)
+    parser = options(__doc__, cases=1000, seed=7)
     parser.add_argument("--agent", choices=["aiohttp", "uvicorn", "node"], default="aiohttp")
-    parser.add_argument("--seed", type=int, default=7)
     given = parser.parse_args()
     passed = asyncio.run(fuzz(given.agent, given.cases, given.seed))
     print(f"{given.cases} cases, {passed} requests reached {given.agent}, read as they were sent")

@@ -15,7 +15,6 @@ repeats one case.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import copy
@@ -37,6 +36,7 @@ from tests.verification.soak.fuzzing.kinds import KINDS, Kind
 from tests.verification.soak.fuzzing.making import Draft, Evidence, Request, status_body
 from tests.verification.soak.fuzzing.oracles import ORACLES, complaints
 from tests.verification.soak.fuzzing.parties import Party, parties
+from tests.verification.soak.killing import options
 
 __all__ = ["STORED", "BrokenPromiseError", "Fuzzer", "fuzz"]
 
@@ -301,11 +301,8 @@ async def _doors(names: Sequence[str], folder: Path) -> AsyncIterator[dict[str, 
 
 def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = options(__doc__, cases=100_000, seed=0, doors=",".join(DOORS))
     parser.add_argument("--from", type=int, default=0, dest="first")
-    parser.add_argument("--doors", default=",".join(DOORS))
     given = parser.parse_args()
     numbers = range(given.first, given.first + given.cases)
     started = time.monotonic()

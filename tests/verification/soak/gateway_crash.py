@@ -16,18 +16,16 @@ Judged by the rows of the outbox, and by what arrived at the webhook.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
 import random
-import signal
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,29 +33,28 @@ import aiohttp
 from aiohttp import web
 
 from pushkit import KeyRing, PushSender
-from pushkit.clock import utc_now
+from pushkit.bounded_json import JsonObject
 from pushkit.outbox.states import DeliveryState
 from pushkit.progress import advance
-from pushkit.storage.migrations import Migration
-from pushkit.storage.opening import open_location
-from pushkit.terminal.databases import showing_progress
 from tests.eventually import eventually
-from tests.forked import forked
 from tests.served import answering, served
-from tests.verification.soak.crash import count_unfinished
-from tests.verification.soak.reporting import kill_options, write_report
+from tests.verification.interop.client import Client
+from tests.verification.interop.processes import MismatchError
+from tests.verification.soak import killing
+from tests.verification.soak.killing import Process, count_unfinished, reading
 from tests.verification.soak.webhook_process import reserved_port
 
 CLIENTS = 8  # at once
 _PATIENCE = 180.0  # seconds in which everything must be told, in the end
 _UNREACHABLE = (aiohttp.ClientError, TimeoutError, ConnectionError)
-_NOTHING = Migration(1, ())
 _MODES = ("", "mute", "asking", "asking mute")
 
 
 @dataclass(slots=True)
-class Report:
+class Report(killing.Report):
     """The counts of a run."""
+
+    BROKEN = ("lost", "made_up", "overtaken", "twice", "unfinished", "tracebacks")
 
     kills: int = 0
     breaks: int = 0
@@ -71,48 +68,6 @@ class Report:
     unfinished: int = 0
     tracebacks: int = 0
     wrong: list[str] = field(default_factory=list)
-
-    @property
-    def holds(self) -> bool:
-        """Whether every promise was kept."""
-        return not (
-            self.lost
-            or self.made_up
-            or self.overtaken
-            or self.twice
-            or self.unfinished
-            or self.tracebacks
-        )
-
-
-class Process:
-    """A process that says when it is ready, and is killed."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._arguments = arguments
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> str:
-        """Start it; return its first line."""
-        self._process = await asyncio.create_subprocess_exec(
-            *forked("tests.verification.soak.gateway_process"),
-            *self._arguments,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("a process ended before it was ready")
-        return line.decode().strip()
-
-    async def kill(self) -> None:
-        """Kill it."""
-        assert self._process is not None
-        if self._process.returncode is not None:
-            raise RuntimeError(f"a process ended by itself, with {self._process.returncode}")
-        self._process.send_signal(signal.SIGKILL)
-        await self._process.wait()
 
 
 class Killer:
@@ -131,7 +86,6 @@ class Killer:
         self._seed = seed
         self._gateways = gateways
         self._random = random.Random(seed)
-        self._numbers = count()
         self._agent = ""
         self._hooks = ""
         self._ports: list[int] = []
@@ -141,7 +95,7 @@ class Killer:
 
     async def run(self, kills: int) -> Report:
         """Kill so many times, let everything be told, and count."""
-        agent = Process("--seed", str(self._seed))
+        agent = Process("gateway_process", "--seed", str(self._seed))
         with contextlib.ExitStack() as ports:
             self._ports = [ports.enter_context(reserved_port()) for _ in range(self._gateways)]
             async with served(answering(self._receive)) as self._hooks:
@@ -176,6 +130,7 @@ class Killer:
 
     def _gateway(self, place: int) -> Process:
         return Process(
+            "gateway_process",
             *("--upstream", self._agent, "--database", self._location),
             *("--port", str(self._ports[place]), "--log", f"{self._folder}/gateway-{place}.log"),
         )
@@ -216,19 +171,20 @@ class Killer:
 
     async def _sent(self, mode: str, version: str, task_id: str | None = None) -> str | None:
         """Send a message that is answered early."""
-        params = self._message(mode, version, task_id)
-        method = "SendMessage" if version == "1.0" else "message/send"
-        result = await self._call(self._some_gateway(), method, params)
-        if result is None:
-            return None
-        return str((result["task"] if version == "1.0" else result)["id"])
+        task: JsonObject | None = None if task_id is None else {"id": task_id}
+        with contextlib.suppress(MismatchError):
+            config: JsonObject = {"url": f"{self._hooks}/{version}"}
+            found = await self._client(version).send(mode, early=True, config=config, task=task)
+            return str(found["id"])
+        return None
 
     async def _streamed(self, mode: str, version: str) -> str | None:
         """Send a message that is answered with a stream; leave it at some time."""
-        params = self._message(mode, version)
-        method = "SendStreamingMessage" if version == "1.0" else "message/stream"
-        events, task_id = self._random.randint(1, 20), None
-        async with self._post(self._some_gateway(), method, params) as answer:
+        client, events, task_id = self._client(version), self._random.randint(1, 20), None
+        config: JsonObject = {"url": f"{self._hooks}/{version}"}
+        method, params = client.message(mode, config=config, stream=True)
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        async with self._session.post(client.url, json=body) as answer:
             async for line in answer.content:
                 if line.startswith(b"data:"):
                     result = json.loads(line[5:])["result"]
@@ -242,50 +198,23 @@ class Killer:
 
     async def _set_later(self, mode: str, version: str) -> str | None:
         """Begin a task at the agent itself; set a config for it at the gateway."""
-        said = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": mode}]}
-        begun = await self._call(self._agent, "SendMessage", {"message": said})
-        task_id = str((begun or {})["task"]["id"])
+        begun = await Client(url=f"{self._agent}/", version="1.0").send(mode)
+        task_id = str(begun["id"])
         await asyncio.sleep(self._random.uniform(0.0, 0.5))
-        url = f"{self._hooks}/{version}"
-        params: dict[str, Any] = {"taskId": task_id, "url": url}
-        method = "CreateTaskPushNotificationConfig"
-        if version == "0.3":
-            method = "tasks/pushNotificationConfig/set"
-            params = {"taskId": task_id, "pushNotificationConfig": {"url": url}}
-        if await self._call(self._some_gateway(), method, params) is None:
-            return None
-        # A config of a task that has ended is told nothing.
-        return None if await self._is_over(task_id) else task_id
+        with contextlib.suppress(MismatchError):
+            hook = f"{self._hooks}/{version}"
+            await self._client(version).register("JSON-RPC", task_id, hook, "the-token")
+            # A config of a task that has ended is told nothing.
+            return None if await self._is_over(task_id) else task_id
+        return None
 
     async def _is_over(self, task_id: str) -> bool:
         async with self._session.get(f"{self._agent}/control/truth") as answer:
             return (await answer.json())[task_id]["last"] is not None
 
-    def _message(self, mode: str, version: str, task_id: str | None = None) -> dict[str, Any]:
-        said: dict[str, Any] = {"messageId": str(next(self._numbers)), "parts": [{"text": mode}]}
-        said |= {} if task_id is None else {"taskId": task_id}
-        config = {"url": f"{self._hooks}/{version}"}
-        if version == "1.0":
-            configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
-            return {"message": {**said, "role": "ROLE_USER"}, "configuration": configuration}
-        return {
-            "message": {**said, "kind": "message", "role": "user"},
-            "configuration": {"blocking": False, "pushNotificationConfig": config},
-        }
-
-    def _some_gateway(self) -> str:
-        return f"http://127.0.0.1:{self._random.choice(self._ports)}"
-
-    async def _call(self, origin: str, method: str, params: dict[str, Any]) -> Any:
-        """Return a result; None for an error."""
-        async with self._post(origin, method, params) as answer:
-            if answer.status != 200:
-                return None
-            return json.loads(await answer.read()).get("result")
-
-    def _post(self, origin: str, method: str, params: dict[str, Any]) -> Any:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        return self._session.post(f"{origin}/", json=body)
+    def _client(self, version: str) -> Client:
+        """Return a client of some gateway."""
+        return Client(url=f"http://127.0.0.1:{self._random.choice(self._ports)}/", version=version)
 
     async def _receive(self, request: web.Request) -> web.Response:
         told = Told.read(await request.read())
@@ -303,23 +232,18 @@ class Killer:
             keys=KeyRing.create(datetime.now(UTC)),
             database=self._location,
         )
-        # Another component, without tables: it must not migrate what the gateways migrate.
-        self._database = open_location(
-            self._location, component="soak", migrations=(_NOTHING,), clock=utc_now
-        )
-        await self._database.open()
         await sender.open()
         try:
-            with contextlib.suppress(TimeoutError):
-                await eventually(lambda: self._is_quiet(sender), within=_PATIENCE)
-            self.report.unfinished = await sender.watches().count()
-            async with self._session.get(f"{self._agent}/control/truth") as answer:
-                truth = await answer.json()
-            for task_id, of_task in truth.items():
-                await self._judge(sender, task_id, of_task)
+            async with reading(self._location) as self._database:
+                with contextlib.suppress(TimeoutError):
+                    await eventually(lambda: self._is_quiet(sender), within=_PATIENCE)
+                self.report.unfinished = await sender.watches().count()
+                async with self._session.get(f"{self._agent}/control/truth") as answer:
+                    truth = await answer.json()
+                for task_id, of_task in truth.items():
+                    await self._judge(sender, task_id, of_task)
         finally:
             await sender.close()
-            await self._database.close()
 
     def _read_logs(self) -> None:
         for log in sorted(self._folder.glob("*.log")):
@@ -437,21 +361,10 @@ def _status(status: dict[str, Any]) -> tuple[str, int]:
     return state, int(parts[0]["text"]) if parts else 0
 
 
-async def main() -> int:
-    """Run from the command line."""
-    parser = kill_options(__doc__)
-    parser.add_argument("--gateways", type=int, default=1)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="pushkit-gateway-crash-") as folder:
-        location = arguments.database or f"{folder}/outbox.db"
-        killer = Killer(location, Path(folder), seed=arguments.seed, gateways=arguments.gateways)
-        report = await killer.run(arguments.kills)
-    counts = asdict(report)
-    for line in counts.pop("wrong"):
-        print(line)
-    return write_report(counts, holds=report.holds, seed=arguments.seed)
+def _make(folder: Path, given: argparse.Namespace) -> Killer:
+    location = given.database or f"{folder}/outbox.db"
+    return Killer(location, folder, seed=given.seed, gateways=given.gateways)
 
 
 if __name__ == "__main__":
-    with showing_progress():
-        sys.exit(asyncio.run(main()))
+    sys.exit(killing.run(__doc__, _make, gateways=1))

@@ -13,11 +13,9 @@ import itertools
 import logging
 import os
 import random
-import socket
 import sys
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -29,6 +27,8 @@ from pushkit.gateway import watcher
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
+from tests.verification.soak.killing import options
+from tests.verification.soak.webhook_process import shared_port
 
 _LEASE = timedelta(seconds=3)
 
@@ -164,9 +164,7 @@ async def _serve_gateway(arguments: argparse.Namespace) -> None:
         async with service.serving() as server:
             runner = web.ServerRunner(server)
             await runner.setup()
-            with socket.socket() as listening:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                listening.bind(("127.0.0.1", arguments.port))
+            with shared_port(arguments.port) as listening:
                 await web.SockSite(runner, listening).start()
                 say(f"READY {os.getpid()}")
                 await asyncio.Event().wait()
@@ -174,13 +172,8 @@ async def _serve_gateway(arguments: argparse.Namespace) -> None:
 
 async def main() -> None:
     """Serve until killed."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--upstream", help="The agent of a gateway; without it, serve the agent.")
-    parser.add_argument("--database")
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--log", type=Path)
-    parser.add_argument("--streams", type=int, default=20_000, help="The most at once.")
-    parser.add_argument("--seed", type=int, default=0)
+    # Without an upstream, it is the agent that is served; streams are the most at once.
+    parser = options(None, upstream="", database="", port=0, log=None, streams=20_000, seed=0)
     arguments = parser.parse_args()
     logging.basicConfig(filename=arguments.log, level=logging.WARNING)
     await (_serve_gateway if arguments.upstream else _serve_agent)(arguments)

@@ -8,7 +8,6 @@ task is watched as well. Once all are open, the agent sends one event to each.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import resource
@@ -19,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.verification.soak.gateway_crash import Process
-from tests.verification.soak.reporting import write_report
+from tests.verification.soak.killing import Process, options, write_report
 from tests.verification.soak.webhook_process import reserved_port
 
 _AT_ONCE = 200  # streams that are being opened
@@ -53,6 +51,7 @@ async def hold(count: int, *, watched: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="pushkit-streams-") as folder, reserved_port() as port:
         async with ScriptedAgent().served() as agent:
             gateway = Process(
+                "gateway_process",
                 *("--upstream", agent.origin, "--database", f"{folder}/outbox.db"),
                 *("--port", str(port), "--streams", str(count + 100)),
             )
@@ -102,9 +101,7 @@ async def _held(
 
 def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=10_000)
-    parser.add_argument("--watched", action="store_true")
+    parser = options(__doc__, streams=10_000, watched=False)
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the gateway inherits it

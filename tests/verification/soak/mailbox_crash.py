@@ -12,27 +12,26 @@ Whenever the kills come:
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import logging
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from pushkit import PushSender
 from pushkit.storage.database import Database
-from pushkit.terminal.databases import showing_progress
 from receiver.inbox.mailboxes import mailbox_states
 from tests.eventually import eventually
+from tests.verification.soak import killing
 from tests.verification.soak.call_log import CallLog
-from tests.verification.soak.mailbox_process import start_client, start_service
+from tests.verification.soak.mailbox_process import fetch, serve
 from tests.verification.soak.receiver_crash import Killer, Place, pid_of, stands_still
-from tests.verification.soak.reporting import kill_options, write_report
-from tests.verification.soak.webhook_process import ProcessSettings
+from tests.verification.soak.webhook_process import start
 
 _PATIENCE = 3.0  # seconds for a call, after a start
 
@@ -74,17 +73,8 @@ class MailboxKiller(Killer):
             await self._kill(place, inbox)
             self._count_kill(0 if self._is_service(place) else self.log.begun[pid])
 
-    def _start(self, place: Place) -> None:
-        place.lives += 1
-        settings = ProcessSettings(
-            port=self._port,
-            database=self._database_location,
-            jwks=self._folder / "jwks.json",
-            calls=self._calls,
-            log=self._folder / "receiver.log",
-            seed=self._seed + place.number * 100_000 + place.lives,
-        )
-        place.process = (start_service if self._is_service(place) else start_client)(settings)
+    def _process(self, place: Place) -> ForkServerProcess:
+        return start(self._settings(place), serve if self._is_service(place) else fetch)
 
     async def _stop(self, place: Place, inbox: Database) -> None:
         del inbox  # what a client holds, its own log says
@@ -105,25 +95,16 @@ class MailboxKiller(Killer):
         return left + await super()._count_unfinished(sender, inbox)
 
 
-async def main() -> int:
-    """Run from the command line."""
-    parser = kill_options(__doc__)
-    parser.add_argument("--services", type=int, default=1)
-    parser.add_argument("--clients", type=int, default=3)
-    arguments = parser.parse_args()
-    logging.getLogger("pushkit").setLevel(logging.CRITICAL)  # every kill fails many attempts
-    with tempfile.TemporaryDirectory(prefix="pushkit-crash-") as folder:
-        killer = MailboxKiller(
-            Path(folder),
-            database=arguments.database or f"{folder}/inbox.db",
-            seed=arguments.seed,
-            services=arguments.services,
-            clients=arguments.clients,
-        )
-        report = await killer.run(arguments.kills)
-    return write_report(asdict(report), holds=report.holds, seed=arguments.seed)
+def _make(folder: Path, given: argparse.Namespace) -> MailboxKiller:
+    return MailboxKiller(
+        folder,
+        database=given.database or f"{folder}/inbox.db",
+        seed=given.seed,
+        services=given.services,
+        clients=given.clients,
+    )
 
 
 if __name__ == "__main__":
-    with showing_progress():
-        sys.exit(asyncio.run(main()))
+    logging.getLogger("pushkit").setLevel(logging.CRITICAL)  # every kill fails many attempts
+    sys.exit(killing.run(__doc__, _make, services=1, clients=3))

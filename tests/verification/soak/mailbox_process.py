@@ -7,42 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import random
 from datetime import timedelta
-from multiprocessing.context import ForkServerProcess
 
-from pushkit import StatusUpdate
 from pushkit.terminal.listening import accepting
 from receiver import Mailbox, MailboxOptions
 from receiver.limits import ConnectionLimits
 from receiver.serving.server import HttpServer
-from tests.verification.soak.webhook_process import (
-    ProcessSettings,
-    make_receiver,
-    shared_port,
-    start_process,
-)
+from tests.verification.soak.webhook_process import Calls, Settings, make_receiver, shared_port
 
-__all__ = ["start_client", "start_service"]
+__all__ = ["fetch", "serve"]
 
 _MAILBOX_TOKEN = "the-token-of-the-mailbox"
 _LEASE = timedelta(seconds=5)
 
 
-def start_service(settings: ProcessSettings) -> ForkServerProcess:
-    """Start a process that receives until it is killed."""
-    return start_process(_serve, settings)
-
-
-def start_client(settings: ProcessSettings) -> ForkServerProcess:
-    """Start a process that fetches until it is killed."""
-    return start_process(_fetch, settings)
-
-
-async def _serve(settings: ProcessSettings) -> None:
+async def serve(settings: Settings) -> None:
+    """Receive, and keep everything in a mailbox."""
     logging.basicConfig(filename=settings.log, level=logging.WARNING)
-    receiver = make_receiver(settings.port, settings.database, settings.jwks)
+    receiver = make_receiver(settings)
     receiver.mailbox(MailboxOptions(name="soak", tokens=[_MAILBOX_TOKEN], lease=_LEASE))
     server = HttpServer(
         receiver.handler.handle,
@@ -58,19 +40,10 @@ async def _serve(settings: ProcessSettings) -> None:
                 await asyncio.Event().wait()
 
 
-async def _fetch(settings: ProcessSettings) -> None:
+async def fetch(settings: Settings) -> None:
+    """Handle what the mailbox hands out."""
     logging.basicConfig(filename=settings.log.with_name("client.log"), level=logging.WARNING)
-    slowness = random.Random(settings.seed)
-    calls = os.open(settings.calls, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def write(what: str, *words: str | None) -> None:
-        os.write(calls, f"{what} {os.getpid()} mailbox {' '.join(map(str, words))}\n".encode())
-
+    calls = Calls(settings, longest=0.05)
     url = f"http://127.0.0.1:{settings.port}/mailbox/soak"
     async for notification in Mailbox(url, _MAILBOX_TOKEN):
-        update = notification.update
-        assert isinstance(update, StatusUpdate)
-        words = (update.task_id, update.context_id, notification.delivery_id)
-        write("BEGIN", *words)
-        await asyncio.sleep(slowness.uniform(0, 0.05))
-        write("END", *words)
+        await calls.call("mailbox", notification)

@@ -31,6 +31,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
@@ -76,128 +77,81 @@ class Room:
     tests: tuple[str, ...]  # folders and files of tests
 
 
+def _in(folder: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}" for name in names.split())
+
+
+_sender = partial(_in, "tests/unit/pushkit")
+_receiver = partial(_in, "tests/unit/receiver")
+_contract = partial(_in, "tests/contract")
 _PIPELINE = (
-    *("tests/unit/receiver/test_pipeline.py", "tests/unit/receiver/test_schemes.py"),
-    *("tests/contract/test_vectors.py", "tests/contract/test_wire_refusals.py"),
+    *_receiver("test_pipeline.py test_schemes.py"),
+    *_contract("test_vectors.py test_wire_refusals.py"),
 )
 _DELIVERY = (
-    *("tests/unit/pushkit/delivery", "tests/unit/pushkit/outbox"),
-    *("tests/contract/test_wire_answers.py", "tests/contract/test_wire_requests.py"),
+    *_sender("delivery outbox"),
+    *_contract("test_wire_answers.py test_wire_requests.py"),
 )
-_STORED = (
-    *_DELIVERY,
-    "tests/unit/pushkit/subscriptions",
-    "tests/unit/pushkit/storage",
-    "tests/system/faults",
-)
+_FAULTS = ("tests/system/faults",)
+_STORED = (*_DELIVERY, *_sender("subscriptions storage"), *_FAULTS)
+
+
+def _room(modules: str, *tests: str) -> Room:
+    return Room(modules=tuple(modules.split()), tests=tests)
+
 
 ROOMS: Mapping[str, Room] = {
-    "signing": Room(
-        modules=("pushkit/signing/*.py", "pushkit/webhook.py"),
-        tests=(
-            *("tests/unit/pushkit/signing", "tests/unit/pushkit/test_token.py", *_PIPELINE),
-            "tests/unit/pushkit/test_webhook.py",
-            *(
-                "tests/unit/pushkit/cards/test_signing.py",
-                "tests/unit/pushkit/cards/test_headers.py",
-            ),
-        ),
+    "signing": _room(
+        "pushkit/signing/*.py pushkit/webhook.py",
+        *(*_PIPELINE, *_sender("signing cards/test_signing.py cards/test_headers.py")),
+        *_sender("test_token.py test_webhook.py"),
     ),
-    "keys": Room(
-        modules=("pushkit/keys/*.py", "pushkit/files.py"),
-        tests=(
-            *("tests/unit/pushkit/keys", "tests/unit/pushkit/cli"),
-            "tests/unit/pushkit/test_files.py",
-            "tests/unit/pushkit/delivery/test_remote_keys.py",
-        ),
+    "keys": _room(
+        "pushkit/keys/*.py pushkit/files.py",
+        *_sender("keys cli delivery/test_remote_keys.py test_files.py"),
     ),
-    "secrets": Room(
-        modules=("pushkit/secrets/*.py",),
-        tests=(
-            *("tests/unit/pushkit/secrets", "tests/unit/pushkit/delivery/test_sealed.py"),
-            "tests/unit/pushkit/subscriptions/test_vault.py",
-        ),
+    "secrets": _room(
+        "pushkit/secrets/*.py",
+        *_sender("secrets delivery/test_sealed.py subscriptions/test_vault.py"),
     ),
-    "cards": Room(
-        modules=("pushkit/cards/*.py",),
-        tests=("tests/unit/pushkit/cards", "tests/system/cli/test_card.py"),
+    "cards": _room("pushkit/cards/*.py", *_sender("cards"), "tests/system/cli/test_card.py"),
+    "net": _room(
+        "pushkit/net/*.py",
+        *(*_sender("net delivery/test_delivery.py"), *_receiver("test_hostile_keys.py")),
     ),
-    "net": Room(
-        modules=("pushkit/net/*.py",),
-        tests=(
-            *("tests/unit/pushkit/net", "tests/unit/receiver/test_hostile_keys.py"),
-            "tests/unit/pushkit/delivery/test_delivery.py",
-        ),
+    "storage": _room("pushkit/storage/*.py", *_STORED),
+    "subscriptions": _room("pushkit/subscriptions/*.py", *_sender("subscriptions"), *_DELIVERY),
+    "outbox": _room("pushkit/outbox/*.py", *_STORED),
+    "delivery": _room("pushkit/delivery/*.py", *_DELIVERY, *_FAULTS),
+    "verification": _room(
+        "receiver/verification.py receiver/selection.py receiver/signatures.py receiver/tokens.py"
+        " receiver/notification.py",
+        *(*_PIPELINE, "tests/contract/test_conformance.py"),
+        *_receiver("test_unsigned.py test_keys_of_one_kid.py test_hostile_keys.py"),
+        *_receiver("test_expected.py test_trust.py"),
     ),
-    "storage": Room(modules=("pushkit/storage/*.py",), tests=_STORED),
-    "subscriptions": Room(
-        modules=("pushkit/subscriptions/*.py",),
-        tests=("tests/unit/pushkit/subscriptions", *_DELIVERY),
+    "accepting": _room(
+        "receiver/accepting.py receiver/request_handler.py receiver/service_state.py"
+        " receiver/refusals.py",
+        *(*_PIPELINE, "tests/contract/test_refusals.py"),
+        *_receiver("test_edge.py test_capacity.py test_expected.py test_replay.py test_limits.py"),
+        *_receiver("test_log_of_refusals.py test_app.py test_asgi.py"),
     ),
-    "outbox": Room(modules=("pushkit/outbox/*.py",), tests=_STORED),
-    "delivery": Room(modules=("pushkit/delivery/*.py",), tests=(*_DELIVERY, "tests/system/faults")),
-    "verification": Room(
-        modules=tuple(
-            f"receiver/{each}.py"
-            for each in ("verification", "selection", "signatures", "tokens", "notification")
-        ),
-        tests=(
-            *(
-                *_PIPELINE,
-                "tests/contract/test_conformance.py",
-                "tests/unit/receiver/test_unsigned.py",
-            ),
-            *(
-                "tests/unit/receiver/test_keys_of_one_kid.py",
-                "tests/unit/receiver/test_hostile_keys.py",
-            ),
-            *("tests/unit/receiver/test_expected.py", "tests/unit/receiver/test_trust.py"),
-        ),
+    "queue": _room(
+        *("pushkit/queue/*.py", "tests/verification/exhaustive", *_DELIVERY),
+        *_receiver("callbacks"),
     ),
-    "accepting": Room(
-        modules=(
-            *("receiver/accepting.py", "receiver/request_handler.py", "receiver/service_state.py"),
-            "receiver/refusals.py",
-        ),
-        tests=(
-            *(
-                *_PIPELINE,
-                "tests/unit/receiver/test_edge.py",
-                "tests/unit/receiver/test_capacity.py",
-            ),
-            *("tests/unit/receiver/test_expected.py", "tests/unit/receiver/test_replay.py"),
-            *("tests/unit/receiver/test_limits.py", "tests/contract/test_refusals.py"),
-            *("tests/unit/receiver/test_log_of_refusals.py", "tests/unit/receiver/test_app.py"),
-            "tests/unit/receiver/test_asgi.py",
-        ),
+    "callbacks": _room("receiver/callbacks/*.py", *_receiver("callbacks test_life.py")),
+    "receiver": _room(
+        "receiver/registrations.py receiver/expectation.py receiver/limits.py pushkit/peers.py"
+        " receiver/senders.py receiver/trust.py receiver/app.py receiver/asgi.py"
+        " receiver/serve_command.py",
+        "tests/unit/receiver",
     ),
-    "queue": Room(
-        modules=("pushkit/queue/*.py",),
-        tests=("tests/verification/exhaustive", *_DELIVERY, "tests/unit/receiver/callbacks"),
-    ),
-    "callbacks": Room(
-        modules=("receiver/callbacks/*.py",),
-        tests=("tests/unit/receiver/callbacks", "tests/unit/receiver/test_life.py"),
-    ),
-    "receiver": Room(
-        modules=(
-            *("receiver/registrations.py", "receiver/expectation.py", "receiver/limits.py"),
-            *("pushkit/peers.py", "receiver/senders.py", "receiver/trust.py"),
-            *("receiver/app.py", "receiver/asgi.py", "receiver/serve_command.py"),
-        ),
-        tests=("tests/unit/receiver",),
-    ),
-    "inbox": Room(
-        modules=("receiver/inbox/*.py", "receiver/admin.py"),
-        tests=(
-            *(
-                "tests/unit/receiver/inbox",
-                "tests/unit/receiver/callbacks",
-                "tests/unit/receiver/test_admin.py",
-            ),
-            *("tests/unit/receiver/test_expected.py", "tests/unit/receiver/test_capacity.py"),
-            "tests/unit/receiver/test_replay.py",
-        ),
+    "inbox": _room(
+        "receiver/inbox/*.py receiver/admin.py",
+        *_receiver("inbox callbacks test_admin.py test_expected.py test_capacity.py"),
+        *_receiver("test_replay.py"),
     ),
 }
 

@@ -17,7 +17,6 @@ The slowest answer and CPU are reported only, because they depend on the machine
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -69,6 +68,7 @@ from tests.verification.soak.hostile_peers import (
     hostile_agent,
     written,
 )
+from tests.verification.soak.killing import options
 
 __all__ = ["Soak"]
 
@@ -465,11 +465,8 @@ def _update(task: str, context: str) -> StatusUpdate:
 
 async def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=6.0, help="Of each round.")
-    parser.add_argument("--origins", type=int, default=30, help="Hostile webhooks.")
+    # The seconds are of each round; origins are of hostile webhooks.
+    parser = options(__doc__, seed=0, rounds=100, seconds=6.0, origins=30)
     parser.add_argument("--only", nargs="*", default=(), help="Only these behaviours.")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,6 @@ soon: each request has to get its own answer. Needs nginx (`apt-get install ngin
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 
 from tests.system.integration.real_servers import SERVERS, Certificate, ask_many, nginx
+from tests.verification.soak.killing import options
 
 
 async def _run(requests: int, seed: int) -> None:
@@ -31,10 +31,7 @@ async def _run(requests: int, seed: int) -> None:
 
 def main() -> int:
     """Ask all of them, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.verification.soak.real_servers")
-    parser.add_argument("--requests", type=int, default=5000, help="to each server, each way")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = options(__doc__, requests=5000, seed=0).parse_args()  # to each server, each way
     asyncio.run(_run(args.requests, args.seed))
     return 0
 

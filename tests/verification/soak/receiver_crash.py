@@ -23,6 +23,7 @@ callbacks had begun, from the file to which callbacks append.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -31,14 +32,14 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 from pushkit import (
     DeliveryState,
@@ -56,22 +57,23 @@ from pushkit.keys.jwk import public_jwk
 from pushkit.progress import advance
 from pushkit.storage.database import Database
 from pushkit.storage.script import Script, Statement
-from pushkit.terminal.databases import showing_progress
 from receiver import InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
 from tests.eventually import eventually
+from tests.verification.soak import killing
 from tests.verification.soak.agent_process import BREAKER, ISSUER, OWNER, RETRY
 from tests.verification.soak.call_log import CallLog
 from tests.verification.soak.losses import Losses
-from tests.verification.soak.reporting import kill_options, write_report
 from tests.verification.soak.webhook_process import TOKEN, Settings, reserved_port, start
 
 AHEAD = 20  # a task's updates that are accepted and not yet called back
 
 
 @dataclass(slots=True)
-class Report:
+class Report(killing.Report):
     """The counts; calls are counted for each callback."""
+
+    BROKEN = ("calls_missing", "overtaken", "overlapping", "unexplained", "gaps", "unfinished")
 
     kills: int = 0
     kills_before_a_call: int = 0
@@ -91,12 +93,6 @@ class Report:
     gaps: int = 0
     unfinished: int = 0
     slowest_resume: float = 0.0
-
-    @property
-    def holds(self) -> bool:
-        """Whether every promise was kept; the caller checks the time to resume."""
-        broken = (self.calls_missing, self.overtaken, self.overlapping, self.unexplained)
-        return not (any(broken) or self.gaps or self.unfinished)
 
 
 @dataclass(slots=True)
@@ -235,7 +231,17 @@ class Killer:
 
     def _start(self, place: Place) -> None:
         place.lives += 1
-        settings = Settings(
+        place.process = self._process(place)
+        if len(self._places) == 1:  # no other receiver runs meanwhile
+            self._awaited = dict.fromkeys(self._awaited, time.monotonic())
+
+    def _process(self, place: Place) -> ForkServerProcess:
+        # Else the operator alone asks.
+        agent = self._losses.agent if self._losses and place.lives % 2 else None
+        return start(self._settings(place, agent=agent))
+
+    def _settings(self, place: Place, **more: Any) -> Settings:
+        return Settings(
             port=self._port,
             database=self._database_location,
             jwks=self._folder / "jwks.json",
@@ -243,12 +249,8 @@ class Killer:
             log=self._folder / "receiver.log",
             lease=timedelta(seconds=self._lease),
             seed=self._seed + place.number * 100_000 + place.lives,
-            # Else the operator alone asks.
-            agent=self._losses.agent if self._losses and place.lives % 2 else None,
+            **more,
         )
-        place.process = start(settings)
-        if len(self._places) == 1:  # no other receiver runs meanwhile
-            self._awaited = dict.fromkeys(self._awaited, time.monotonic())
 
     async def _kill(self, place: Place, inbox: Database) -> None:
         process = place.process
@@ -373,29 +375,20 @@ def _held_by(dispatcher: str) -> Script[dict[str, set[str]]]:
     return held
 
 
-async def main() -> int:
-    """Run from the command line."""
-    parser = kill_options(__doc__)
-    parser.add_argument("--receivers", type=int, default=1)
-    parser.add_argument("--lease", type=float, default=4, help="In seconds.")
-    parser.add_argument("--lose-every", type=int, default=0, help="So many kills; 0: never.")
-    arguments = parser.parse_args()
-    if arguments.lose_every and (arguments.database or arguments.receivers > 1):
-        parser.error("--lose-every: expected one receiver, and no database")
-    logging.getLogger("pushkit").setLevel(logging.CRITICAL)  # every kill fails many attempts
-    with tempfile.TemporaryDirectory(prefix="pushkit-crash-") as folder:
-        killer = Killer(
-            Path(folder),
-            database=arguments.database or f"{folder}/inbox.db",
-            seed=arguments.seed,
-            receivers=arguments.receivers,
-            lease=arguments.lease,
-            lose_every=arguments.lose_every,
-        )
-        report = await killer.run(arguments.kills)
-    return write_report(asdict(report), holds=report.holds, seed=arguments.seed)
+def _make(folder: Path, given: argparse.Namespace) -> Killer:
+    if given.lose_every and (given.database or given.receivers > 1):
+        sys.exit("--lose-every: expected one receiver, and no database")
+    return Killer(
+        folder,
+        database=given.database or f"{folder}/inbox.db",
+        seed=given.seed,
+        receivers=given.receivers,
+        lease=given.lease,
+        lose_every=given.lose_every,
+    )
 
 
 if __name__ == "__main__":
-    with showing_progress():
-        sys.exit(asyncio.run(main()))
+    logging.getLogger("pushkit").setLevel(logging.CRITICAL)  # every kill fails many attempts
+    # A lease is in seconds; 0 kills: never.
+    sys.exit(killing.run(__doc__, _make, receivers=1, lease=4.0, lose_every=0))

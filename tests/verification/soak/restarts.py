@@ -11,7 +11,6 @@ single calls are in `Scenario._calling`, those of a close in `Scenario._close`.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import gc
@@ -49,6 +48,7 @@ from receiver.callbacks import dispatcher, waiting
 from receiver.testing import SigningAgent
 from tests.databases import PostgresServer, fresh
 from tests.eventually import eventually
+from tests.verification.soak.killing import options
 
 __all__ = ["run_scenario"]
 
@@ -427,11 +427,7 @@ def _open_files() -> int:
 
 def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="The first scenario's seed.")
-    parser.add_argument("--scenarios", type=int, default=100)
-    parser.add_argument("--postgresql", action="store_true", help="Use a PostgreSQL server.")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, seed=0, scenarios=100, postgresql=False).parse_args()
     logging.disable()  # callbacks fail all the time
     seen = Counter[str]()
     broken = 0

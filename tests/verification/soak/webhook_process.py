@@ -19,9 +19,10 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import uvicorn
 from aiohttp import web
@@ -33,9 +34,7 @@ from receiver.callbacks import dispatcher
 from receiver.recovery import Recovery
 from tests.verification.soak.agent_process import ISSUER
 
-__all__ = ["TOKEN", "ProcessSettings", "Settings", "reserved_port", "start", "start_process"]
-
-S = TypeVar("S")
+__all__ = ["TOKEN", "Calls", "Settings", "make_receiver", "reserved_port", "shared_port", "start"]
 
 TOKEN = "the-token-of-the-soak"
 # Every process is a fork of one that has imported everything: a start takes a tenth of a second.
@@ -46,7 +45,7 @@ _OFTEN = RateLimit(per_second=1e6, burst=10**6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSettings:
+class Settings:
     """The settings of a process that calls back, or of a client of a mailbox."""
 
     port: int  # the port on 127.0.0.1, which other processes may share
@@ -55,53 +54,39 @@ class ProcessSettings:
     calls: Path  # the file to which calls are appended
     log: Path  # the file for its log
     seed: int  # decides how long calls take
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(ProcessSettings):
-    """The settings of a receiver process."""
-
     lease: timedelta
     edge: str = "aiohttp"  # `aiohttp`, or `asgi` for uvicorn
     # Where the sender's API answers: a third callback asks there for what is missing.
     agent: str | None = None
 
 
-class _Callbacks:
-    def __init__(self, settings: Settings) -> None:
+class Calls:
+    """Makes calls, and appends their beginning and end to the file."""
+
+    def __init__(self, settings: Settings, longest: float) -> None:
         self._random = random.Random(settings.seed)
+        self._longest = longest
         self._file = os.open(settings.calls, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def write(self, what: str, *words: str) -> None:
         os.write(self._file, f"{' '.join((what, str(os.getpid()), *words))}\n".encode())
 
-    async def first(self, notification: Notification) -> None:
-        await self._call("first", notification)
-
-    async def second(self, notification: Notification) -> None:
-        await self._call("second", notification)
-
-    async def _call(self, name: str, notification: Notification) -> None:
+    async def call(self, name: str, notification: Notification) -> None:
         update = notification.update
         assert isinstance(update, StatusUpdate)
         assert update.task_id is not None
         assert update.context_id is not None
         words = (name, update.task_id, update.context_id, notification.delivery_id)
         self.write("BEGIN", *words, *(["late"] if notification.late else []))
-        await asyncio.sleep(self._random.uniform(0, 0.01))
+        await asyncio.sleep(self._random.uniform(0, self._longest))
         self.write("END", *words)
 
 
-def start(settings: Settings) -> ForkServerProcess:
-    """Start a process that receives until it is killed."""
-    return start_process(_serve, settings)
-
-
-def start_process(
-    run: Callable[[S], Coroutine[None, None, None]], settings: S
+def start(
+    settings: Settings, run: Callable[[Settings], Coroutine[None, None, None]] | None = None
 ) -> ForkServerProcess:
-    """Start a process that runs a coroutine function."""
-    process = _processes.Process(target=_run, args=(run, settings))
+    """Start a process that runs a coroutine function until it is killed; by default it receives."""
+    process = _processes.Process(target=_run, args=(run or _serve, settings))
     process.start()
     return process
 
@@ -109,30 +94,28 @@ def start_process(
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
     """Keep a port that any number of receivers may listen on, one after another."""
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(("127.0.0.1", 0))
+    with shared_port(0) as reserved:
         yield reserved.getsockname()[1]
 
 
-def _run(run: Callable[[S], Coroutine[None, None, None]], settings: S) -> None:
+def _run(run: Callable[[Settings], Coroutine[None, None, None]], settings: Settings) -> None:
     asyncio.run(run(settings))
 
 
-def make_receiver(port: int, database: str, jwks: Path, **more: Any) -> Receiver:
+def make_receiver(settings: Settings, **more: Any) -> Receiver:
     """Make a receiver that trusts the agent, has no rate, and gives nothing up."""
     return Receiver(
-        url=f"http://127.0.0.1:{port}",
+        url=f"http://127.0.0.1:{settings.port}",
         senders=[
             TrustedSender(
                 name="agent",
                 issuer=ISSUER,
-                jwks_file=jwks,
+                jwks_file=settings.jwks,
                 tokens=[TOKEN],
                 tasks=TaskPolicy.ANY,
             )
         ],
-        database=database,
+        database=settings.database,
         limits=Limits(peer_rate=_OFTEN, sender_rate=_OFTEN),
         # A notification held at several kills is delayed by seconds, and never becomes dead.
         retry=RetryPolicy(wait=wait_schedule((0.1, 0.2, 0.5)), stop=stop_after_attempt(10**6)),
@@ -141,7 +124,7 @@ def make_receiver(port: int, database: str, jwks: Path, **more: Any) -> Receiver
 
 
 def shared_port(port: int) -> socket.socket:
-    """Return a socket bound to a port on 127.0.0.1 that other processes may share."""
+    """Return a socket bound to a port on 127.0.0.1, or any, that other processes may share."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listening.bind(("127.0.0.1", port))
@@ -151,13 +134,13 @@ def shared_port(port: int) -> socket.socket:
 async def _serve(settings: Settings) -> None:
     logging.basicConfig(filename=settings.log, level=logging.WARNING)
     vars(dispatcher).update(_LEASE=settings.lease, _SURE_FOR=settings.lease / 2)
-    receiver = make_receiver(settings.port, settings.database, settings.jwks, concurrency=8)
-    callbacks = _Callbacks(settings)
-    receiver.on_update(name="first")(callbacks.first)
-    receiver.on_update(name="second")(callbacks.second)
+    receiver = make_receiver(settings, concurrency=8)
+    calls = Calls(settings, longest=0.01)
+    for name in ("first", "second"):
+        receiver.on_update(name=name)(partial(calls.call, name))
     if settings.agent is not None:
         receiver.on_update(name="recovery")(Recovery(settings.agent).missing)
-    callbacks.write("START", receiver.dispatcher.name)
+    calls.write("START", receiver.dispatcher.name)
     with shared_port(settings.port) as listening:
         await (_serve_asgi if settings.edge == "asgi" else _serve_aiohttp)(receiver, listening)
 

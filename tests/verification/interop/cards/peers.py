@@ -1,20 +1,14 @@
 """Cards of pushkit before the verifiers of real SDK releases, and theirs before pushkit's.
 
-python -m tests.verification.interop.cards.peers [--folder .interop/cards] [--no-install] [--json]
-
-Installs the releases from PyPI and the npm registry into a folder, each in an environment of its
-own. Needs Node.js 20 or newer for the JavaScript ones. Ends with 1 if a card is refused, on either
-side, that has a signature over the very bytes that the release hashes, or if one is accepted that
-has none, or that was changed.
+What is unexpected is a card that is refused, on either side, though it has a signature over the
+very bytes that the release hashes; or one that is accepted and has none, or was changed.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
 import subprocess
-import sys
-import venv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,7 +26,13 @@ from pushkit.cards import (
     verify_card,
 )
 from pushkit.keys.jwk import public_jwk, public_pem, signing_key_from_pem, signing_key_to_pem
-from tests.verification.interop.environments import NODE, cargo_program, tool
+from tests.verification.interop.environments import (
+    NODE,
+    UnavailableError,
+    cargo_program,
+    node_modules,
+    python_of,
+)
 from tests.verification.interop.environments import PEERS as PROGRAMS
 
 HERE = Path(__file__).resolve().parent
@@ -75,11 +75,6 @@ class Peer:
     form: CardForm = CardForm.SDK
     refuses: frozenset[str] | None = None
     refused: frozenset[str] = frozenset()
-
-    @property
-    def folder(self) -> str:
-        """Where it is installed, below the peers' folder."""
-        return self.package.translate(str.maketrans("@/=[]", "-----")).strip("-")
 
 
 def python(version: str, **more: Any) -> Peer:
@@ -130,49 +125,36 @@ FORGED = {CHANGED, UNSIGNED}
 VERIFIES = "pushkit verifies"
 
 
-def install(peer: Peer, folder: Path) -> None:
-    """Install a release, unless it is there."""
+def _command_of(peer: Peer) -> tuple[str, ...]:
+    """Return the program of a release, which is installed, or built, where it is not yet."""
+    folder = f"cards-{peer.package.translate(str.maketrans('@/=[]', '-----')).strip('-')}"
     if peer.shape == "rust":
-        rust_program()
-        return
-    place = folder / peer.folder
-    if (place / ".installed").exists():
-        return
+        return (*cargo_program(PROGRAMS / "rust" / "a2a_protocol", "agent"), "cards")
     if peer.shape:
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "package.json").write_text('{"private": true, "type": "module"}')
-        command = [tool("npm"), "install", "--silent", "--no-audit", "--no-fund", peer.package]
-        run(command, cwd=place)
-    else:
-        venv.create(place, with_pip=True, clear=True)
-        run([str(place / "bin" / "pip"), "install", "--quiet", peer.package, "cryptography"])
-    (place / ".installed").touch()
+        modules = node_modules(folder, peer.package)
+        return (str(NODE), str(HERE / "peer_javascript.mjs"), str(modules), peer.shape)
+    python = python_of(folder, peer.package, "cryptography")
+    return (str(python), str(HERE / "peer_python.py"))
 
 
-def rust_program() -> tuple[str, ...]:
-    return cargo_program(PROGRAMS / "rust" / "a2a_protocol", "agent")
-
-
-def ask(peer: Peer, folder: Path, order: dict[str, Any]) -> dict[str, Any]:
-    """Have a release sign and verify."""
-    place = folder / peer.folder
-    if peer.shape == "rust":
-        command = [*rust_program(), "cards"]
-    elif peer.shape:
-        command = [str(NODE), str(HERE / "peer_javascript.mjs"), str(place.resolve()), peer.shape]
-    else:
-        command = [str(place / "bin" / "python"), str(HERE / "peer_python.py")]
-    answer: dict[str, Any] = json.loads(run(command, stdin=json.dumps(order)))
-    return answer
-
-
-def run(command: list[str], *, stdin: str = "", cwd: Path | None = None) -> str:
+def ask(
+    peer: Peer, *, verify: dict[str, Any] | None = None, sign: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Have a release sign and verify cards."""
+    order = {
+        "verify": verify or {},
+        "sign": sign or {},
+        "public_pem": public_pem(KEY).decode(),
+        "public_jwks": {"keys": [public_jwk(KEY)]},
+        "private_pem": signing_key_to_pem(KEY).decode(),
+    }
     done = subprocess.run(  # noqa: S603 - our own commands
-        command, input=stdin, cwd=cwd, capture_output=True, text=True, check=False
+        _command_of(peer), input=json.dumps(order), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        sys.exit(f"{' '.join(command)}: status {done.returncode}\n{done.stderr}")
-    return done.stdout
+        raise UnavailableError(f"status {done.returncode}: {done.stderr.strip()[-200:]}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def cards_of(peer: Peer) -> dict[str, Any]:
@@ -209,26 +191,16 @@ def and_forged(cards: dict[str, Any]) -> dict[str, Any]:
     return {**cards, CHANGED: {**card, "name": "Changed"}, UNSIGNED: unsigned}
 
 
-def check(peer: Peer, folder: Path) -> dict[str, dict[str, str | None]]:
+@functools.cache
+def check(peer: Peer) -> dict[str, dict[str, str | None]]:
     """Return, for both directions, each card with why it is refused; None if it verifies."""
     ours = {called: signed_for(peer, forms) for called, forms in peer.signed.items()}
-    answer = ask(
-        peer,
-        folder,
-        {
-            "verify": {
-                f"{called}/{name}": card
-                for called, cards in ours.items()
-                for name, card in and_forged(
-                    {n: signed.card for n, signed in cards.items()}
-                ).items()
-            },
-            "sign": cards_of(peer),
-            "public_pem": public_pem(KEY).decode(),
-            "public_jwks": {"keys": [public_jwk(KEY)]},
-            "private_pem": signing_key_to_pem(KEY).decode(),
-        },
-    )
+    offered = {
+        f"{called}/{name}": card
+        for called, cards in ours.items()
+        for name, card in and_forged({n: signed.card for n, signed in cards.items()}).items()
+    }
+    answer = ask(peer, verify=offered, sign=cards_of(peer))
     theirs: dict[str, str | None] = dict(answer["failed"])
     policy = CardPolicy(admit=frozenset({peer.form}))
     for name, card in and_forged(answer["signed"]).items():
@@ -262,32 +234,3 @@ def unexpected(
 
 def count(cards: dict[str, str | None]) -> str:
     return f"{sum(reason is None for reason in cards.values())} of {len(cards) - len(FORGED)}"
-
-
-def summary(peer: Peer, found: dict[str, dict[str, str | None]]) -> str:
-    counts = [f"{direction}: {count(cards)}" for direction, cards in found.items()]
-    return f"{peer.name:24} {'; '.join(counts)}"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path(".interop/cards"))
-    parser.add_argument("--no-install", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    report, wrong = {}, []
-    for peer in PEERS:
-        if not options.no_install:
-            install(peer, options.folder)
-        found = report[peer.name] = check(peer, options.folder)
-        wrong += list(unexpected(peer, found, *found))
-        print(summary(peer, found), file=sys.stderr)  # noqa: T201
-    if options.json:
-        print(json.dumps(report, indent=1, ensure_ascii=False))  # noqa: T201
-    for line in wrong:
-        print(line, file=sys.stderr)  # noqa: T201
-    sys.exit(1 if wrong else 0)
-
-
-if __name__ == "__main__":
-    main()

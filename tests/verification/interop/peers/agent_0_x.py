@@ -1,32 +1,20 @@
-"""An agent on a2a-sdk 0.2.11 to 0.3.x, run in an environment of its own.
-
-python agent_0_x.py --port 9000 --sender sdk
-python agent_0_x.py --port 9000 --sender pushkit --folder somewhere
-python agent_0_x.py --port 9000 --sender none --folder somewhere  # with a gateway in front
-"""
+"""An agent on a2a-sdk 0.2.11 to 0.3.x, run in an environment of its own (see `sdk_agent`)."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-import httpx
-import uvicorn
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.apps import A2AStarletteApplication
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
-from a2a.server.tasks import (
-    BasePushNotificationSender,
-    InMemoryPushNotificationConfigStore,
-    InMemoryTaskStore,
-    TaskUpdater,
-)
+from a2a.server.tasks import TaskUpdater
 from a2a.types import AgentCard, Part, TaskState, TextPart
 from a2a.utils import new_task
 from holding import released
-from starlette.routing import Route
+from sdk_agent import serve
+from starlette.applications import Starlette
 
 
 class WorkingAgent(AgentExecutor):
@@ -67,31 +55,14 @@ def card(port: int, *, pushes: bool) -> AgentCard:
     )
 
 
-def serve(port: int, sender: str, folder: Path) -> None:
-    task_store = InMemoryTaskStore()
-    parts: dict[str, Any] = {"task_store": task_store}
-    routes: list[Route] = []
-    lifespan = None
-    if sender == "sdk":
-        store = InMemoryPushNotificationConfigStore()
-        parts["push_config_store"] = store
-        parts["push_sender"] = BasePushNotificationSender(httpx.AsyncClient(), store)
-    elif sender == "pushkit":
-        from pushkit_parts import pushkit_parts  # only where pushkit is installed
-
-        a2a = pushkit_parts(port, folder, task_store=task_store)
-        parts, routes, lifespan = a2a.handler_arguments, a2a.routes, a2a.lifespan
+def build(
+    port: int, folder: Path, pushes: bool, parts: dict[str, Any], **pushkit: Any
+) -> Starlette:
     handler = DefaultRequestHandler(agent_executor=WorkingAgent(folder), **parts)
-    agent_card = card(port, pushes=sender != "none")
+    agent_card = card(port, pushes=pushes)
     app = A2AStarletteApplication(agent_card=agent_card, http_handler=handler)
-    built = app.build(routes=routes, lifespan=lifespan) if lifespan else app.build()
-    uvicorn.run(built, host="127.0.0.1", port=port, log_level="warning")
+    return app.build(**pushkit) if pushkit["lifespan"] else app.build()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--sender", choices=["sdk", "pushkit", "none"], default="sdk")
-    parser.add_argument("--folder", type=Path, default=Path())
-    arguments = parser.parse_args()
-    serve(arguments.port, arguments.sender, arguments.folder)
+    serve(build)

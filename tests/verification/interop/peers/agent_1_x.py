@@ -1,18 +1,10 @@
-"""An agent on a2a-sdk 1.x, run in an environment of its own; it serves 0.3 clients too.
-
-python agent_1_x.py --port 9000 --sender sdk
-python agent_1_x.py --port 9000 --sender pushkit --folder somewhere
-python agent_1_x.py --port 9000 --sender none --folder somewhere  # with a gateway in front
-"""
+"""An agent on a2a-sdk 1.x, run in an environment of its own; it serves 0.3 clients too."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-import httpx
-import uvicorn
 from a2a.helpers import new_task_from_user_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -22,16 +14,11 @@ from a2a.server.routes import (
     create_jsonrpc_routes,
     create_rest_routes,
 )
-from a2a.server.tasks import (
-    BasePushNotificationSender,
-    InMemoryPushNotificationConfigStore,
-    InMemoryTaskStore,
-    TaskUpdater,
-)
+from a2a.server.tasks import TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface
 from holding import released
+from sdk_agent import serve
 from starlette.applications import Starlette
-from starlette.routing import Route
 
 
 class WorkingAgent(AgentExecutor):
@@ -71,35 +58,18 @@ def card(port: int, *, pushes: bool) -> AgentCard:
     )
 
 
-def serve(port: int, sender: str, folder: Path) -> None:
-    task_store = InMemoryTaskStore()
-    parts: dict[str, Any] = {"task_store": task_store}
-    routes: list[Route] = []
-    lifespan = None
-    if sender == "sdk":
-        store = InMemoryPushNotificationConfigStore()
-        parts["push_config_store"] = store
-        parts["push_sender"] = BasePushNotificationSender(httpx.AsyncClient(), store)
-    elif sender == "pushkit":
-        from pushkit_parts import pushkit_parts  # only where pushkit is installed
-
-        a2a = pushkit_parts(port, folder, task_store=task_store)
-        parts, routes, lifespan = a2a.handler_arguments, a2a.routes, a2a.lifespan
-    agent_card = card(port, pushes=sender != "none")
+def build(
+    port: int, folder: Path, pushes: bool, parts: dict[str, Any], *, routes: Any, lifespan: Any
+) -> Starlette:
+    agent_card = card(port, pushes=pushes)
     handler = DefaultRequestHandler(
         agent_executor=WorkingAgent(folder), agent_card=agent_card, **parts
     )
     rpc = create_jsonrpc_routes(handler, rpc_url="/", enable_v0_3_compat=True)
     rest = create_rest_routes(handler, enable_v0_3_compat=True)
     cards = create_agent_card_routes(agent_card)
-    app = Starlette(routes=[*cards, *rpc, *routes, *rest], lifespan=lifespan)
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+    return Starlette(routes=[*cards, *rpc, *routes, *rest], lifespan=lifespan)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--sender", choices=["sdk", "pushkit", "none"], default="sdk")
-    parser.add_argument("--folder", type=Path, default=Path())
-    arguments = parser.parse_args()
-    serve(arguments.port, arguments.sender, arguments.folder)
+    serve(build)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 from tests.verification.interop.vectors.requests import (
     A2A_JSON,
@@ -18,88 +18,44 @@ from tests.verification.interop.vectors.requests import (
     SECRET,
     TOKEN,
     http_signature_request,
-    jwt_request,
     plain_request,
-    sha256,
+    weak_request,
     webhook_request,
 )
-from tests.verification.interop.vectors.vector import Vector, accepted, accepted_jwt
+from tests.verification.interop.vectors.vector import Vector, accepted
 
 __all__ = ["BODIES", "genuine"]
 
 _TASK = '"id":"task-1","contextId":"context-1"'
+_OF_TASK = '"taskId":"task-1","contextId":"context-1"'
+# By the version of A2A, and what it is.
 BODIES = {
-    "1.0-status": (
-        "1.0",
-        A2A_JSON,
-        (
-            '{"statusUpdate":{"taskId":"task-1","contextId":"context-1",'
-            '"status":{"state":"TASK_STATE_WORKING"}}}'
-        ),
-    ),
-    "1.0-artifact": (
-        "1.0",
-        A2A_JSON,
-        (
-            '{"artifactUpdate":{"taskId":"task-1","contextId":'
-            '"context-1","artifact":{"artifactId":"a-1","parts":[{"text":"héllo <b>& 😀"}]},'
-            '"lastChunk":true}}'
-        ),
-    ),
-    "1.0-task": (
-        "1.0",
-        A2A_JSON,
-        f'{{"task":{{{_TASK},"status":{{"state":"TASK_STATE_COMPLETED"}}}}}}',
-    ),
-    "1.0-message": (
-        "1.0",
-        A2A_JSON,
-        (
-            '{"message":{"messageId":"m-1","taskId":"task-1","role":'
-            '"ROLE_AGENT","parts":[{"text":"hi"}]}}'
-        ),
-    ),
-    "0.3-task": ("0.3", JSON, f'{{"kind":"task",{_TASK},"status":{{"state":"completed"}}}}'),
-    "0.3-status": (
-        "0.3",
-        JSON,
-        (
-            '{"kind":"status-update","taskId":"task-1","contextId":"context-1",'
-            '"final":true,"status":{"state":"completed"}}'
-        ),
-    ),
-    "0.1-task": (
-        "0.1",
-        JSON,
-        '{"id":"task-1","sessionId":"session-1","status":{"state":"completed"}}',
-    ),
-    "0.1-status": (
-        "0.1",
-        JSON,
-        '{"id":"task-1","taskId":"task-1","status":{"state":"working"},"final":false}',
-    ),
-    "agentvault-status": (
-        "agentvault-0.2",
-        JSON,
-        '{"taskId":"task-1","state":"COMPLETED","timestamp":"2026-01-01T00:00:00Z","message":null}',
-    ),
-    "agentvault-artifact": (
-        "agentvault-0.2",
-        JSON,
-        (
-            '{"taskId":"task-1","artifact":{"id":"log-1",'
-            '"type":"log","content":"step 1"},"timestamp":"2026-01-01T00:00:00Z"}'
-        ),
-    ),
+    "1.0-status": f'{{"statusUpdate":{{{_OF_TASK},"status":{{"state":"TASK_STATE_WORKING"}}}}}}',
+    "1.0-artifact": f'{{"artifactUpdate":{{{_OF_TASK},"artifact":{{"artifactId":"a-1",'
+    '"parts":[{"text":"héllo <b>& 😀"}]},"lastChunk":true}}',
+    "1.0-task": f'{{"task":{{{_TASK},"status":{{"state":"TASK_STATE_COMPLETED"}}}}}}',
+    "1.0-message": '{"message":{"messageId":"m-1","taskId":"task-1","role":"ROLE_AGENT",'
+    '"parts":[{"text":"hi"}]}}',
+    "0.3-task": f'{{"kind":"task",{_TASK},"status":{{"state":"completed"}}}}',
+    "0.3-status": f'{{"kind":"status-update",{_OF_TASK},"final":true,'
+    '"status":{"state":"completed"}}',
+    "0.1-task": '{"id":"task-1","sessionId":"session-1","status":{"state":"completed"}}',
+    "0.1-status": '{"id":"task-1","taskId":"task-1","status":{"state":"working"},"final":false}',
+    "agentvault-status": '{"taskId":"task-1","state":"COMPLETED",'
+    '"timestamp":"2026-01-01T00:00:00Z","message":null}',
+    "agentvault-artifact": '{"taskId":"task-1","artifact":{"id":"log-1","type":"log",'
+    '"content":"step 1"},"timestamp":"2026-01-01T00:00:00Z"}',
 }
 
 
 def genuine() -> Iterator[Vector]:
     """Yield them."""
     yield from _jwts()
-    for name, (version, content_type, body) in BODIES.items():
-        request = jwt_request(body=body, content_type=content_type)
-        yield accepted(f"jwt-{name}", f"A2A {version}, {name}", request, a2a=version)
+    for name, body in BODIES.items():
+        version = name.partition("-")[0].replace("agentvault", "agentvault-0.2")
+        media_type = A2A_JSON if version == "1.0" else JSON
+        what = f"A2A {version}, {name}"
+        yield accepted(f"jwt-{name}", what, a2a=version, body=body, content_type=media_type)
     yield from _http_signatures()
     yield from _standard_webhooks()
     yield from _legacy()
@@ -108,21 +64,20 @@ def genuine() -> Iterator[Vector]:
 def _jwts() -> Iterator[Vector]:
     for kid in ("es256", "es384", "eddsa", "rs256", "ps256"):
         what = f"signed with {KEYS[kid]['alg']}"
-        yield accepted_jwt(f"jwt-{kid}", what, kid=kid)
+        yield accepted(f"jwt-{kid}", what, kid=kid)
     for kid in ("rs256", "ps256"):
         what = f"one `kid` for two keys: the one for {KEYS[kid]['alg']} verifies (RFC 7517 §4.5)"
-        request = jwt_request(kid=kid, header={"kid": "shared"})
-        yield accepted(f"jwt-shared-kid-{kid}", what, request)
-    yield accepted_jwt("jwt-next-key", "the second key of the set", kid="es256-next")
-    yield accepted_jwt(
+        yield accepted(f"jwt-shared-kid-{kid}", what, kid=kid, header={"kid": "shared"})
+    yield accepted("jwt-next-key", "the second key of the set", kid="es256-next")
+    yield accepted(
         "jwt-alg-ed25519",
         "alg is Ed25519, RFC 9864's name of EdDSA with this key; older libraries do not know it",
         level="may",
         kid="eddsa",
         header={"alg": "Ed25519"},
     )
-    yield accepted_jwt("jwt-scheme-lower-case", "bearer", scheme="bearer ")
-    yield accepted_jwt(
+    yield accepted("jwt-scheme-lower-case", "bearer", scheme="bearer ")
+    yield accepted(
         "jwt-in-x-a2a-signature",
         "Authorization has what the client handed out, the JWT is in X-A2A-Signature",
         sender="agent-with-credentials",
@@ -130,44 +85,42 @@ def _jwts() -> Iterator[Vector]:
         field="X-A2A-Signature",
         headers=[("Authorization", f"Bearer {CREDENTIALS}")],
     )
-    yield accepted_jwt("jwt-aud-list", "aud is a list that names us", claims={"aud": [AUDIENCE]})
-    yield accepted_jwt(
+    yield accepted("jwt-aud-list", "aud is a list that names us", claims={"aud": [AUDIENCE]})
+    yield accepted(
         "jwt-aud-query-registered",
         "the webhook was registered, and is configured, with a query",
         sender="agent-with-query",
         target="/q?tenant=7",
         claims={"aud": f"{BASE}/q?tenant=7"},
     )
-    yield accepted_jwt(
+    yield accepted(
         "jwt-aud-query-of-request",
         "aud is our URL with exactly the query of the request",
         level="may",
         target="/a2a/push?a=1&b=%20",
         claims={"aud": f"{AUDIENCE}?a=1&b=%20"},
     )
-    yield accepted_jwt("jwt-iat-300-ago", "at the edge", claims={"iat": NOW - 300, "exp": NOW})
-    yield accepted_jwt(
-        "jwt-iat-300-ahead", "at the edge", claims={"iat": NOW + 300, "exp": NOW + 600}
-    )
-    yield accepted_jwt(
+    yield accepted("jwt-iat-300-ago", "at the edge", claims={"iat": NOW - 300, "exp": NOW})
+    yield accepted("jwt-iat-300-ahead", "at the edge", claims={"iat": NOW + 300, "exp": NOW + 600})
+    yield accepted(
         "jwt-exp-60-ago",
         "expired within the leeway of 60 s",
         level="may",
         claims={"iat": NOW - 120, "exp": NOW - 60},
     )
-    yield accepted_jwt(
+    yield accepted(
         "jwt-without-task-config-seq",
         "taskId, configId and seq are not required",
         claims={"taskId": None, "configId": None, "seq": None},
     )
-    yield accepted_jwt("jwt-unknown-claims", "more claims", claims={"sub": "x", "x": {"y": [1]}})
-    yield accepted_jwt(
+    yield accepted("jwt-unknown-claims", "more claims", claims={"sub": "x", "x": {"y": [1]}})
+    yield accepted(
         "jwt-white-space-in-body",
         "signed as it is",
-        body=json.dumps(json.loads(BODIES["1.0-status"][2]), indent=2) + "\n",
+        body=json.dumps(json.loads(BODIES["1.0-status"]), indent=2) + "\n",
     )
     for name, stated in (("stated", "1.0"), ("misstated", "0.3"), ("later", "9.9")):
-        yield accepted_jwt(
+        yield accepted(
             f"jwt-version-{name}",
             f"A2A-Version is {stated}, the body is of 1.0",
             headers=[("A2A-Version", stated)],
@@ -176,15 +129,15 @@ def _jwts() -> Iterator[Vector]:
         ("as-in-1.0", '{"messageUpdate":{"taskId":"task-1","message":{"text":"hi"}}}'),
         ("as-in-0.3", '{"kind":"progress","taskId":"task-1","percent":40}'),
     ):
-        yield accepted_jwt(
+        yield accepted(
             f"jwt-later-kind-{name}",
             "a kind that no version has: its sender would give up if it were refused",
             a2a=name.removeprefix("as-in-"),
             level="may",
             body=body,
         )
-    yield accepted_jwt("jwt-without-webhook-id", "the header is not needed", webhook_id="")
-    yield accepted_jwt(
+    yield accepted("jwt-without-webhook-id", "the header is not needed", webhook_id="")
+    yield accepted(
         "jwt-token-x-a2a-token",
         "the other two spellings of the token's header",
         tokens=[("X-A2A-Token", TOKEN), ("A2A-Notification-Token", TOKEN)],
@@ -192,87 +145,55 @@ def _jwts() -> Iterator[Vector]:
 
 
 def _http_signatures() -> Iterator[Vector]:
+    http = partial(accepted, by=http_signature_request)
     for kid, alg in (
         ("es256", "ecdsa-p256-sha256"),
         ("es384", "ecdsa-p384-sha384"),
         ("eddsa", "ed25519"),
         ("rs256", "rsa-v1_5-sha256"),
     ):
-        yield accepted(f"http-{kid}", alg, http_signature_request(kid=kid, alg=alg))
+        yield http(f"http-{kid}", alg, kid=kid, alg=alg)
     covered = "@method @target-uri content-type content-digest webhook-id a2a-version"
-    yield accepted(
+    yield http(
         "http-version-covered",
         "A2A-Version, which is covered",
-        http_signature_request(
-            covers=f"{covered} x-a2a-notification-token", extra=[("A2A-Version", "1.0")]
-        ),
+        covers=f"{covered} x-a2a-notification-token",
+        extra=[("A2A-Version", "1.0")],
     )
 
 
 def _standard_webhooks() -> Iterator[Vector]:
-    yield accepted("webhooks-v1", "HMAC-SHA256", webhook_request())
-    yield accepted("webhooks-v1a", "Ed25519", webhook_request(secrets=[], key="eddsa"))
+    hooks = partial(accepted, by=webhook_request)
+    yield hooks("webhooks-v1", "HMAC-SHA256")
+    yield hooks("webhooks-v1a", "Ed25519", secrets=[], key="eddsa")
     other = "whsec_" + "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo="
-    yield accepted(
+    yield hooks(
         "webhooks-two-secrets",
         "a secret is being replaced: one of two entries holds",
-        webhook_request(secrets=[other, SECRET]),
+        secrets=[other, SECRET],
     )
-    yield accepted("webhooks-unknown-version", "passed over", webhook_request(more="v9,AAAA"))
+    yield hooks("webhooks-unknown-version", "passed over", more="v9,AAAA")
 
 
 def _legacy() -> Iterator[Vector]:
-    # The senders of these two know no token, no audience and no id.
-    bare = dict.fromkeys(("iss", "aud", "exp", "jti", "taskId", "configId", "seq"))
-    name, content_type, body = BODIES["0.3-task"]
-    weak: dict[str, Any] = {
-        "kid": "rs256",
-        "content_type": content_type,
-        "tokens": [],
-        "webhook_id": "",
-    }
-    yield accepted(
-        "trpc-raw",
-        "iat and the raw body's hash alone",
-        jwt_request(sender="trpc", claims=bare, body=body, **weak),
-        a2a=name,
-    )
-    yield accepted(
-        "samples-raw",
-        "the same",
-        jwt_request(sender="samples", claims=bare, body=body, **weak),
-        a2a=name,
-    )
-    spaced = json.dumps(json.loads(body))
-    yield accepted(
+    body = BODIES["0.3-task"]
+    in_0_3 = partial(accepted, a2a="0.3", content_type=JSON, body=body)
+    weak = partial(in_0_3, by=weak_request)
+    yield weak("trpc-raw", "iat and the raw body's hash alone", sender="trpc")
+    yield weak("samples-raw", "the same", sender="samples")
+    yield weak(
         "samples-reserialised",
         "the hash is over the body written compactly, which is sent with spaces",
-        jwt_request(
-            sender="samples",
-            claims=bare | {"request_body_sha256": sha256(body)},
-            body=body,
-            sent=spaced,
-            **weak,
-        ),
-        a2a=name,
+        sender="samples",
+        sent=json.dumps(json.loads(body)),
     )
-    yield accepted(
-        "unsigned-token",
-        "no signature: the token is all there is",
-        plain_request(sender="unsigned"),
-    )
-    yield accepted(
-        "unsigned-token-0.3",
-        "the same, A2A 0.3",
-        plain_request(sender="unsigned", body=body, content_type=content_type),
-        a2a=name,
-    )
-    yield accepted(
+    unsigned = partial(accepted, by=plain_request)
+    yield unsigned("unsigned-token", "no signature: the token is all there is", sender="unsigned")
+    yield in_0_3("unsigned-token-0.3", "the same, A2A 0.3", by=plain_request, sender="unsigned")
+    yield unsigned(
         "unsigned-credentials",
         "no signature and, as of the JavaScript SDK, no token: the credentials are all there is",
-        plain_request(
-            sender="unsigned-with-credentials",
-            tokens=[],
-            headers=[("Authorization", f"Bearer {CREDENTIALS}"), ("webhook-id", DELIVERY)],
-        ),
+        sender="unsigned-with-credentials",
+        tokens=[],
+        headers=[("Authorization", f"Bearer {CREDENTIALS}"), ("webhook-id", DELIVERY)],
     )

@@ -18,7 +18,7 @@ from tests.verification.interop.vectors.requests import (
     jwt_request,
     plain_request,
 )
-from tests.verification.interop.vectors.vector import Vector, refused, refused_jwt
+from tests.verification.interop.vectors.vector import Vector, refused
 
 __all__ = ["hostile"]
 
@@ -37,39 +37,38 @@ def hostile() -> Iterator[Vector]:
 
 def _keys() -> Iterator[Vector]:
     """Yield what an attacker signs, or has signed by the wrong key."""
-    yield refused("no-jwt", "no signature at all", plain_request(sender="agent"))
+    yield refused("no-jwt", "no signature at all", by=plain_request, sender="agent")
     for alg in ("none", "None", "nOnE"):
-        yield refused_jwt(f"alg-{alg}", "unsigned", header={"alg": alg}, key=b"")
-    yield refused_jwt(
+        yield refused(f"alg-{alg}", "unsigned", header={"alg": alg}, key=b"")
+    yield refused(
         "alg-none-kid-none", "unsigned, no key named", header={"alg": "none", "kid": None}, key=b""
     )
-    stripped = jwt_request(key=b"")
-    yield refused("signature-stripped", "ES256, and an empty signature", stripped)
-    yield refused_jwt(
+    yield refused("signature-stripped", "ES256, and an empty signature", key=b"")
+    yield refused(
         "hs256-public-pem",
         "HMAC with the public key's PEM for a secret (RFC 8725 §2.1)",
         kid="rs256",
         header={"alg": "HS256"},
         key=crypto.public_pem(KEYS["rs256"]),
     )
-    yield refused_jwt(
+    yield refused(
         "hs256-public-jwk",
         "HMAC with the public JWK for a secret",
         header={"alg": "HS256"},
         key=json.dumps(crypto.public_jwk(KEYS["es256"])).encode(),
     )
-    yield refused_jwt(
+    yield refused(
         "hs256-empty-secret", "HMAC with a secret of one NUL", header={"alg": "HS256"}, key=b"\0"
     )
-    yield refused_jwt("foreign-key", "a stranger's key, named as ours", key=_ATTACKER)
-    yield refused_jwt("foreign-kid", "a stranger's key, by its own name", kid="attacker")
-    yield refused_jwt(
+    yield refused("foreign-key", "a stranger's key, named as ours", key=_ATTACKER)
+    yield refused("foreign-kid", "a stranger's key, by its own name", kid="attacker")
+    yield refused(
         "kid-of-another-key",
         "signed by another key of the set than is named",
         kid="es256-next",
         key=KEYS["es256"],
     )
-    yield refused_jwt(
+    yield refused(
         "kid-missing",
         "no key named, signed by one of the set: a verifier may try them all",
         level="may",
@@ -77,36 +76,36 @@ def _keys() -> Iterator[Vector]:
     )
     for kid in ("../../../../dev/null", "es256' OR '1'='1", ""):
         name = {"": "empty"}.get(kid, "path" if "/" in kid else "sql")
-        yield refused_jwt(f"kid-{name}", "a kid that is none", header={"kid": kid}, key=_ATTACKER)
+        yield refused(f"kid-{name}", "a kid that is none", header={"kid": kid}, key=_ATTACKER)
     public = crypto.public_jwk(_ATTACKER)
-    yield refused_jwt(
+    yield refused(
         "jwk-in-header", "the message brings its own key", header={"jwk": public}, key=_ATTACKER
     )
-    yield refused_jwt(
+    yield refused(
         "jwk-in-header-alone", "the same, by its own name", kid="attacker", header={"jwk": public}
     )
-    yield refused_jwt(
+    yield refused(
         "jku-in-header",
         "the message says where its key is",
         kid="attacker",
         header={"jku": "https://attacker.example.net/jwks.json"},
     )
-    yield refused_jwt(
+    yield refused(
         "alg-of-another-key", "RS256 named, the key is for ES256", header={"alg": "RS256"}
     )
-    yield refused_jwt(
+    yield refused(
         "alg-of-no-key-with-the-kid",
         "two keys have this kid, and none is for ES256",
         header={"kid": "shared"},
     )
-    yield refused_jwt(
+    yield refused(
         "alg-ps256-for-rs256",
         "the key is for RS256 alone",
         kid="rs256",
         header={"alg": "PS256"},
         key=KEYS["rs256"] | {"alg": "PS256"},
     )
-    yield refused_jwt(
+    yield refused(
         "alg-rs256-for-ps256",
         "the key is for PS256 alone",
         kid="ps256",
@@ -149,9 +148,9 @@ def _forms() -> Iterator[Vector]:
         ),
         ("not-a-jwt", "three segments of nothing", "a.b.c"),
     ):
-        yield refused_jwt(name, what, jwt=jwt)
-    yield refused_jwt("four-segments", "one too many", jwt=f"{genuine}.{signature}")
-    yield refused_jwt("two-segments", "one too few", jwt=f"{head}.{payload}")
+        yield refused(name, what, jwt=jwt)
+    yield refused("four-segments", "one too many", jwt=f"{genuine}.{signature}")
+    yield refused("two-segments", "one too few", jwt=f"{head}.{payload}")
     harmless = "; a second spelling of a genuine one, which does no harm where jti is remembered"
     for name, what, jwt in (
         ("padded", "base64url with padding", f"{genuine}=="),
@@ -162,42 +161,42 @@ def _forms() -> Iterator[Vector]:
         ),
         ("standard-base64", "+ and / in place of - and _", _standard_base64()),
     ):
-        yield refused_jwt(name, what + harmless, level="may", jwt=jwt)
-    yield refused_jwt(
+        yield refused(name, what + harmless, level="may", jwt=jwt)
+    yield refused(
         "crit",
         "an extension that must be understood (RFC 7515 §4.1.11)",
         header={"crit": ["x"], "x": 1},
     )
-    yield refused_jwt(
+    yield refused(
         "crit-exp", "crit names a registered claim", header={"crit": ["exp"], "exp": NOW + 300}
     )
-    yield refused_jwt(
+    yield refused(
         "b64-false", "an unencoded payload (RFC 7797)", header={"crit": ["b64"], "b64": False}
     )
-    yield refused_jwt(
+    yield refused(
         "typ-other",
         "signed as another kind of token, by the sender itself",
         level="may",
         header={"typ": "at+jwt"},
     )
     for name, text in (("array", "[]"), ("text", '"x"'), ("broken", '{"iss":'), ("empty", "{}")):
-        code, step = ("invalid_signature", 3) if name != "empty" else ("unknown_sender", 2)
-        yield refused_jwt(f"payload-{name}", "signed, and no claims", code, step=step, payload=text)
+        code = "invalid_signature" if name != "empty" else "unknown_sender"
+        yield refused(f"payload-{name}", "signed, and no claims", code, payload=text)
     twice = json.dumps(claims_of())[:-1] + f', "aud": "{AUDIENCE}"}}'
-    yield refused_jwt(
+    yield refused(
         "claims-twice",
         "a member twice, which parsers read differently; only the sender can sign it",
         level="may",
         payload=twice,
     )
-    yield refused_jwt(
+    yield refused(
         "two-authorizations",
         "two JWTs, one of them genuine",
         "malformed_request",
         step=2,
         headers=[("Authorization", f"Bearer {_jwt(kid='attacker')}")],
     )
-    yield refused_jwt(
+    yield refused(
         "two-jwts",
         "X-A2A-Signature is a stranger's, Authorization genuine: the first one counts",
         headers=[("X-A2A-Signature", _jwt(kid="attacker"))],

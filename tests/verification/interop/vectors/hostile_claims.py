@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from tests.verification.interop.vectors.requests import (
     AUDIENCE,
@@ -14,7 +15,7 @@ from tests.verification.interop.vectors.requests import (
     TOKEN,
     sha256,
 )
-from tests.verification.interop.vectors.vector import Vector, refused_jwt
+from tests.verification.interop.vectors.vector import Level, Vector, refused
 
 __all__ = ["hostile_claims"]
 
@@ -28,88 +29,71 @@ def hostile_claims() -> Iterator[Vector]:
     yield from _beyond_the_jwt()
 
 
+def stating(
+    name: str, what: str, code: str = "invalid_signature", *, level: Level = "must", **claims: Any
+) -> Vector:
+    """Return the vector of a JWT with these claims; None leaves one out."""
+    return refused(name, what, code, level=level, claims=claims)
+
+
 def _bodies() -> Iterator[Vector]:
     """Yield what was signed over another body."""
     step = "digest_mismatch"
-    yield refused_jwt("body-changed", "another state", step, sent=_CHANGED)
-    yield refused_jwt("body-empty", "nothing is sent", step, sent="")
-    yield refused_jwt("body-longer", "a line feed more", step, sent=BODY + "\n")
+    yield refused("body-changed", "another state", step, sent=_CHANGED)
+    yield refused("body-empty", "nothing is sent", step, sent="")
+    yield refused("body-longer", "a line feed more", step, sent=BODY + "\n")
     spaced = json.dumps(json.loads(BODY))
-    yield refused_jwt("body-reserialised", "the same JSON in other bytes", step, sent=spaced)
+    yield refused("body-reserialised", "the same JSON in other bytes", step, sent=spaced)
     escaped = BODY.replace("task-1", "\\u0074ask-1")
-    yield refused_jwt("body-escaped", "the same JSON with an escape", step, sent=escaped)
+    yield refused("body-escaped", "the same JSON with an escape", step, sent=escaped)
     upper = sha256(BODY).upper()
-    yield refused_jwt(
+    yield stating(
         "hash-upper-case",
         "hex in upper case, which a verifier may compare without case",
         step,
         level="may",
-        claims={"request_body_sha256": upper},
+        request_body_sha256=upper,
     )
-    yield refused_jwt(
-        "hash-of-nothing", "the hash of no body", step, claims={"request_body_sha256": sha256("")}
-    )
+    yield stating("hash-of-nothing", "the hash of no body", step, request_body_sha256=sha256(""))
     half = sha256(BODY)[:32]
-    yield refused_jwt(
-        "hash-short", "the first half of the hash", step, claims={"request_body_sha256": half}
-    )
+    yield stating("hash-short", "the first half of the hash", step, request_body_sha256=half)
     other = hashlib.sha512(BODY.encode()).hexdigest()
-    yield refused_jwt(
-        "hash-sha512", "another hash function", step, claims={"request_body_sha256": other}
-    )
+    yield stating("hash-sha512", "another hash function", step, request_body_sha256=other)
     for name, value in (("missing", None), ("empty", ""), ("list", [sha256(BODY)])):
-        yield refused_jwt(
-            f"hash-{name}", "nothing binds the body", claims={"request_body_sha256": value}
-        )
+        yield stating(f"hash-{name}", "nothing binds the body", request_body_sha256=value)
 
 
 def _claims() -> Iterator[Vector]:
     """Yield what holds, and is not for us or not for now."""
     for name, seconds in (("301-ago", -301), ("301-ahead", 301), ("day-ago", -86400)):
         at = NOW + seconds
-        yield refused_jwt(
-            f"iat-{name}",
-            "outside the window",
-            "stale_timestamp",
-            step=4,
-            claims={"iat": at, "exp": at + 300},
-        )
-    yield refused_jwt(
+        yield stating(f"iat-{name}", "outside the window", "stale_timestamp", iat=at, exp=at + 300)
+    yield stating(
         "iat-day-ago-exp-ahead",
         "exp does not lengthen the window",
         "stale_timestamp",
-        step=4,
-        claims={"iat": NOW - 86400},
+        iat=NOW - 86400,
     )
-    yield refused_jwt(
-        "exp-301-ago",
-        "expired",
-        "stale_timestamp",
-        step=4,
-        claims={"iat": NOW - 200, "exp": NOW - 100},
-    )
-    yield refused_jwt("iat-missing", "no time", claims={"iat": None})
+    yield stating("exp-301-ago", "expired", "stale_timestamp", iat=NOW - 200, exp=NOW - 100)
+    yield stating("iat-missing", "no time", iat=None)
     for name, value in (("list", [NOW]), ("true", True), ("negative", -1), ("huge", 10**18)):
-        yield refused_jwt(f"iat-{name}", "no moment", claims={"iat": value})
-    yield refused_jwt("iat-text", "a number in quotes", level="may", claims={"iat": str(NOW)})
-    yield refused_jwt("exp-missing", "no end", "invalid_claims", step=4, claims={"exp": None})
-    yield refused_jwt("exp-text", "no moment", claims={"exp": "tomorrow"})
-    yield refused_jwt(
-        "jti-missing", "no id to remember", "invalid_claims", step=4, claims={"jti": None}
-    )
-    yield refused_jwt("jti-number", "no text", claims={"jti": 7})
-    yield refused_jwt(
+        yield stating(f"iat-{name}", "no moment", iat=value)
+    yield stating("iat-text", "a number in quotes", level="may", iat=str(NOW))
+    yield stating("exp-missing", "no end", "invalid_claims", exp=None)
+    yield stating("exp-text", "no moment", exp="tomorrow")
+    yield stating("jti-missing", "no id to remember", "invalid_claims", jti=None)
+    yield stating("jti-number", "no text", jti=7)
+    yield refused(
         "jti-differs",
         "webhook-id is another id",
         "malformed_request",
         step=4,
         webhook_id="dlv_other",
     )
-    yield refused_jwt(
+    yield refused(
         "jti-with-dot",
         "Standard Webhooks forbids it; with the JWT alone it does no harm",
         "invalid_claims",
-        step=4,
         level="may",
         claims={"jti": "a.b"},
         webhook_id="a.b",
@@ -121,9 +105,7 @@ def _claims() -> Iterator[Vector]:
         ("prefix", f"{ISSUER}.attacker.example.net"),
         ("http", "http://agent.example.com"),
     ):
-        yield refused_jwt(
-            f"iss-{name}", "another issuer", "unknown_sender", step=2, claims={"iss": issuer}
-        )
+        yield stating(f"iss-{name}", "another issuer", "unknown_sender", iss=issuer)
     for name, audience in (
         ("missing", None),
         ("other-host", "https://other.example.com/a2a/push"),
@@ -136,22 +118,17 @@ def _claims() -> Iterator[Vector]:
         ("other-query", f"{AUDIENCE}?a=1"),
         ("issuer", ISSUER),
     ):
-        yield refused_jwt(
-            f"aud-{name}", "for another webhook", "wrong_audience", step=4, claims={"aud": audience}
-        )
-    yield refused_jwt("aud-number", "no text", claims={"aud": 7})
-    yield refused_jwt(
+        yield stating(f"aud-{name}", "for another webhook", "wrong_audience", aud=audience)
+    yield stating("aud-number", "no text", aud=7)
+    yield refused(
         "aud-from-host",
         "Host names the audience, and is not believed",
         "wrong_audience",
-        step=4,
         claims={"aud": "https://other.example.com/a2a/push"},
         headers=[("Host", "other.example.com")],
     )
     for name, seq in (("zero", 0), ("text", "1"), ("huge", 2**63)):
-        yield refused_jwt(
-            f"seq-{name}", "no positive integer of 64 bits", level="may", claims={"seq": seq}
-        )
+        yield stating(f"seq-{name}", "no positive integer of 64 bits", level="may", seq=seq)
 
 
 def _beyond_the_jwt() -> Iterator[Vector]:
@@ -166,7 +143,7 @@ def _beyond_the_jwt() -> Iterator[Vector]:
             [("X-A2A-Notification-Token", TOKEN), ("X-A2A-Token", "tok-other-000000000000")],
         ),
     ):
-        yield refused_jwt(f"token-{name}", "the token", "invalid_token", step=5, tokens=tokens)
+        yield refused(f"token-{name}", "the token", "invalid_token", tokens=tokens)
     for name, body, code in (
         ("not-json", "{", "malformed_body"),
         ("twice", '{"task":{"id":"a"},"task":{"id":"b"}}', "malformed_body"),
@@ -185,19 +162,15 @@ def _beyond_the_jwt() -> Iterator[Vector]:
             "unrecognised_body",
         ),
     ):
-        yield refused_jwt(f"json-{name}", "signed, and no notification", code, step=6, body=body)
-    yield refused_jwt(
+        yield refused(f"json-{name}", "signed, and no notification", code, body=body)
+    yield refused(
         "other-task",
         "the signed taskId is not the body's",
         "malformed_request",
         step=6,
         claims={"taskId": "task-2"},
     )
-    yield refused_jwt("get", "not a POST", "method_not_allowed", step=1, method="GET")
-    yield refused_jwt(
-        "text-plain",
-        "no JSON media type",
-        "unsupported_media_type",
-        step=1,
-        content_type="text/plain",
+    yield refused("get", "not a POST", "method_not_allowed", method="GET")
+    yield refused(
+        "text-plain", "no JSON media type", "unsupported_media_type", content_type="text/plain"
     )

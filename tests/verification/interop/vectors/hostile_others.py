@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 from tests.verification.interop.vectors.requests import (
     BODY,
@@ -12,16 +12,11 @@ from tests.verification.interop.vectors.requests import (
     NOW,
     TOKEN,
     http_signature_request,
-    jwt_request,
     plain_request,
+    weak_request,
     webhook_request,
 )
-from tests.verification.interop.vectors.vector import (
-    Vector,
-    accepted_jwt,
-    refused,
-    refused_jwt,
-)
+from tests.verification.interop.vectors.vector import Vector, accepted, refused
 
 __all__ = ["hostile_others"]
 
@@ -37,158 +32,119 @@ def hostile_others() -> Iterator[Vector]:
 
 
 def _http_signatures() -> Iterator[Vector]:
-    make = http_signature_request
+    http = partial(refused, by=http_signature_request)
     covers = "@method @target-uri content-type content-digest webhook-id x-a2a-notification-token"
     for component in covers.split():
         less = " ".join(name for name in covers.split() if name != component)
         name = f"http-without-{component.lstrip('@')}"
-        yield refused(name, "the signature covers too little", make(covers=less))
-    yield refused("http-foreign-key", "a stranger's key, named as ours", make(signer="attacker"))
-    yield refused("http-foreign-keyid", "a stranger's key, by its own name", make(kid="attacker"))
-    yield refused("http-other-alg", "not the key's", make(alg="ed25519"))
-    yield refused("http-other-tag", "signed for something else", make(tag="other"))
-    yield refused(
-        "http-other-url", "for another webhook", make(uri="https://other.example.com/http")
+        yield http(name, "the signature covers too little", covers=less)
+    yield http("http-foreign-key", "a stranger's key, named as ours", signer="attacker")
+    yield http("http-foreign-keyid", "a stranger's key, by its own name", kid="attacker")
+    yield http("http-other-alg", "not the key's", alg="ed25519")
+    yield http("http-other-tag", "signed for something else", tag="other")
+    yield http("http-other-url", "for another webhook", uri="https://other.example.com/http")
+    yield http(
+        "http-body-changed", "the digest is of another body", "digest_mismatch", sent=_CHANGED
     )
-    yield refused(
-        "http-body-changed", "the digest is of another body", make(sent=_CHANGED), "digest_mismatch"
-    )
-    yield refused(
+    yield http(
         "http-digest-changed",
         "body and digest go together, the signature does not",
-        make(digest_of=BODY, body=_CHANGED),
         "digest_mismatch",
+        digest_of=BODY,
+        body=_CHANGED,
     )
-    yield refused(
+    yield http(
         "http-media-type-changed",
         "a covered header is another",
-        make(content_type_sent="application/json"),
+        content_type_sent="application/json",
     )
-    yield refused(
-        "http-stale", "301 s ago", make(created=NOW - 301, expires=NOW), "stale_timestamp", step=4
-    )
-    yield refused(
-        "http-expired",
-        "expired",
-        make(created=NOW - 200, expires=NOW - 100),
-        "stale_timestamp",
-        step=4,
-    )
-    yield refused("http-no-expires", "no end", make(expires=None))
-    yield refused("http-none", "no signature", plain_request(sender="http"))
-    yield refused(
+    yield http("http-stale", "301 s ago", "stale_timestamp", created=NOW - 301, expires=NOW)
+    yield http("http-expired", "expired", "stale_timestamp", created=NOW - 200, expires=NOW - 100)
+    yield http("http-no-expires", "no end", expires=None)
+    yield refused("http-none", "no signature", by=plain_request, sender="http")
+    yield http(
         "http-token-added",
         "a second token header, which is not covered",
-        make(extra=[("X-A2A-Token", TOKEN)]),
+        extra=[("X-A2A-Token", TOKEN)],
     )
-    yield refused(
-        "http-version-added",
-        "A2A-Version, which is not covered",
-        make(extra=[("A2A-Version", "0.3")]),
+    yield http(
+        "http-version-added", "A2A-Version, which is not covered", extra=[("A2A-Version", "0.3")]
     )
 
 
 def _standard_webhooks() -> Iterator[Vector]:
-    make = webhook_request
-    yield refused("webhooks-body-changed", "another body", make(sent=_CHANGED))
-    yield refused(
-        "webhooks-other-secret", "a stranger's secret", make(secrets=["whsec_" + "A" * 32])
-    )
-    yield refused("webhooks-other-key", "a stranger's key", make(secrets=[], key="es256-next"))
-    yield refused("webhooks-id-changed", "another id", make(signed_id="dlv_other"))
-    yield refused("webhooks-no-signature", "no entry", make(secrets=[]))
+    hooks = partial(refused, by=webhook_request)
+    yield hooks("webhooks-body-changed", "another body", sent=_CHANGED)
+    yield hooks("webhooks-other-secret", "a stranger's secret", secrets=["whsec_" + "A" * 32])
+    yield hooks("webhooks-other-key", "a stranger's key", secrets=[], key="es256-next")
+    yield hooks("webhooks-id-changed", "another id", signed_id="dlv_other")
+    yield hooks("webhooks-no-signature", "no entry", secrets=[])
     for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
-        yield refused(
-            f"webhooks-without-{name}",
-            "a header is missing",
-            make(leave_out=name),
-        )
-    yield refused("webhooks-stale", "301 s ago", make(at=str(NOW - 301)), "stale_timestamp", step=4)
-    yield refused(
-        "webhooks-ahead", "301 s ahead", make(at=str(NOW + 301)), "stale_timestamp", step=4
-    )
-    yield refused("webhooks-no-number", "no plain digits", make(at=f"+{NOW}"), "malformed_request")
-    yield refused(
+        yield hooks(f"webhooks-without-{name}", "a header is missing", leave_out=name)
+    yield hooks("webhooks-stale", "301 s ago", "stale_timestamp", at=str(NOW - 301))
+    yield hooks("webhooks-ahead", "301 s ahead", "stale_timestamp", at=str(NOW + 301))
+    yield hooks("webhooks-no-number", "no plain digits", "malformed_request", at=f"+{NOW}")
+    yield hooks(
         "webhooks-boundary",
         "id and time of `a.1767225600.{…}` cut elsewhere: the same signed bytes",
-        make(webhook_id=f"dlv.{NOW}", signed_id="dlv", body=f"{NOW}.{BODY}", sent=BODY),
         "malformed_request",
+        webhook_id=f"dlv.{NOW}",
+        signed_id="dlv",
+        body=f"{NOW}.{BODY}",
+        sent=BODY,
     )
 
 
 def _legacy() -> Iterator[Vector]:
-    bare = dict.fromkeys(("iss", "aud", "exp", "jti", "taskId", "configId", "seq"))
-    for sender in ("trpc", "samples"):
-        for name, changes, code, step in (
-            ("body-changed", {"sent": _CHANGED}, "digest_mismatch", 3),
-            ("stale", {"claims": bare | {"iat": NOW - 301}}, "stale_timestamp", 4),
-            ("foreign-key", {"key": KEYS["ps256"] | {"alg": "RS256"}}, "invalid_signature", 3),
-        ):
-            asked: dict[str, Any] = {
-                "claims": bare,
-                "kid": "rs256",
-                "tokens": [],
-                "webhook_id": "",
-            }
-            request = jwt_request(sender=sender, **(asked | changes))
-            yield refused(
-                f"{sender}-{name}", "also the weak profiles refuse it", request, code, step=step
-            )
-    spaced = json.dumps(json.loads(BODY))
-    yield refused_jwt(
+    weak = partial(refused, by=weak_request)
+    what = "also the weak profiles refuse it"
+    of_other_scheme = KEYS["ps256"] | {"alg": "RS256"}
+    for name in ("trpc", "samples"):
+        yield weak(f"{name}-body-changed", what, "digest_mismatch", sender=name, sent=_CHANGED)
+        yield weak(f"{name}-stale", what, "stale_timestamp", sender=name, claims={"iat": NOW - 301})
+        yield weak(f"{name}-foreign-key", what, sender=name, key=of_other_scheme)
+    yield weak(
         "trpc-reserialised",
         "the hash of the first samples is not this profile's",
         "digest_mismatch",
         sender="trpc",
-        claims=bare,
-        kid="rs256",
-        sent=spaced,
-        tokens=[],
-        webhook_id="",
+        sent=json.dumps(json.loads(BODY)),
     )
-    yield refused(
+    unsigned = partial(refused, code="invalid_token", by=plain_request)
+    yield unsigned(
         "unsigned-no-token",
         "nothing proves anything",
-        plain_request(sender="unsigned", tokens=[]),
-        "invalid_token",
-        step=5,
+        sender="unsigned",
+        tokens=[],
     )
-    yield refused(
+    yield unsigned(
         "unsigned-other-token",
         "not the token",
-        plain_request(
-            sender="unsigned", tokens=[("X-A2A-Notification-Token", "tok-other-000000000000")]
-        ),
-        "invalid_token",
-        step=5,
+        sender="unsigned",
+        tokens=[("X-A2A-Notification-Token", "tok-other-000000000000")],
     )
-    yield refused(
+    yield unsigned(
         "unsigned-other-credentials",
         "not the credentials",
-        plain_request(
-            sender="unsigned-with-credentials",
-            tokens=[],
-            headers=[("Authorization", "Bearer cred-other")],
-        ),
-        "invalid_token",
-        step=5,
+        sender="unsigned-with-credentials",
+        tokens=[],
+        headers=[("Authorization", "Bearer cred-other")],
     )
 
 
 def _replays() -> Iterator[Vector]:
-    yield accepted_jwt(
+    yield accepted(
         "replay-retry",
         "the same id and body, signed anew: a retry; nobody is called again",
         code="duplicate",
         after="jwt-es256",
         claims={"iat": NOW + 5, "exp": NOW + 305},
     )
-    yield accepted_jwt("replay-same", "the very same request", code="duplicate", after="jwt-es256")
-    yield refused_jwt(
+    yield accepted("replay-same", "the very same request", code="duplicate", after="jwt-es256")
+    yield refused(
         "replay-conflict",
         "an id that was accepted, with another body",
         "id_conflict",
-        step=7,
         after="jwt-es256",
         body=_CHANGED,
     )

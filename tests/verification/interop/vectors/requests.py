@@ -22,6 +22,7 @@ __all__ = [
     "http_signature_request",
     "jwt_request",
     "plain_request",
+    "weak_request",
     "webhook_request",
 ]
 
@@ -178,6 +179,13 @@ def jwt_request(
         headers=[*ids, (field, f"{prefix}{jwt}"), *headers],
         **plain,
     )
+
+
+def weak_request(*, claims: Mapping[str, Any] | None = None, **of_jwt: Any) -> dict[str, Any]:
+    """Return a request of a profile that knows no token, no audience and no id."""
+    bare = dict.fromkeys(("iss", "aud", "exp", "jti", "taskId", "configId", "seq"))
+    claims = bare | dict(claims or {})
+    return jwt_request(kid="rs256", claims=claims, tokens=[], webhook_id="", **of_jwt)
 
 
 def webhook_request(

@@ -1,64 +1,13 @@
-"""A short run of `receiver_crash.py`; the long one kills 1,000 times: `--kills 1000`."""
+"""What the log of calls says of broken promises."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.eventually import DEADLINE
-from tests.long_runs import examples
 from tests.verification.soak.call_log import CallLog
-from tests.verification.soak.receiver_crash import Killer
 
-KILLS = examples(10)
-TASKS = 25
-LEASE = 4  # seconds: it ends within the test, and not only because the machine is busy
 DONE = ("BEGIN 1 first task 1 a", "END 1 first task 1 a")
 ELSE = ("BEGIN 1 second task 1 a", "END 1 second task 1 a")
-
-
-async def test_kills_on_sqlite_lose_repeat_and_reorder_nothing(tmp_path: Path) -> None:
-    database = str(tmp_path / "inbox.db")
-    killer = Killer(tmp_path, database=database, seed=1, lease=2 * DEADLINE, tasks=TASKS)
-    report = await killer.run(KILLS)
-    assert report.holds, report
-    assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
-    assert report.in_hand_at_kills > 0, report  # or the kills fell into nothing
-    # By the lock file: leases are not waited for.
-    assert report.slowest_resume < DEADLINE, report
-
-
-async def test_kills_of_two_receivers_on_sqlite_lose_repeat_and_reorder_nothing(
-    tmp_path: Path,
-) -> None:
-    database = str(tmp_path / "inbox.db")
-    killer = Killer(tmp_path, database=database, seed=3, receivers=2, tasks=TASKS)
-    report = await killer.run(2 * KILLS)
-    assert report.holds, report
-    assert (report.kills, report.acknowledged > 2 * KILLS) == (2 * KILLS, True)
-    assert report.in_hand_at_kills > 0, report
-
-
-async def test_kills_of_two_receivers_on_postgresql_lose_repeat_and_reorder_nothing(
-    tmp_path: Path, postgres_dsn: str
-) -> None:
-    killer = Killer(tmp_path, database=postgres_dsn, seed=2, receivers=2, lease=LEASE, tasks=TASKS)
-    report = await killer.run(KILLS)
-    assert report.holds, report
-    assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
-    assert report.in_hand_at_kills > 0, report
-    assert report.slowest_resume < LEASE + DEADLINE, report  # a lease, and a busy machine
-
-
-async def test_an_inbox_that_is_lost_between_kills_is_recovered(tmp_path: Path) -> None:
-    killer = Killer(
-        tmp_path, database=str(tmp_path / "inbox.db"), seed=4, tasks=TASKS, lose_every=5
-    )
-    report = await killer.run(KILLS)
-    assert report.holds, report
-    assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
-    assert report.inboxes_lost == KILLS // 5, report
 
 
 def read(*lines: str, killed: int | None = None) -> CallLog:
