@@ -311,10 +311,10 @@ class PushSender(HasLifetime):
         from pushkit.telemetry.sides import key_gauges
 
         gauges = dict(key_gauges(self._keys.ring(), self._clock()))
-        look = functools.partial(outbox_gauges, breaker_opens_at=self.options.breaker.failures)
+        opens_at = self.options.breaker.failures
         try:
             async with promptly():
-                gauges |= await read_now(self._database, look)
+                gauges |= await read_now(self._database, outbox_gauges, breaker_opens_at=opens_at)
         except StorageError:
             return gauges | {"pushkit_database_up": {(): 0.0}}
         return gauges | {"pushkit_database_up": {(): 1.0}}
