@@ -124,22 +124,6 @@ async def test_an_open_breaker_allows_no_attempts_and_then_one_probe_at_a_time(
     assert sum(delivery.attempts for delivery in deliveries) == len(webhook.received) == 11
 
 
-async def test_an_open_breaker_does_not_delay_another_owner(
-    senders: Senders, webhook: Webhook
-) -> None:
-    policy = BreakerPolicy(failures=1)
-    sender = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)
-    for owner in ("alice", "bob"):
-        path = f"/{owner}"
-        await sender.subscribe(owner, {"url": webhook.url(path)}, version="1.0", owner=owner)
-        await sender.notify(status(task_id=owner))
-    webhook.replies_with(*[500] * 10, path="/alice")
-    await sender.worker.run_once()
-    await sender.notify(status(task_id="bob"))
-    assert await sender.worker.run_once() == 1
-    assert len(webhook.at("/bob")) == 2
-
-
 async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
     senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:

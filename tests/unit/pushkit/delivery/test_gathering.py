@@ -71,14 +71,6 @@ async def test_chunks_that_arrive_in_one_transaction_become_one(sender: PushSend
     assert (seq, sorted(said.split())) == (3, ["a", "b", "c"])
 
 
-async def test_each_update_is_a_post_unless_the_filter_gathers(senders: Senders) -> None:
-    sender = await senders.open()
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    for word in "ab":
-        await sender.notify(chunk(word))
-    assert await waiting(sender) == [(1, "a"), (2, "b")]
-
-
 async def test_append_and_last_chunk_are_what_the_chunks_say_together(sender: PushSender) -> None:
     await sender.notify(chunk("a"))
     await sender.notify(chunk("b", last=True))

@@ -29,7 +29,6 @@ from pushkit import (
     PushConfig,
     PushSender,
     Role,
-    TaskSnapshot,
     TaskUpdate,
     TextPart,
 )
@@ -137,11 +136,6 @@ async def test_repeated_registrations_log_one_line(
         config = {"url": f"https://client.example.com/{number}"}
         await sender.subscribe("task-1", config, version="1.0", owner="alice")
     assert caplog.text.count("registered config") == 1
-
-
-async def test_the_config_id_defaults_to_the_task_id(sender: PushSender) -> None:
-    subscription = await sender.subscribe("task-1", HOOK, version="1.0")
-    assert subscription.key.config_id == "task-1"
 
 
 async def test_owners_and_tenants_do_not_see_each_other(sender: PushSender) -> None:
@@ -301,21 +295,6 @@ async def test_setting_getting_and_removing_a_config_does_not_read_the_others(
 # --- notify ------------------------------------------------------------------------------------
 
 
-async def test_an_update_without_a_subscription_stores_nothing(sender: PushSender) -> None:
-    await sender.subscribe("another", HOOK, version="1.0")
-    await sender.subscribe("task-1", HOOK, version="1.0", tenant="another")
-    assert (await sender.notify(status())).ids == []
-    assert await sender.deliveries("task-1") == []
-
-
-async def test_every_owner_gets_a_delivery(sender: PushSender) -> None:
-    for owner in ("alice", "bob"):
-        await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
-    ids = (await sender.notify(status())).ids
-    assert len(set(ids)) == 2
-    assert {delivery.owner for delivery in await sender.deliveries("task-1")} == {"alice", "bob"}
-
-
 async def test_an_update_without_a_task_is_refused(sender: PushSender) -> None:
     message = A2AMessage(message_id="m", role=Role.AGENT, parts=())
     with pytest.raises(InvalidUpdateError, match="task_id: found none"):
@@ -359,25 +338,6 @@ async def test_without_a_snapshot_only_recipients_that_need_one_are_refused(
 async def test_a_snapshot_of_another_task_is_refused(sender: PushSender) -> None:
     with pytest.raises(InvalidUpdateError, match="expected the task"):
         await sender.notify(status(), snapshot=task("task-2"))
-
-
-async def test_with_a_snapshot_every_version_gets_its_own_body(sender: PushSender) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="new")
-    await sender.subscribe("task-1", HOOK, version="0.3", owner="old")
-    await sender.notify(status(), snapshot=task())
-    found = {
-        d.owner: (d.version.content_type, json.loads(d.body))
-        for d in await sender.deliveries("task-1")
-    }
-    assert found["new"][0] == "application/a2a+json"
-    assert list(found["new"][1]) == ["statusUpdate"]
-    assert found["old"][0] == "application/json"
-    assert (found["old"][1]["kind"], found["old"][1]["id"]) == ("task", "task-1")
-
-
-async def test_a_task_is_its_own_snapshot(sender: PushSender) -> None:
-    await sender.subscribe("task-1", HOOK, version="0.3")
-    assert len((await sender.notify(TaskSnapshot(task=task()))).ids) == 1
 
 
 async def test_a_body_over_the_limit_is_refused_for_its_recipient_and_takes_no_seq(
@@ -574,16 +534,6 @@ async def attempting(senders: Senders, webhook: Webhook) -> tuple[PushSender, as
     await sender.notify(status())
     await webhook.until_received(1)
     return sender, answered
-
-
-async def test_close_waits_for_running_attempts(senders: Senders, webhook: Webhook) -> None:
-    first, answered = await attempting(senders, webhook)
-    closing = asyncio.create_task(first.close())
-    await asyncio.sleep(0)
-    answered.set()
-    await closing
-    second = await senders.open()
-    assert [d.state for d in await second.deliveries("task-1")] == [DeliveryState.DELIVERED]
 
 
 async def test_close_cancels_slow_attempts_and_the_next_start_sends_them(
