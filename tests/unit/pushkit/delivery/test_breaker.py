@@ -156,21 +156,6 @@ async def test_the_breaker_survives_a_restart(senders: Senders, webhook: Webhook
     assert await second.worker.run_once() == 0
 
 
-async def test_a_listener_that_raises_stops_no_delivery(
-    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(event: Event) -> None:
-        raise RuntimeError(event.kind)
-
-    sender = await senders.open(on_event=broken)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    webhook.replies_with(400)
-    await sender.notify(status())
-    await sender.notify(status())
-    assert await sender.worker.run_once() == 2
-    assert "a listener failed at delivery_dead" in caplog.text
-
-
 async def test_on_probation_what_is_being_stored_waits_for_the_probe_too(
     senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:

@@ -13,7 +13,6 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import DeliveryState
-from pushkit.scheduling.retry import DEFAULT_SCHEDULE
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, report_of, status
 
@@ -79,10 +78,6 @@ async def test_a_worker_suspended_in_its_claim_sends_nothing_before_the_lease_ex
     clock.advance(100)
     await sender.worker.run_once()
     assert len(webhook.received) == 1
-
-
-def test_a_delivery_is_tried_ten_times() -> None:
-    assert len(DEFAULT_SCHEDULE) + 1 == 10
 
 
 @pytest.mark.parametrize(("size", "complete"), [(64 * 1024, True), (64 * 1024 + 1, False)])

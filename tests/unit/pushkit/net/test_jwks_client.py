@@ -99,11 +99,6 @@ async def publisher() -> AsyncIterator[Publisher]:
 # --- the cache ---------------------------------------------------------------------------------
 
 
-async def test_finds_a_key_by_its_kid(publisher: Publisher) -> None:
-    assert await publisher.client.find(KEY.kid) == [KEY.to_verification_key()]
-    assert list(await publisher.client.keys()) == [KEY.kid]
-
-
 async def test_the_age_counts_from_the_start_of_the_fetch(publisher: Publisher) -> None:
     publisher.open.clear()
     loading = asyncio.create_task(publisher.client.keys())

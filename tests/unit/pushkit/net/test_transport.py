@@ -321,21 +321,6 @@ async def test_a_server_that_speaks_no_tls_is_a_transport_error(transport: Trans
     assert server.requests == []
 
 
-async def test_a_port_without_a_listener_is_a_transport_error(
-    transport: Transport, unused_tcp_port: int
-) -> None:
-    with pytest.raises(TransportError):
-        await post(transport, f"http://127.0.0.1:{unused_tcp_port}/", within=PATIENT)
-
-
-async def test_the_connection_is_good_for_the_next_request(transport: Transport) -> None:
-    async with serving(answers_all) as server:
-        for _ in range(3):
-            assert (await post(transport, server.url, within=PATIENT)).complete
-        await transport.close()
-    assert server.connections == 1
-
-
 async def test_no_error_repeats_path_or_query(transport: Transport) -> None:
     for talk in (resets, says(b"hello\r\n"), keeps_silent):
         async with serving(talk) as server:

@@ -467,19 +467,6 @@ async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
     assert server.connections == 1
 
 
-async def test_an_unsolicited_answer_goes_to_no_request(client: Transport) -> None:
-    async def and_then_some(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(2)
-        writer.write(OK)
-        await asyncio.sleep(0)
-        writer.write(b"HTTP/1.1 500 Time Is Up\r\nContent-Length: 0\r\n\r\n")
-        await reader.read()
-
-    async with serving(and_then_some) as server:
-        for _ in range(20):
-            assert (await post(client, server.url)).status == 200
-
-
 async def test_no_more_connections_to_one_host_than_it_may_have(
     make_transport: MakeTransport,
 ) -> None:
