@@ -235,6 +235,7 @@ def test_a_long_body_is_shown_as_it_is_for_its_lines_would_be_many_times_as_long
 async def test_no_more_than_so_many_pages_are_live(
     reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
     monkeypatch.setattr(site, "_MAX_LIVE", 1)
     async with reader.client.get("/live") as first:
         assert first.status == 200
