@@ -173,15 +173,6 @@ async def test_cookies_are_not_kept(transport: Transport) -> None:
     assert not any(b"ookie" in request for request in server.requests)
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_are_not_followed(transport: Transport, status: int) -> None:
-    async with serving(says(OK)) as canary:
-        head = f"HTTP/1.1 {status} Moved\r\nLocation: {canary.url}\r\nContent-Length: 0\r\n\r\n"
-        async with serving(says(head.encode())) as server:
-            assert (await post(transport, server.url, within=PATIENT)).status == status
-    assert canary.connections == 0
-
-
 @pytest.mark.parametrize("status", [401, 407])
 async def test_a_challenge_is_just_a_status(transport: Transport, status: int) -> None:
     challenge = b'WWW-Authenticate: Basic realm="a"\r\nProxy-Authenticate: Basic\r\n'

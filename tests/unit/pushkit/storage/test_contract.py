@@ -138,14 +138,6 @@ async def test_no_error_quotes_a_value_that_cannot_be_stored(
     assert await database.read(names()) == ["b"]
 
 
-async def test_written_rows_are_there_after_a_restart(location: str) -> None:
-    for expected in ([], ["a"]):
-        async with opened(things(location), Access.UPGRADE) as database:
-            assert await database.read(names()) == expected
-            if not expected:
-                await database.write(insert("a"))
-
-
 async def test_every_type_of_value_is_read_as_it_was_written(database: Database) -> None:
     name = "\U0001f680 'quoted' $1 % \\ é"
 
