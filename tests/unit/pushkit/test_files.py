@@ -35,15 +35,16 @@ def test_a_file_for_its_owner_alone_is_read_whatever_its_group(
     assert read_private(path, made_by=MADE_BY) == b"secret"
 
 
-@pytest.mark.parametrize("mode", [0o604, 0o602, 0o601, 0o620, 0o610, 0o660, 0o666], ids=oct)
+@pytest.mark.parametrize(
+    "mode", [0o604, 0o602, 0o601, 0o620, 0o610, 0o644, 0o650, 0o660, 0o666, 0o777], ids=oct
+)
 def test_a_file_that_anybody_else_may_touch_is_refused_whatever_its_group(
     path: Path, mode: int
 ) -> None:
     path.chmod(mode)
 
-    with pytest.raises(
-        KeyFileError, match=f"has mode {mode:04o}, expected 0600, as others may read or write it"
-    ):
+    says = f"has mode {mode:04o}, expected 0600, as others may read or write it.*chmod 600 {path}"
+    with pytest.raises(KeyFileError, match=says):
         read_private(path, made_by=MADE_BY)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from pushkit.a2a import (
     ArtifactUpdate,
-    StatusUpdate,
     TaskSnapshot,
     TaskState,
     TextPart,
@@ -111,31 +110,6 @@ def test_reads_the_content_of_a_captured_artifact() -> None:
         (part,) = update.artifact.parts
         assert isinstance(part, TextPart)
         assert part.text == "héllo <b>&"
-
-
-def test_a_captured_1_0_update_becomes_a_0_3_update() -> None:
-    update = decode_update(captures()[4]["body"].encode())
-    assert isinstance(update, StatusUpdate)
-
-    written = json.loads(encode_update(update, WireVersion.V0_3))
-
-    assert written["kind"] == "status-update"
-    assert written["status"]["state"] == "completed"
-    assert written["final"] is True
-
-
-def test_a_captured_0_3_task_becomes_a_1_0_task() -> None:
-    update = decode_update(captures()[0]["body"].encode())
-    assert isinstance(update, TaskSnapshot)
-
-    written = json.loads(encode_update(update, WireVersion.V1_0))["task"]
-
-    assert written["status"] == {
-        "state": "TASK_STATE_COMPLETED",
-        "timestamp": "2026-11-21T01:48:13.863795Z",
-    }
-    assert written["history"][0]["role"] == "ROLE_USER"
-    assert "kind" not in json.dumps(written)
 
 
 # --- the examples of A2A 0.1, of the first samples, and of AgentVault ----------------------------

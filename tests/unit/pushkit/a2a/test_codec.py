@@ -39,7 +39,6 @@ from pushkit.errors import (
     InboundError,
     InvalidUpdateError,
     MalformedBodyError,
-    SnapshotRequiredError,
     UnrecognisedBodyError,
 )
 from tests.unit.pushkit.a2a.strategies import body
@@ -542,32 +541,11 @@ def test_writes_files_of_0_3() -> None:
 # --- what a subscription gets ------------------------------------------------------------------
 
 
-def test_a_1_0_subscription_gets_the_update() -> None:
-    assert json.loads(push_body(STATUS_UPDATE, V1_0)).keys() == {"statusUpdate"}
-    assert push_body(STATUS_UPDATE, V1_0, snapshot=TASK) == encode_update(STATUS_UPDATE, V1_0)
-
-
 def test_a_0_3_subscription_gets_the_whole_task() -> None:
     whole = encode_update(TaskSnapshot(task=TASK), V0_3)
     assert push_body(TaskSnapshot(task=TASK), V0_3) == whole
     assert push_body(STATUS_UPDATE, V0_3, snapshot=TASK) == whole
     assert push_body(ARTIFACT_UPDATE, V0_3, snapshot=TASK) == whole
-
-
-def test_a_0_3_subscription_needs_a_snapshot_for_an_update_without_a_status() -> None:
-    expected = "whole task, found artifact-update: pass snapshot="
-    with pytest.raises(SnapshotRequiredError, match=expected):
-        push_body(ARTIFACT_UPDATE, V0_3)
-
-
-def test_without_a_snapshot_a_status_is_a_0_3_task_without_history() -> None:
-    update = decode_update(push_body(STATUS_UPDATE, V0_3))
-    assert isinstance(update, TaskSnapshot)
-    assert update.task == Task(
-        id=STATUS_UPDATE.task_id,
-        context_id=STATUS_UPDATE.context_id,
-        status=STATUS_UPDATE.status,
-    )
 
 
 def test_without_a_snapshot_a_status_from_a_0_1_agent_gets_the_ids_that_0_3_needs() -> None:

@@ -13,9 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from pushkit.cards import (
     CARD_PATH,
-    CardForm,
     CardOutcome,
-    CardPolicy,
     CardPublisher,
     CardTrust,
     OriginTrust,
@@ -172,17 +170,6 @@ async def test_keys_that_cannot_be_had_are_a_failure_and_not_a_forgery(
     [check] = summary.checks
     assert check.outcome is CardOutcome.FAILED
     assert "could not be fetched" in check.reason
-
-
-async def test_the_policy_is_that_of_the_caller(agents: Agents, transport: Transport) -> None:
-    policy = CardPolicy(admit=frozenset(CardForm))
-    summary = await verify_cards(
-        [agents.url("/tampered")],
-        trust_in(agents, transport),
-        now=NOW,
-        policy=policy,
-    )
-    assert not summary.all_verified
 
 
 async def test_no_card_is_no_success() -> None:

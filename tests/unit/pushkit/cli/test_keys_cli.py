@@ -171,11 +171,6 @@ def test_a_kid_that_is_not_unicode_is_refused_and_the_file_stays_readable(path: 
     assert path.read_bytes() == before
 
 
-def test_rotate_schedules_the_next_key() -> None:
-    done("new")
-    assert "is pending and signs from" in done("rotate").stdout
-
-
 def test_rotate_that_is_repeated_names_the_same_key(path: Path) -> None:
     done("new")
     first = done("rotate").stdout
@@ -237,12 +232,6 @@ def test_export_writes_the_public_set(path: Path) -> None:
     done("new")
     exported = done("export").stdout_bytes
     assert [key.kid for key in parse_jwks(exported).keys] == [ring(path).keys[0].kid]
-
-
-def test_export_writes_a_file(tmp_path: Path) -> None:
-    done("new")
-    assert done("export", "--out", "jwks.json").stdout == ""
-    assert (tmp_path / "jwks.json").read_bytes() == done("export").stdout_bytes
 
 
 def test_export_replaces_a_file_as_a_whole_and_keeps_its_mode(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ async def test_a_form_that_is_too_long_is_refused(ops: str, browser: aiohttp.Cli
 
 
 async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
-    ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, ops: str, browser: aiohttp.ClientSession
 ) -> None:
     monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
     monkeypatch.setattr(site, "_MAX_LIVE", 1)
@@ -195,8 +195,9 @@ async def test_a_link_that_no_header_can_hold_leads_to_the_first_page(
 
 
 async def test_a_head_request_takes_no_live_page(
-    ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, ops: str, browser: aiohttp.ClientSession
 ) -> None:
+    monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
     monkeypatch.setattr(site, "_MAX_LIVE", 1)
     for method in ("HEAD", "GET"):
         async with browser.request(method, f"{ops}/live", headers=BEARER) as answer:

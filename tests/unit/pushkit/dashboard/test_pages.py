@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from dataclasses import replace
@@ -9,14 +10,18 @@ from datetime import timedelta
 from urllib.parse import quote, urlencode
 
 import pytest
+from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
 
-from pushkit.dashboard.documents import findings
+from pushkit.dashboard.documents import findings, headline
 from pushkit.outbox import stats
-from pushkit.outbox.stats import _MOST_ERRORS
+from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.stats import _MOST_ERRORS, Finished, OutboxStats
 from pushkit.storage.paging import AtMost
 from pushkit.webui import site
-from pushkit.webui.parts import shown_body
+from pushkit.webui.parts import HealthFinding, Severity, shown_body
 from tests.browser import Browser
+from tests.eventually import DEADLINE
 from tests.unit.pushkit.dashboard.conftest import HOSTILE, House
 
 PAGES = [
@@ -235,8 +240,191 @@ def test_a_long_body_is_shown_as_it_is_for_its_lines_would_be_many_times_as_long
 async def test_no_more_than_so_many_pages_are_live(
     reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
     monkeypatch.setattr(site, "_MAX_LIVE", 1)
     async with reader.client.get("/live") as first:
         assert first.status == 200
         async with reader.client.get("/live") as second:
             assert second.status == 503
+
+
+# --- health --------------------------------------------------------------------------------------
+
+
+WARNING, FAILURE = Severity.WARNING, Severity.FAILURE
+DELIVERED, FAILED, WAITING, UNCLAIMED = "delivered", "failed", "waiting", "unclaimed"
+SITUATIONS: dict[str, tuple[set[str], Severity]] = {
+    "Nothing waits, and nothing was sent within the last hour.": (set(), Severity.NOTE),
+    "Deliveries wait; none arrived within the last hour.": ({WAITING}, Severity.NOTE),
+    "Healthy: deliveries arrive.": ({DELIVERED, WAITING}, Severity.NOTE),
+    "Deliveries arrive, but some fail.": ({DELIVERED, FAILED, WAITING}, WARNING),
+    "Nothing arrives: every attempt fails.": ({FAILED, WAITING}, WARNING),
+    "Deliveries arrive, but something needs attention.": ({DELIVERED}, WARNING),
+    "Nothing is sent: no worker claims what is due.": ({DELIVERED, WAITING, UNCLAIMED}, FAILURE),
+    "Nothing arrives: something on this side fails.": ({FAILED, WAITING}, FAILURE),
+    "Deliveries arrived within the last hour, but something on this side fails.": (
+        {DELIVERED},
+        FAILURE,
+    ),
+}
+
+
+def seen(stats: OutboxStats, situation: set[str]) -> OutboxStats:
+    """Return the numbers of an outbox in which this has happened."""
+    now = stats.now
+    one = Finished(
+        id="dlv_1",
+        origin="https://client.example.com:443",
+        state=DeliveryState.DELIVERED,
+        attempts=1,
+        age_from=now,
+        finished_at=now,
+    )
+    return replace(
+        stats,
+        finished=(one,) if DELIVERED in situation else (),
+        retrying=int(FAILED in situation),
+        pending=AtMost(int(WAITING in situation), more=False),
+        due_since=now - timedelta(minutes=2) if UNCLAIMED in situation else None,
+    )
+
+
+async def test_each_situation_has_its_sentence_and_only_what_was_delivered_is_green(
+    house: House,
+) -> None:
+    stats = await house.sender.outbox.stats()
+    found = {
+        says: headline(seen(stats, situation), [HealthFinding(worst, "", "")])
+        for says, (situation, worst) in SITUATIONS.items()
+    }
+    assert {expected: headline.says for expected, headline in found.items()} == {
+        says: says for says in SITUATIONS
+    }
+    green = [says for says, headline in found.items() if headline.verdict == "healthy"]
+    assert green == ["Healthy: deliveries arrive."]
+
+
+@pytest.mark.parametrize("status", [500, 401, 400], ids=str)
+async def test_a_sender_that_reaches_nobody_says_so(
+    house: House, reader: Browser, status: int
+) -> None:
+    house.statuses["/wrong"] = status
+    await house.notify("task-1", "/wrong")
+    await house.deliver()
+    page = await reader.get("/")
+    assert "<h1>Nothing arrives: every attempt fails.</h1>" in page
+    assert "verdict failing" in page
+    await house.notify("task-2")
+    await house.deliver()
+    assert "<h1>Deliveries arrive, but some fail.</h1>" in await reader.get("/")
+
+
+@pytest.mark.parametrize("status", [500, 401], ids=["counts for the breaker", "does not"])
+async def test_a_destination_that_failed_last_counts_as_failing_and_is_no_green_breaker(
+    house: House, reader: Browser, status: int
+) -> None:
+    house.statuses["/wrong"] = status
+    await house.notify("task-1", "/wrong")
+    await house.deliver()
+    stats = await house.sender.outbox.stats()
+    assert stats.failing.number == 1
+    page = await reader.get("/destinations")
+    assert '<span class="state failing">failing</span>' in page
+    assert "closed" not in page
+    house.statuses["/wrong"] = 202
+    await house.sender.outbox.retry_now([each.id for each in await house.sender.outbox.find()])
+    await house.deliver()
+    assert (await house.sender.outbox.stats()).failing.number == 0
+    assert "state failing" not in await reader.get("/destinations")
+
+
+async def test_what_is_paused_only_waits(house: House, reader: Browser) -> None:
+    assert "<h1>Nothing waits, and nothing was sent" in await reader.get("/")
+    await house.notify("task-1")
+    await house.sender.pause("task-1", owner="alice")
+    page = await reader.get("/")
+    assert "<h1>Deliveries wait; none arrived within the last hour.</h1>" in page
+    assert "verdict idle" in page
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+async def test_a_queue_waits_for_a_worker_until_its_deliveries_are_done(
+    house: House, reader: Browser
+) -> None:
+    await house.notify("report-7")
+
+    [waits] = (await reader.document("/queues"))["queues"]
+    shown = await reader.get("/queues")
+    await house.deliver()
+
+    assert (waits["task_id"], waits["owner"], waits["worker"]) == ("report-7", "alice", None)
+    assert waits["waiting"] == {"number": 1, "more": False}
+    assert waits["due_at"] is not None
+    assert "nobody" in shown
+    assert f'href="/subscriptions/{waits["id"]}"' in shown
+    assert await reader.document("/queues") == {"queues": [], "after": None}
+    assert "No worker leases a queue" in await reader.get("/queues")
+
+
+async def test_a_queue_is_shown_with_the_worker_that_leases_it(
+    house: House, reader: Browser, aiohttp_server: AiohttpServer
+) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def answer(_: web.Request) -> web.Response:
+        began.set()
+        await may_end.wait()
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/slow", answer)
+    server = await aiohttp_server(app)
+    house.webhook = f"http://127.0.0.1:{server.port}"
+    await house.notify("report-7", "/slow")
+    async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as tasks:
+        tasks.create_task(house.deliver())
+        await began.wait()
+        [found] = (await reader.document("/queues"))["queues"]
+        shown = await reader.get("/queues")
+        may_end.set()
+
+    assert found["worker"]
+    assert found["leased_at"] < found["lease_until"]
+    assert found["worker"] in shown
+    assert "nobody" not in shown
+
+
+async def test_a_queue_is_shown_with_what_holds_it_back(house: House, reader: Browser) -> None:
+    house.statuses["/broken"] = 500
+    for number in range(5):  # enough to open the breaker
+        await house.notify(f"task-{number}", "/broken")
+    await house.deliver()
+
+    found = (await reader.document("/queues"))["queues"]
+
+    assert {each["failures"] for each in found} == {5}
+    assert all(each["failing_since"] and each["waits_until"] for each in found)
+    assert "its destination waits" in await reader.get("/queues")
+
+
+async def test_queues_come_in_pages(house: House, reader: Browser) -> None:
+    for number in range(3):
+        await house.notify(f"task-{number}")
+
+    seen, query = list[str](), "?limit=2"
+    while query:
+        page = await reader.document(f"/queues{query}")
+        seen += [each["task_id"] for each in page["queues"]]
+        query = page["after"] and f"?limit=2&after={page['after']}"
+    link = re.search(r'rel="next" href="([^"]+)"', await reader.get("/queues?limit=2"))
+
+    assert sorted(seen) == ["task-0", "task-1", "task-2"]
+    assert link
+    assert "task-" in await reader.get(f"/queues{html.unescape(link[1])}")
+
+
+@pytest.mark.parametrize("after", ["%00", "x" * 600])
+async def test_what_no_page_returned_is_refused(reader: Browser, after: str) -> None:
+    await reader.get(f"/queues?after={after}", 400)

@@ -46,6 +46,8 @@ from tests.internet import Internet
 ISSUER = "https://agent.example.com"
 # The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
 ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
+# For tests that need its locks, in modules whose tests run on both.
+ON_POSTGRES = pytest.mark.parametrize("location", ["postgresql"], indirect=True)
 
 Reply = int | Callable[[], web.Response] | Callable[[], Awaitable[web.Response]]
 

@@ -152,20 +152,22 @@ async def test_retry_now_reports_deliveries_that_are_not_pending(
     assert len(webhook.received) == 1
 
 
-@pytest.mark.slow
-async def test_retry_now_covers_more_than_one_batch(sender: PushSender, webhook: Webhook) -> None:
+async def test_retry_now_covers_more_than_one_batch(
+    sender: PushSender, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pushkit.delivery.admin._BATCH", 2)
     webhook.replies_with(busy)
-    for task_id in await subscribe(sender, webhook, 250):
+    for task_id in await subscribe(sender, webhook, 5):
         await sender.notify(status(task_id=task_id))
         if not webhook.received:
             await sender.worker.run_once()
     dry = await sender.outbox.retry_now(EVERYTHING, dry_run=True)
-    assert len(dry.ids) == 250
+    assert len(dry.ids) == 5
     await deliver_due(sender)
     assert len(webhook.received) == 1
     await sender.outbox.retry_now(EVERYTHING)
     await deliver_due(sender)
-    assert len(webhook.received) == 251
+    assert len(webhook.received) == 6
 
 
 # --- resend and redrive -------------------------------------------------------------------------

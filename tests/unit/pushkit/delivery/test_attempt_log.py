@@ -94,8 +94,9 @@ async def test_a_refused_destination_is_an_attempt_without_phases(
     stricter = await senders.open(allow=())
     await stricter.worker.run_once()
     [attempt] = await attempts_of(sender, delivery_id)
-    assert attempt.error == "destination_refused"
+    assert (attempt.outcome, attempt.error) == ("retry", "destination_refused")
     assert attempt.timing.address is None
+    assert webhook.received == []
 
 
 @pytest.mark.parametrize(
@@ -133,49 +134,34 @@ async def test_the_log_names_why_an_answer_is_none(
     assert "Error:" not in caplog.text
 
 
-async def test_a_redriven_delivery_keeps_its_id_and_restarts_its_schedule(
-    sender: PushSender, webhook: Webhook, clock: Clock
+@pytest.mark.parametrize(
+    ("again", "status_code", "outcome"), [("redrive", 400, "dead"), ("resend", 202, "delivered")]
+)
+async def test_a_delivery_sent_again_keeps_its_id_and_log_and_restarts_its_schedule(
+    sender: PushSender,
+    webhook: Webhook,
+    clock: Clock,
+    *,
+    again: str,
+    status_code: int,
+    outcome: str,
 ) -> None:
-    webhook.replies_with(400, 500)
+    webhook.replies_with(status_code, 500)
     delivery_id = await notify(sender, webhook.url(), status())
+    [first] = await attempts_of(sender, delivery_id)
     clock.advance(timedelta(days=20).total_seconds())
-    redriven = await sender.outbox.redrive([delivery_id])
-    assert redriven.ids == (delivery_id,)
+    assert (await getattr(sender.outbox, again)([delivery_id])).ids == (delivery_id,)
     await sender.worker.run_once()
     clock.advance(60)
     await sender.worker.run_once()
     assert [request.id for request in webhook.received] == [delivery_id] * 3
     attempts = await attempts_of(sender, delivery_id)
-    assert [attempt.outcome for attempt in attempts] == ["dead", "retry", "delivered"]
-
-
-async def test_a_resent_delivery_keeps_its_earlier_attempts(
-    sender: PushSender, webhook: Webhook, clock: Clock
-) -> None:
-    webhook.replies_with(202, 500, 200)
-    delivery_id = await notify(sender, webhook.url(), status())
-    [first] = await attempts_of(sender, delivery_id)
-    await sender.outbox.resend([delivery_id])
-    await sender.worker.run_once()
-    clock.advance(60)
-    await sender.worker.run_once()
-    attempts = await attempts_of(sender, delivery_id)
     assert attempts[0] == first
     assert [(each.number, each.outcome, each.status) for each in attempts] == [
-        (1, "delivered", 202),
+        (1, outcome, status_code),
         (2, "retry", 500),
         (3, "delivered", 200),
     ]
-
-
-async def test_deliveries_are_deleted_after_their_retention(
-    sender: PushSender, webhook: Webhook, clock: Clock
-) -> None:
-    await notify(sender, webhook.url(), status())
-    assert await sender.outbox.retain(sender.options.retain) == 0
-    clock.advance(timedelta(days=8).total_seconds())
-    assert await sender.outbox.retain(sender.options.retain) == 1
-    assert await sender.deliveries("task-1") == []
 
 
 async def test_housekeeping_survives_a_database_out_of_reach_and_logs_it_once(

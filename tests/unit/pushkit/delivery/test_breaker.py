@@ -123,22 +123,6 @@ async def test_an_open_breaker_allows_no_attempts_and_then_one_probe_at_a_time(
     assert sum(delivery.attempts for delivery in deliveries) == len(webhook.received) == 11
 
 
-async def test_an_open_breaker_does_not_delay_another_owner(
-    senders: Senders, webhook: Webhook
-) -> None:
-    policy = BreakerPolicy(failures=1)
-    sender = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)
-    for owner in ("alice", "bob"):
-        path = f"/{owner}"
-        await sender.subscribe(owner, {"url": webhook.url(path)}, version="1.0", owner=owner)
-        await sender.notify(status(task_id=owner))
-    webhook.replies_with(*[500] * 10, path="/alice")
-    await sender.worker.run_once()
-    await sender.notify(status(task_id="bob"))
-    assert await sender.worker.run_once() == 1
-    assert len(webhook.at("/bob")) == 2
-
-
 async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
     senders: Senders, clock: Clock, webhook: Webhook
 ) -> None:
@@ -169,21 +153,6 @@ async def test_the_breaker_survives_a_restart(senders: Senders, webhook: Webhook
     await first.close()
     second = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)
     assert await second.worker.run_once() == 0
-
-
-async def test_a_listener_that_raises_stops_no_delivery(
-    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(event: Event) -> None:
-        raise RuntimeError(event.kind)
-
-    sender = await senders.open(on_event=broken)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    webhook.replies_with(400)
-    await sender.notify(status())
-    await sender.notify(status())
-    assert await sender.worker.run_once() == 2
-    assert "a listener failed at delivery_dead" in caplog.text
 
 
 async def test_on_probation_what_is_being_stored_waits_for_the_probe_too(

@@ -11,7 +11,6 @@ from pushkit.delivery.reporting import keys_near_end
 from pushkit.events import (
     AttemptMade,
     Delivered,
-    DeliveryDead,
     Enqueued,
     Event,
     EventKind,
@@ -77,22 +76,6 @@ async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(
     assert (delivered.waited, delivered.attempts) == (timedelta(seconds=10), 2)
     [key] = emitted(events, SigningKeyChanged)
     assert (key.algorithm, key.before) == ("ES256", None)
-
-
-async def test_a_dead_letter_is_emitted_with_its_cause(senders: Senders, webhook: Webhook) -> None:
-    events: list[Event] = []
-    sender = await senders.open(on_event=events.append)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    webhook.replies_with(422)
-    await sender.notify(status())
-    await sender.worker.run_once()
-    [attempt], [dead] = emitted(events, AttemptMade), emitted(events, DeliveryDead)
-    assert (attempt.outcome, attempt.error, dead.error) == (
-        "dead",
-        "unprocessable",
-        "unprocessable",
-    )
-    assert emitted(events, Delivered) == []
 
 
 async def test_changes_of_a_subscription_are_emitted(senders: Senders, webhook: Webhook) -> None:

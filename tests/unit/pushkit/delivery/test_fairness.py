@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 SLOW_WEBHOOKS = 12
-TASKS_OF_EACH = 150 if LONG else 60
+TASKS_OF_EACH = 150 if LONG else 20
 OTHERS = 99
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from pushkit import (
+    Artifact,
     ArtifactUpdate,
     Filter,
     Message,
@@ -16,9 +20,13 @@ from pushkit import (
     Role,
     SecretKeys,
     StatusUpdate,
+    Task,
     TaskState,
+    TaskStatus,
     TextPart,
 )
+from pushkit.bounded_json import JsonValue
+from pushkit.outbox.model import Delivery
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import (
     ON_SQLITE,
@@ -28,18 +36,73 @@ from tests.unit.pushkit.delivery.conftest import (
     deliver_due,
     status,
 )
-from tests.unit.pushkit.delivery.gathered import (
-    GATHERED,
-    HOOK,
-    chunk,
-    gathering_sender,
-    posted,
-    put_off,
-    stored,
-    task,
-    texts,
-    waiting,
-)
+
+HOOK = {"url": "https://client.example.com/hook"}
+SECOND = timedelta(seconds=1)
+GATHERED = Filter(min_interval=SECOND)
+
+
+async def gathering_sender(senders: Senders, webhook: Webhook, version: str) -> PushSender:
+    """Return a sender whose webhook gets its task gathered, in a version of A2A."""
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version=version, filter=GATHERED)
+    return sender
+
+
+def chunk(
+    text: str,
+    *,
+    append: bool = True,
+    last: bool = False,
+    artifact_id: str = "artifact-1",
+    metadata: Mapping[str, JsonValue] | None = None,
+) -> ArtifactUpdate:
+    found = Artifact(artifact_id=artifact_id, parts=(TextPart(text=text),))
+    return ArtifactUpdate(
+        task_id="task-1",
+        context_id="context-1",
+        artifact=found,
+        append=append,
+        last_chunk=last,
+        metadata=metadata or {},
+    )
+
+
+def task(*texts: str, state: TaskState = TaskState.WORKING, says: str = "") -> Task:
+    message = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text=says),))
+    artifact = Artifact(artifact_id="artifact-1", parts=tuple(TextPart(text=t) for t in texts))
+    found = TaskStatus(state=state, message=message if says else None)
+    return Task(id="task-1", context_id="context-1", status=found, artifacts=(artifact,))
+
+
+def texts(body: bytes) -> str:
+    """Return what a body says: the words of its artifact, or its state."""
+    document: Any = json.loads(body)
+    if "artifactUpdate" in document:
+        return " ".join(part["text"] for part in document["artifactUpdate"]["artifact"]["parts"])
+    if "statusUpdate" in document:
+        return str(document["statusUpdate"]["status"]["state"])
+    found = [part["text"] for each in document.get("artifacts", []) for part in each["parts"]]
+    return " ".join([document["status"]["state"], *found])
+
+
+async def stored(sender: PushSender, state: str = "pending") -> list[Delivery]:
+    return [each for each in await sender.deliveries("task-1") if each.state == state]
+
+
+async def waiting(sender: PushSender) -> list[tuple[int, str]]:
+    return [(each.seq, texts(each.body)) for each in await stored(sender)]
+
+
+def posted(webhook: Webhook) -> list[str]:
+    return [texts(each.body) for each in webhook.received]
+
+
+async def put_off(sender: PushSender) -> None:
+    """Post a first chunk, so that the next one waits for the interval."""
+    await sender.notify(chunk("first", append=False))
+    assert await deliver_due(sender) == 1
+
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
@@ -69,14 +132,6 @@ async def test_chunks_that_arrive_in_one_transaction_become_one(sender: PushSend
     await asyncio.gather(*(sender.notify(chunk(word)) for word in "abc"))
     [(seq, said)] = await waiting(sender)
     assert (seq, sorted(said.split())) == (3, ["a", "b", "c"])
-
-
-async def test_each_update_is_a_post_unless_the_filter_gathers(senders: Senders) -> None:
-    sender = await senders.open()
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    for word in "ab":
-        await sender.notify(chunk(word))
-    assert await waiting(sender) == [(1, "a"), (2, "b")]
 
 
 async def test_append_and_last_chunk_are_what_the_chunks_say_together(sender: PushSender) -> None:

@@ -158,22 +158,23 @@ async def test_with_secret_keys_answers_are_sealed_and_shown(
 
 
 async def test_a_rotation_seals_answers_that_were_kept_plain(
-    senders: Senders, webhook: Webhook
+    senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pushkit.secrets.resealing._BATCH", 2)
     sender = await senders.open()
-    for number in range(60):  # more than a batch
+    for number in range(5):
         webhook.replies_with(lambda n=number: web.Response(status=400, body=f"{n} said".encode()))
         delivery_id = await deliver(sender, webhook)
     async with senders.stored() as database:
         rotated = await SecretsAdmin(database).rotate(KEYS)
         counted = await SecretsAdmin(database).status()
-    assert (rotated.answers, rotated.unopened) == (60, [])
-    assert counted.answers == {KEYS.ids[0]: 60}
+    assert (rotated.answers, rotated.unopened) == (5, [])
+    assert counted.answers == {KEYS.ids[0]: 5}
     found = await stored(senders, "SELECT answer FROM pushkit_attempts")
-    assert len(found) == 60
+    assert len(found) == 5
     assert not any(b"said" in answer for answer in found)
     opened = await senders.open(secrets=KEYS)
-    assert await answer_to(opened, delivery_id) == b"59 said"
+    assert await answer_to(opened, delivery_id) == b"4 said"
 
 
 async def test_an_answer_that_looks_sealed_is_no_sealed_one(

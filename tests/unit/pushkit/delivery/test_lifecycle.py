@@ -15,7 +15,6 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.subscriptions.model import Filter
 from tests.clock import Clock
-from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import (
     ON_SQLITE,
     Senders,
@@ -383,34 +382,3 @@ async def test_a_410_emits_subscription_disabled(senders: Senders, webhook: Webh
 
 
 # --- several processes -------------------------------------------------------------------------
-
-
-async def test_a_worker_delivers_what_another_process_stored(
-    senders: Senders, webhook: Webhook
-) -> None:
-    worker = await senders.open(poll_interval=timedelta(milliseconds=20))
-    await worker.start()
-    agent = await senders.open()
-    await agent.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await agent.notify(status())
-
-    async def delivered() -> bool:
-        return await states(agent) == ["delivered"]
-
-    await eventually(delivered)
-
-
-@ON_SQLITE
-@pytest.mark.parametrize("is_restarted", [False, True], ids=["under way", "at the next start"])
-async def test_a_new_delivery_does_not_wait_after_the_clock_was_set_back(
-    senders: Senders, clock: Clock, webhook: Webhook, *, is_restarted: bool
-) -> None:
-    sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.worker.run_once()
-    await sender.notify(status())
-    await sender.notify(status())
-    clock.advance(-3 * 3600)
-
-    await deliver_due(await senders.open() if is_restarted else sender)
-    assert await states(sender) == ["delivered", "delivered"]

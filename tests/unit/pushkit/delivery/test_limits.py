@@ -17,7 +17,6 @@ from pushkit import PushSender, SenderOptions
 from pushkit.delivery.attempt import OriginRateLimiter
 from pushkit.errors import ConfigError, TooManySubscriptionsError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.outbox.states import DeliveryState
 from pushkit.storage import sqlite
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import Rows, Script
@@ -156,24 +155,6 @@ async def test_an_update_is_stored_for_as_many_subscriptions_as_the_quota_allows
     assert len(result.deliveries) == 2
     assert [each.code for each in result.refused] == ["backlog_full"]
     assert len(await sender.deliveries("task-1")) == 2
-
-
-async def test_delivered_updates_free_capacity(
-    public: Internet, senders: Senders, clock: Clock
-) -> None:
-    async def accept(_: web.Request) -> web.Response:
-        return web.Response()
-
-    await public.serve(accept)
-    sender = await senders.open(allow=(), ca_file=public.ca_file, max_backlog_per_owner=1)
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    for _ in range(3):
-        await sender.notify(status())
-        assert len((await sender.notify(status())).refused) == 1
-        await sender.worker.run_once()
-        clock.advance(1)
-    found = await sender.deliveries("task-1")
-    assert [each.state for each in found] == [DeliveryState.DELIVERED] * 3
 
 
 # --- rate ----------------------------------------------------------------------------------------

@@ -275,17 +275,6 @@ async def test_an_error_of_pushkit_is_one_line_in_the_log(
     )
 
 
-async def test_the_log_has_the_traceback_of_what_failed_to_sign(
-    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
-) -> None:
-    sender = await senders.open(signing=foreign_error)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
-    assert await sender.worker.run_once() == 1
-    assert "in foreign_error" in caplog.text
-    assert "canary" not in caplog.text
-
-
 async def test_the_stats_count_deliveries_by_local_fault(
     senders: Senders, webhook: Webhook
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 import trustme
 from aiohttp import web
 from tenacity import stop_after_attempt
@@ -70,66 +71,35 @@ async def test_a_refused_address_is_tried_three_times_in_three_hours(
     assert delivery.state is DeliveryState.PENDING
 
 
-async def test_earlier_attempts_do_not_shorten_the_schedule_of_a_refused_address(
-    public: Internet, senders: Senders, clock: Clock
+@pytest.mark.parametrize(
+    "errors",
+    [
+        pytest.param(["status_500"] * 3 + ["address_refused"] * 3, id="earlier attempts count not"),
+        pytest.param(
+            ["address_refused", "address_refused", "status_500", "address_refused"],
+            id="an answer in between begins nothing anew",
+        ),
+        pytest.param(["address_refused"] * 2 + ["status_500"] * 4, id="nor does it shorten others"),
+    ],
+)
+async def test_a_refused_address_and_a_failing_webhook_have_a_schedule_each(
+    public: Internet, senders: Senders, clock: Clock, errors: list[str]
 ) -> None:
     await public.serve(fail)
     retry = RetryPolicy(wait=wait_schedule((60,)), stop=stop_after_attempt(4))
     sender = await senders.open(allow=(), ca_file=public.ca_file, retry=retry)
+    addresses = {"status_500": HOOKS_ADDRESS, "address_refused": "10.0.0.1"}
+    public.network.names.says(HOOKS, [addresses[errors[0]]])
     delivery_id = await notified(sender, status())
-    for _ in range(2):
-        clock.advance(7200)
-        await sender.worker.run_once()
-    public.network.names.says(HOOKS, ["10.0.0.1"])
-    for _ in range(2):
-        clock.advance(10 * 3600)
-        await sender.worker.run_once()
+    for error in errors[1:]:
         [delivery] = await sender.deliveries("task-1")
         assert delivery.state is DeliveryState.PENDING
-    clock.advance(10 * 3600)
-    await sender.worker.run_once()
-    [delivery] = await sender.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
-    assert await errors_of(sender, delivery_id) == ["status_500"] * 3 + ["address_refused"] * 3
-
-
-async def test_an_answer_in_between_does_not_begin_the_schedule_of_a_refused_address_anew(
-    public: Internet, senders: Senders, clock: Clock
-) -> None:
-    await public.serve(fail)
-    sender = await senders.open(allow=(), ca_file=public.ca_file)
-    public.network.names.says(HOOKS, ["10.0.0.1"])
-    delivery_id = await notified(sender, status())
-    for addresses in (["10.0.0.1"], [HOOKS_ADDRESS], ["10.0.0.1"]):
-        public.network.names.says(HOOKS, addresses)
+        public.network.names.says(HOOKS, [addresses[error]])
         clock.advance(10 * 3600)
         await sender.worker.run_once()
     [delivery] = await sender.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
-    assert await errors_of(sender, delivery_id) == [
-        *("address_refused", "address_refused", "status_500", "address_refused")
-    ]
-
-
-async def test_a_refused_address_does_not_shorten_the_schedule_of_a_failing_webhook(
-    public: Internet, senders: Senders, clock: Clock
-) -> None:
-    await public.serve(fail)
-    retry = RetryPolicy(wait=wait_schedule((60,)), stop=stop_after_attempt(3))
-    sender = await senders.open(allow=(), ca_file=public.ca_file, retry=retry)
-    public.network.names.says(HOOKS, ["10.0.0.1"])
-    delivery_id = await notified(sender, status())
-    clock.advance(10 * 3600)
-    await sender.worker.run_once()
-    public.network.names.says(HOOKS, [HOOKS_ADDRESS])
-    for _ in range(3):
-        [delivery] = await sender.deliveries("task-1")
-        assert delivery.state is DeliveryState.PENDING
-        clock.advance(10 * 3600)
-        await sender.worker.run_once()
-    [delivery] = await sender.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "status_500")
-    assert await errors_of(sender, delivery_id) == ["address_refused"] * 2 + ["status_500"] * 3
+    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, errors[-1])
+    assert await errors_of(sender, delivery_id) == errors
 
 
 async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address(

@@ -28,7 +28,14 @@ from pushkit.storage.script import Row, Script, Statement
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.eventually import DEADLINE
-from tests.unit.pushkit.delivery.conftest import Received, Senders, Webhook, report_of, status
+from tests.unit.pushkit.delivery.conftest import (
+    ON_POSTGRES,
+    Received,
+    Senders,
+    Webhook,
+    report_of,
+    status,
+)
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
@@ -301,15 +308,15 @@ async def rotated(
     return found.secrets, found.bodies
 
 
-@pytest.mark.slow
 async def test_rotation_reseals_everything_under_the_new_key(
-    senders: Senders, webhook: Webhook
+    senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pushkit.secrets.resealing._BATCH", 2)
     before = await senders.open(secrets=SecretKeys([OLD]), seal_bodies=True)
-    for number in range(120):
+    for number in range(5):
         await subscribe(before, webhook, f"task-{number}")
         await before.notify(status(task_id=f"task-{number}"))
-    assert await rotated(senders, KEYS) == (240, 120)
+    assert await rotated(senders, KEYS) == (10, 5)
     assert await rotated(senders, KEYS) == (0, 0)
     after = await senders.open(secrets=SecretKeys([NEW]))
     assert await after.worker.run_once() > 0
@@ -369,10 +376,11 @@ async def test_rotation_skips_rows_that_changed_meanwhile(
     assert config_now.token == "another-token"
 
 
+@ON_POSTGRES
 async def test_rotation_never_waits_for_a_locked_row(
-    on_postgres: Senders, postgres_dsn: str, webhook: Webhook
+    senders: Senders, postgres_dsn: str, webhook: Webhook
 ) -> None:
-    sender = await on_postgres.open(secrets=SecretKeys([OLD]))
+    sender = await senders.open(secrets=SecretKeys([OLD]))
     for number in range(3):
         await subscribe(sender, webhook, f"task-{number}")
     connection = await asyncpg.connect(postgres_dsn)
@@ -387,13 +395,14 @@ async def test_rotation_never_waits_for_a_locked_row(
             await database.close()
         assert (found.secrets, found.held) == (4, 2)
     await connection.close()
-    assert await rotated(on_postgres, KEYS) == (2, 0)
+    assert await rotated(senders, KEYS) == (2, 0)
 
 
-async def test_postgresql_is_not_vacuumed(on_postgres: Senders) -> None:
-    await on_postgres.open()
+@ON_POSTGRES
+async def test_postgresql_is_not_vacuumed(senders: Senders) -> None:
+    await senders.open()
     with pytest.raises(ConfigError, match="expected a SQLite file"):
-        await rotated(on_postgres, KEYS, vacuum=True)
+        await rotated(senders, KEYS, vacuum=True)
 
 
 async def test_after_a_rotation_the_file_contains_no_plain_text(

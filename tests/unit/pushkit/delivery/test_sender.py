@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from aiohttp import web
 
 from pushkit import (
     Artifact,
@@ -29,7 +28,6 @@ from pushkit import (
     PushConfig,
     PushSender,
     Role,
-    TaskSnapshot,
     TaskUpdate,
     TextPart,
 )
@@ -81,17 +79,6 @@ async def seqs(sender: PushSender, task_id: str = "task-1") -> list[int]:
 # --- subscribe ---------------------------------------------------------------------------------
 
 
-async def test_registering_a_subscription_again_keeps_id_and_seq(sender: PushSender) -> None:
-    first = await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    await sender.notify(status())
-    second = await sender.subscribe(
-        "task-1", {"url": "https://other.example.com/"}, version="1.0", owner="alice"
-    )
-    assert (second.id, second.last_seq) == (first.id, 1)
-    await sender.notify(status())
-    assert await seqs(sender) == [1, 2]
-
-
 async def test_only_a_new_destination_costs_reading_the_backlog(
     traced: list[str], sender: PushSender
 ) -> None:
@@ -112,6 +99,9 @@ async def test_two_configs_without_an_id_are_one_and_a_warning_is_logged(
     other = {"url": "https://other.example.com/?canary"}
     second = await sender.subscribe("task-1", other, version="0.3", owner="alice")
     assert (second.replaced, second.id) == (True, first.id)
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    await sender.subscribe("task-1", other, version="0.3", owner="alice")
+    # Whoever does it again and again does not fill the log.
     [line] = [each for each in caplog.records if "registered config" in each.getMessage()]
     assert line.levelno == logging.WARNING
     assert "'alice' registered config 'task-1' again with another URL and version" in caplog.text
@@ -130,20 +120,6 @@ async def test_configs_with_different_ids_are_separate(
     assert "registered config" not in caplog.text
 
 
-async def test_repeated_registrations_log_one_line(
-    sender: PushSender, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number in range(50):
-        config = {"url": f"https://client.example.com/{number}"}
-        await sender.subscribe("task-1", config, version="1.0", owner="alice")
-    assert caplog.text.count("registered config") == 1
-
-
-async def test_the_config_id_defaults_to_the_task_id(sender: PushSender) -> None:
-    subscription = await sender.subscribe("task-1", HOOK, version="1.0")
-    assert subscription.key.config_id == "task-1"
-
-
 async def test_owners_and_tenants_do_not_see_each_other(sender: PushSender) -> None:
     mine = await sender.subscribe("task-1", HOOK, version="1.0", owner="alice", tenant="acme")
     for owner, tenant in (("bob", "acme"), ("alice", ""), ("", "")):
@@ -160,26 +136,37 @@ async def test_owners_and_tenants_do_not_see_each_other(sender: PushSender) -> N
         pytest.param({}, InvalidPushConfigError, id="no url"),
         pytest.param({"url": ""}, InvalidPushConfigError, id="an empty url"),
         pytest.param({"url": 1}, InvalidPushConfigError, id="a url that is no string"),
-        pytest.param({"url": "http://a.example.com/"}, DestinationRefusedError, id="http"),
+        pytest.param(
+            {"url": "https://a.example.com/ canary"},
+            InvalidPushConfigError,
+            id="a url with a space",
+        ),
+        pytest.param({"url": "http://a.example.com/?canary"}, DestinationRefusedError, id="http"),
         pytest.param({"url": "https://127.0.0.1/"}, DestinationRefusedError, id="an address"),
         pytest.param({"url": "http\u017f://a.example.com/"}, DestinationRefusedError, id="long s"),
-        pytest.param({**HOOK, "token": "a\r\nb: c"}, InvalidPushConfigError, id="a line break"),
-        pytest.param({**HOOK, "token": 1}, InvalidPushConfigError, id="a token that is no string"),
+        pytest.param({**HOOK, "token": "canary\r\nb: c"}, InvalidPushConfigError, id="two lines"),
+        pytest.param(
+            {**HOOK, "token": ["canary"]}, InvalidPushConfigError, id="a list for a token"
+        ),
         pytest.param({**HOOK, "id": "x" * 513}, InvalidPushConfigError, id="an endless id"),
         pytest.param({**HOOK, "id": "a\nb"}, InvalidPushConfigError, id="an id of two lines"),
-        pytest.param(
-            {**HOOK, "authentication": {"scheme": "Bearer", "credentials": "a\nb"}},
-            InvalidPushConfigError,
-            id="credentials of two lines",
+        *(
+            pytest.param({**HOOK, "authentication": found}, InvalidPushConfigError, id=repr(found))
+            for found in (
+                {"scheme": "Bearer", "credentials": "canary\nb"},
+                {"scheme": "canary canary", "credentials": "canary"},
+                {"credentials": "canary"},
+            )
         ),
     ],
 )
-async def test_an_invalid_config_is_refused_and_not_stored(
+async def test_an_invalid_config_is_refused_without_its_secrets_and_not_stored(
     senders: Senders, config: dict[str, Any], error: type[PushkitError]
 ) -> None:
     sender = await senders.open(allow=())
-    with pytest.raises(error):
+    with pytest.raises(error) as caught:
         await sender.subscribe("task-1", config, version="1.0")
+    assert "canary" not in str(caught.value)
     assert await sender.subscriptions("task-1") == []
 
 
@@ -266,7 +253,7 @@ async def check_seqs_of_rivals(senders: Sequence[PushSender]) -> None:
     """Let clients set and remove one config, and send updates; check that no `seq` occurs twice."""
 
     async def set_notify_and_remove(sender: PushSender) -> None:
-        for _ in range(20):
+        for _ in range(8):
             await sender.subscribe("task-1", HOOK, version="1.0")
             await sender.notify(status())
             await sender.unsubscribe("task-1", "task-1")
@@ -299,21 +286,6 @@ async def test_setting_getting_and_removing_a_config_does_not_read_the_others(
 
 
 # --- notify ------------------------------------------------------------------------------------
-
-
-async def test_an_update_without_a_subscription_stores_nothing(sender: PushSender) -> None:
-    await sender.subscribe("another", HOOK, version="1.0")
-    await sender.subscribe("task-1", HOOK, version="1.0", tenant="another")
-    assert (await sender.notify(status())).ids == []
-    assert await sender.deliveries("task-1") == []
-
-
-async def test_every_owner_gets_a_delivery(sender: PushSender) -> None:
-    for owner in ("alice", "bob"):
-        await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
-    ids = (await sender.notify(status())).ids
-    assert len(set(ids)) == 2
-    assert {delivery.owner for delivery in await sender.deliveries("task-1")} == {"alice", "bob"}
 
 
 async def test_an_update_without_a_task_is_refused(sender: PushSender) -> None:
@@ -359,25 +331,6 @@ async def test_without_a_snapshot_only_recipients_that_need_one_are_refused(
 async def test_a_snapshot_of_another_task_is_refused(sender: PushSender) -> None:
     with pytest.raises(InvalidUpdateError, match="expected the task"):
         await sender.notify(status(), snapshot=task("task-2"))
-
-
-async def test_with_a_snapshot_every_version_gets_its_own_body(sender: PushSender) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="new")
-    await sender.subscribe("task-1", HOOK, version="0.3", owner="old")
-    await sender.notify(status(), snapshot=task())
-    found = {
-        d.owner: (d.version.content_type, json.loads(d.body))
-        for d in await sender.deliveries("task-1")
-    }
-    assert found["new"][0] == "application/a2a+json"
-    assert list(found["new"][1]) == ["statusUpdate"]
-    assert found["old"][0] == "application/json"
-    assert (found["old"][1]["kind"], found["old"][1]["id"]) == ("task", "task-1")
-
-
-async def test_a_task_is_its_own_snapshot(sender: PushSender) -> None:
-    await sender.subscribe("task-1", HOOK, version="0.3")
-    assert len((await sender.notify(TaskSnapshot(task=task()))).ids) == 1
 
 
 async def test_a_body_over_the_limit_is_refused_for_its_recipient_and_takes_no_seq(
@@ -576,27 +529,13 @@ async def attempting(senders: Senders, webhook: Webhook) -> tuple[PushSender, as
     return sender, answered
 
 
-async def test_close_waits_for_running_attempts(senders: Senders, webhook: Webhook) -> None:
-    first, answered = await attempting(senders, webhook)
-    closing = asyncio.create_task(first.close())
-    await asyncio.sleep(0)
-    answered.set()
-    await closing
-    second = await senders.open()
-    assert [d.state for d in await second.deliveries("task-1")] == [DeliveryState.DELIVERED]
-
-
 async def test_close_cancels_slow_attempts_and_the_next_start_sends_them(
     senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = await senders.open(drain=timedelta(0))
     await first.start()
 
-    async def hang() -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    webhook.replies_with(hang)
+    webhook.replies_after()
     await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await first.notify(status())
     await webhook.until(lambda: len(webhook.received) == 1)
@@ -688,24 +627,6 @@ async def test_no_token_or_credential_is_in_a_repr_an_error_or_the_log(
     assert not [record for record in ours if "canary" in caplog.handler.format(record)]
     assert "canary" not in repr(subscription).replace(config.url, "")
     assert "canary" not in repr(await sender.deliveries("task-1"))
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {**HOOK, "token": "canary\n"},
-        {**HOOK, "token": ["canary"]},
-        {**HOOK, "authentication": {"scheme": "canary canary", "credentials": "canary"}},
-        {**HOOK, "authentication": {"credentials": "canary"}},
-        {"url": "http://a.example.com/?canary"},
-        {"url": "https://a.example.com/ canary"},
-    ],
-)
-async def test_no_refusal_repeats_a_secret(senders: Senders, config: dict[str, Any]) -> None:
-    sender = await senders.open(allow=())
-    with pytest.raises(PushkitError) as caught:
-        await sender.subscribe("task-1", config, version="1.0")
-    assert "canary" not in str(caught.value)
 
 
 async def test_a_worker_whose_lock_file_fails_at_first_still_delivers(

@@ -23,7 +23,7 @@ from pushkit.queue.rules import QUANTUM, Leased
 from pushkit.storage.script import Script, Statement, alone
 from tests.clock import Clock
 from tests.long_runs import examples
-from tests.unit.pushkit.delivery.conftest import Senders, claim, report_of, status
+from tests.unit.pushkit.delivery.conftest import ON_POSTGRES, Senders, claim, report_of, status
 from tests.unit.pushkit.delivery.sides import SIDES, everything_of, run_group, write
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
@@ -232,8 +232,9 @@ def holding_locks(script: Script[T]) -> Script[T]:
     return found
 
 
-async def test_one_of_two_concurrent_successes_emits_breaker_closed(on_postgres: Senders) -> None:
-    sender = await on_postgres.open()
+@ON_POSTGRES
+async def test_one_of_two_concurrent_successes_emits_breaker_closed(senders: Senders) -> None:
+    sender = await senders.open()
     for n in range(2):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
         await sender.notify(status(task_id=f"task-{n}"))
@@ -245,21 +246,23 @@ async def test_one_of_two_concurrent_successes_emits_breaker_closed(on_postgres:
     )
     result = AttemptResult(outcome=Outcome.DELIVERED, status=200)
     settle, database = sender.worker._settling, sender._database
-    found = await asyncio.gather(
-        *(database.write(holding_locks(alone(settle, ask_of(each, result)))) for each in leased)
-    )
+    first, second = (alone(settle, ask_of(each, result)) for each in leased)
+    found = await asyncio.gather(database.write(holding_locks(first)), database.write(second))
     assert [event.kind for each in found for event in each.events] == [EventKind.BREAKER_CLOSED]
 
 
-async def test_concurrent_late_attempts_are_both_logged(on_postgres: Senders, clock: Clock) -> None:
-    sender = await on_postgres.open()
+@ON_POSTGRES
+async def test_concurrent_late_attempts_are_both_logged(senders: Senders, clock: Clock) -> None:
+    sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")
     late = AttemptResult(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
-    made = [replace(late, duration=timedelta(seconds=n)) for n in (1, 2)]
+    first, second = (
+        attempts.add_late(delivery, replace(late, duration=timedelta(seconds=n))) for n in (1, 2)
+    )
     await asyncio.gather(
-        *(sender._database.write(holding_locks(attempts.add_late(delivery, each))) for each in made)
+        sender._database.write(holding_locks(first)), sender._database.write(second)
     )
     report = await report_of(sender, delivery_id)
     assert [each.number for each in report.attempts] == [1, 2]

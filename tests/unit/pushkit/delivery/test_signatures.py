@@ -18,11 +18,10 @@ import svix.webhooks
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from pushkit import KeyRing, PushSender, Scheme, Signing, StatusUpdate, Subscription
-from pushkit.delivery.signatures import BatchSigner, signing_of
+from pushkit.delivery.signatures import BatchSigner
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key
 from pushkit.keys.primitives import signature_holds
-from pushkit.outbox.states import DeliveryState
 from pushkit.signing.standard_webhooks import (
     check_webhook_signature,
     generate_webhook_secret,
@@ -190,38 +189,6 @@ async def test_each_subscription_can_have_its_own_secret(
         )
 
 
-async def test_a_delivery_that_cannot_be_signed_waits(senders: Senders, webhook: Webhook) -> None:
-    def signing(_: Subscription) -> Signing:
-        raise ConfigError("no secret for this client yet")
-
-    sender = await senders.open(signing=signing)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
-    await sender.worker.run_once()
-    [delivery] = await sender.deliveries("task-1")
-    assert delivery.state is DeliveryState.PENDING
-    assert delivery.last_error == "invalid_configuration"
-    assert webhook.received == []
-
-
-async def test_a_signing_function_that_fails_for_one_owner_delays_only_that_owner(
-    senders: Senders, webhook: Webhook
-) -> None:
-    known = {"alice": EVERY_SCHEME}
-    sender = await senders.open(signing=lambda subscription: known[subscription.key.owner])
-    for owner in ("alice", "bob"):
-        config = {"url": webhook.url(f"/{owner}")}
-        await sender.subscribe("task-1", config, version="1.0", owner=owner)
-    await sender.notify(status())
-    await sender.worker.run_once()
-    found = {each.owner: each for each in await sender.deliveries("task-1")}
-    assert found["alice"].state is DeliveryState.DELIVERED
-    assert (found["bob"].state, found["bob"].last_error) == (
-        DeliveryState.PENDING,
-        "signing_failed",
-    )
-
-
 async def test_one_secret_for_every_webhook_logs_a_warning(
     senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -229,12 +196,6 @@ async def test_one_secret_for_every_webhook_logs_a_warning(
         sender: PushSender = await senders.open(signing=EVERY_SCHEME)
     assert "name no audience" in caplog.text
     assert SECRET not in caplog.text + repr(sender.options)
-
-
-def test_signing_is_a_value_or_a_function() -> None:
-    subscription: Any = None
-    assert signing_of(EVERY_SCHEME, subscription) is EVERY_SCHEME
-    assert signing_of(lambda _: EVERY_SCHEME, subscription) is EVERY_SCHEME
 
 
 @pytest.mark.parametrize(

@@ -185,36 +185,6 @@ async def test_storing_in_one_group_has_the_result_of_storing_one_by_one(
 # --- concurrent callers ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-async def test_concurrent_callers_leave_no_gap_and_queues_that_are_due(sender: PushSender) -> None:
-    for n in range(40):
-        for owner in ("alice", "bob"):
-            await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner=owner)
-    found = await asyncio.gather(
-        *(sender.notify(status(task_id=f"task-{n % 40}")) for n in range(400))
-    )
-    assert {len(result.ids) for result in found} == {2}
-    assert len({delivery_id for result in found for delivery_id in result.ids}) == 800
-    for n in range(40):
-        deliveries = await sender.deliveries(f"task-{n}")
-        for owner in ("alice", "bob"):
-            mine = [each for each in deliveries if each.owner == owner]
-            assert [each.seq for each in mine] == list(range(1, 11))
-    await check_due(sender)
-
-
-async def test_one_caller_without_a_snapshot_is_refused_alone(sender: PushSender) -> None:
-    for n in range(10):
-        await sender.subscribe(f"task-{n}", HOOK, version="0.3" if n == 5 else "1.0")
-    found = await asyncio.gather(*(sender.notify(chunk(last=True)(f"task-{n}")) for n in range(10)))
-    assert [n for n, each in enumerate(found) if each.refused] == [5]
-    assert [len(await sender.deliveries(f"task-{n}")) for n in range(10)] == [
-        *[1] * 5,
-        0,
-        *[1] * 4,
-    ]
-
-
 async def test_a_refused_update_does_not_make_the_others_run_again(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2)
     for n in range(4):
@@ -288,31 +258,6 @@ async def test_an_update_that_needs_a_snapshot_does_not_delay_the_others(
     await check_due(sender)
 
 
-async def test_a_refused_update_does_not_roll_back_the_others(senders: Senders) -> None:
-    sender = await senders.open(max_backlog_per_subscription=1)
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    await sender.notify(status(task_id="task-1"))
-    for owner in ("bob", "carol"):
-        await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
-    await sender.subscribe("task-2", HOOK, version="1.0")
-    two, one = await asyncio.gather(*(sender.notify(status(task_id=f"task-{n}")) for n in (2, 1)))
-    assert len(two.ids) == 1
-    assert sorted(each.owner for each in one.deliveries) == ["bob", "carol"]
-    assert [each.owner for each in one.refused] == ["alice"]
-    assert len(await sender.deliveries("task-1")) == 3
-    await check_due(sender)
-
-
-async def test_the_quota_of_an_owner_counts_updates_of_the_same_group(senders: Senders) -> None:
-    sender = await senders.open(max_backlog_per_owner=7)
-    for n in range(10):
-        await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
-    await sender.subscribe("task-0", HOOK, version="1.0", owner="bob")
-    updates = [status(task_id=f"task-{n}") for n in range(10)]
-    results = await store(sender, [notice_of(sender, update) for update in updates])
-    assert results == [(2, ()), *[STORED] * 6, *[(0, ("backlog_full",))] * 3]
-
-
 async def test_dropped_deliveries_free_their_owners_capacity(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_owner=3, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
@@ -325,39 +270,6 @@ async def test_dropped_deliveries_free_their_owners_capacity(senders: Senders) -
         *((seq, "cancelled") for seq in (1, 2, 3)),
         *((seq, "pending") for seq in (4, 5, 6)),
     ]
-
-
-async def test_the_same_key_at_the_same_time_is_stored_once(sender: PushSender) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    found = await asyncio.gather(
-        *(sender.notify(status(), idempotency_key=f"key-{n % 3}") for n in range(30))
-    )
-    assert len({tuple(result.ids) for result in found}) == 3
-    assert [each.seq for each in await sender.deliveries("task-1")] == [1, 2, 3]
-
-
-async def test_the_end_of_a_task_in_a_group_ends_only_that_task(sender: PushSender) -> None:
-    for n in range(3):
-        await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
-    await sender.subscribe(
-        "task-1", HOOK, version="1.0", owner="bob", filter=Filter(states=frozenset())
-    )
-    states = ["working", "completed", "working"]
-    await asyncio.gather(
-        *(sender.notify(status(state, task_id=f"task-{n}")) for n, state in enumerate(states))
-    )
-    sql = "SELECT task_id, owner, ended, removed_at FROM pushkit_subscriptions"
-    rows = await read(sender, sql)
-    found = {
-        (row["task_id"], row["owner"]): (row["ended"], row["removed_at"] is None) for row in rows
-    }
-    # alice still has a delivery; the filter of bob leaves him none, so he is removed at once.
-    assert found == {
-        ("task-0", "alice"): (0, True),
-        ("task-1", "alice"): (1, True),
-        ("task-1", "bob"): (1, False),
-        ("task-2", "alice"): (0, True),
-    }
 
 
 async def test_large_bodies_are_inserted_in_bounded_statements(sender: PushSender) -> None:

@@ -158,26 +158,20 @@ async def test_a_0_3_client_gets_the_end_of_a_task_without_a_message_that_cannot
 
 async def test_bodies_are_nested_no_deeper_than_receivers_accept(sender: PushSender) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="1.0")
-    refused = []
-    for levels in (61, 62):  # three levels enclose them: response, event, metadata
-        result = await sender.notify(replace(status(), metadata=nested(levels)))
-        refused += [each.message for each in result.refused]
+    artifact = Artifact(artifact_id="a", parts=(TextPart(text="x"),), metadata=nested(61))
+    refused: list[tuple[str, str]] = []
+    for update in (
+        replace(status(), metadata=nested(61)),
+        # Three levels enclose these: response, event, metadata; and an artifact is a fourth.
+        replace(status(), metadata=nested(62)),
+        ArtifactUpdate(task_id="task-1", context_id="context-1", artifact=artifact),
+    ):
+        result = await sender.notify(update)
+        refused += [(each.code, each.message) for each in result.refused]
 
     sent = [decode_update(each.body) for each in await sender.deliveries("task-1")]
     assert [each.metadata for each in sent if isinstance(each, StatusUpdate)] == [nested(61)]
-    assert refused == ["nested deeper than 64 levels"]
-
-
-async def test_an_artifact_that_nests_too_deeply_is_refused(sender: PushSender) -> None:
-    await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"}, version="1.0")
-    artifact = Artifact(artifact_id="a", parts=(TextPart(text="x"),), metadata=nested(61))
-
-    result = await sender.notify(
-        ArtifactUpdate(task_id="task-1", context_id="context-1", artifact=artifact)
-    )
-
-    [refused] = result.refused
-    assert (refused.code, refused.message) == ("invalid_update", "nested deeper than 64 levels")
+    assert refused == [("invalid_update", "nested deeper than 64 levels")] * 2
 
 
 async def test_every_version_gets_a_test_notification_of_its_own(

@@ -164,17 +164,6 @@ async def test_each_0_3_client_gets_the_task_as_its_owner_sees_it(
     assert "artifacts" not in found["mallory"]
 
 
-async def test_a_0_3_client_that_subscribes_in_the_middle_does_not_affect_the_others(
-    push: PushSender, adapter: PushkitNotificationSender, tasks: Tasks
-) -> None:
-    tasks.owners = ("bob", "carol")
-    await push.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    await push.subscribe("task-1", HOOK, version="0.3", owner="bob")
-    tasks.when_asked = lambda: push.subscribe("task-1", HOOK, version="0.3", owner="carol")
-    await adapter.send_notification("task-1", artifact())
-    assert sorted(await bodies(push)) == ["alice", "bob", "carol"]
-
-
 async def test_an_event_is_taken_as_it_was_when_it_was_sent(
     push: PushSender, adapter: PushkitNotificationSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:

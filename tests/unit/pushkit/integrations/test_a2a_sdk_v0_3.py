@@ -22,6 +22,7 @@ from pushkit.integrations.a2a_sdk import v1
 from pushkit.integrations.a2a_sdk.v0_3 import PushkitConfigStore, PushkitNotificationSender
 from tests.emitted import emitted
 
+pytestmark = pytest.mark.usefixtures("_sdk_of_0_3")
 HOOK = "https://client.example.com/hook"
 
 
@@ -59,7 +60,6 @@ def task() -> v0_3.Task:
     )
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 async def test_a_config_becomes_a_subscription_of_0_3(push: PushSender) -> None:
     store = PushkitConfigStore(push)
     await store.set_info("task-1", config())
@@ -73,7 +73,6 @@ async def test_a_config_becomes_a_subscription_of_0_3(push: PushSender) -> None:
     assert to_send_with.token == "tok-1"
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 async def test_configs_get_the_filter_of_the_adapter(push: PushSender) -> None:
     store = PushkitConfigStore(push, filter=lambda owner: Filter(last_chunk_only=not owner))
     await store.set_info("task-1", config())
@@ -81,7 +80,6 @@ async def test_configs_get_the_filter_of_the_adapter(push: PushSender) -> None:
     assert subscription.wanted.last_chunk_only
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 async def test_a_refused_config_is_the_clients_error_and_reported(
     push: PushSender, events: list[Event]
 ) -> None:
@@ -93,7 +91,6 @@ async def test_a_refused_config_is_the_clients_error_and_reported(
     assert (event.code, event.host) == ("destination_refused", "169.254.169.254")
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 async def test_a_client_is_not_told_why_the_outbox_is_out_of_reach(
     push: PushSender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,7 +113,6 @@ async def test_a_client_is_not_told_why_the_outbox_is_out_of_reach(
     assert "10.0.0.7" in caplog.text
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 async def test_without_a_name_the_config_of_the_tasks_name_is_deleted(push: PushSender) -> None:
     store = PushkitConfigStore(push)
     await store.set_info("task-1", config())
@@ -125,7 +121,6 @@ async def test_without_a_name_the_config_of_the_tasks_name_is_deleted(push: Push
     assert [found.id for found in await store.get_info("task-1")] == ["another"]
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 async def test_owners_are_kept_apart(push: PushSender) -> None:
     owner = "alice"
     store = PushkitConfigStore(push, owner_of=lambda: owner)
@@ -134,7 +129,6 @@ async def test_owners_are_kept_apart(push: PushSender) -> None:
     assert await store.get_info("task-1") == []
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 async def test_a_task_is_enqueued_whole(push: PushSender) -> None:
     await PushkitConfigStore(push).set_info("task-1", config())
     await PushkitNotificationSender(push).send_notification(task())
@@ -143,7 +137,6 @@ async def test_a_task_is_enqueued_whole(push: PushSender) -> None:
     assert v0_3.Task.model_validate_json(delivery.body) == task()
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 async def test_a_task_waits_in_memory_while_the_outbox_is_away(
     push: PushSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +157,6 @@ async def test_a_task_waits_in_memory_while_the_outbox_is_away(
 NO_BASE64 = v0_3.Part(root=v0_3.FilePart(file=v0_3.FileWithBytes(bytes="no base64!")))
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 @pytest.mark.parametrize(
     ("members", "left_out"),
     [
@@ -199,7 +191,6 @@ async def test_a_task_is_sent_without_the_members_that_cannot_be_sent(
     )
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 @pytest.mark.parametrize(
     ("members", "told"),
     [
@@ -228,7 +219,6 @@ def test_the_adapter_is_that_of_the_installed_release(monkeypatch: pytest.Monkey
     assert older.adapter.__name__.endswith(".v0_3")
 
 
-@pytest.mark.usefixtures("_sdk_of_0_3")
 async def test_a_config_gets_the_task_as_it_stands_from_the_task_store(push: PushSender) -> None:
     class Tasks:
         async def get(self, task_id: str) -> v0_3.Task | None:

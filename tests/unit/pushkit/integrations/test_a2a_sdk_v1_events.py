@@ -12,21 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pushkit.a2a import (
-    NativeUpdate,
     StatusUpdate,
-    TaskState,
-    TaskUpdate,
-    UpdateKind,
     WireVersion,
     encode_update,
-    push_body,
 )
 from pushkit.a2a.members import STATUS_UPDATE
 from pushkit.a2a.table import Table
 from pushkit.errors import InvalidUpdateError
 from pushkit.integrations.a2a_sdk import v1_events
 from pushkit.integrations.a2a_sdk.v1_events import PushEvent, native_update
-from pushkit.record import record
 
 V1_0 = WireVersion.V1_0
 
@@ -163,19 +157,6 @@ def status_event() -> a2a_pb2.TaskStatusUpdateEvent:
     return a2a_pb2.TaskStatusUpdateEvent(task_id="t", context_id="c", status=status)
 
 
-def test_an_event_is_written_in_1_0() -> None:
-    assert json.loads(native_update(status_event()).body) == {
-        "statusUpdate": {
-            "taskId": "t",
-            "contextId": "c",
-            "status": {
-                "state": "TASK_STATE_WORKING",
-                "message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "hi"}]},
-            },
-        }
-    }
-
-
 @pytest.mark.parametrize("kind", ["task", "status", "artifact"])
 def test_an_event_that_is_in_order_is_written_without_being_read(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -255,44 +236,3 @@ def test_a_refusal_says_where() -> None:
 
 
 # --- asked for in another form -------------------------------------------------------------------
-
-
-@record(frozen=False, slots=True, kw_only=True, eq=False)
-class Reads(NativeUpdate):
-    """Counts how often the neutral form is made."""
-
-    native: NativeUpdate
-    count: int = 0
-
-    def write(self) -> bytes:
-        return self.native.body
-
-    def read(self) -> TaskUpdate:
-        self.count += 1
-        return self.native.neutral
-
-
-def reads() -> Reads:
-    return Reads(
-        kind=UpdateKind.STATUS_UPDATE,
-        task_id="t",
-        state=TaskState.WORKING,
-        version=V1_0,
-        native=native_update(status_event()),
-    )
-
-
-def test_the_neutral_form_is_not_made_for_its_own_version() -> None:
-    update = reads()
-    assert push_body(update, V1_0) == native_update(status_event()).body
-    assert update.count == 0
-
-
-def test_the_neutral_form_is_made_once_for_other_versions() -> None:
-    update = reads()
-    for version in (WireVersion.V0_1, WireVersion.V0_3, WireVersion.V0_1):
-        assert push_body(update, version) == push_body(
-            native_update(status_event()).neutral, version
-        )
-    assert update.count == 1
-    assert isinstance(update.neutral, StatusUpdate)

@@ -7,11 +7,10 @@ import gc
 import logging
 import weakref
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 
-from pushkit.errors import ConfigError, InvalidUpdateError, StorageError
+from pushkit.errors import InvalidUpdateError, StorageError
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.enqueue_buffer import Enqueue, EnqueueBuffer
 from tests.eventually import eventually
@@ -343,10 +342,3 @@ async def test_updates_that_are_refused_leave_nothing_behind(
         del storing
     gc.collect()
     assert [each() for each in refused] == [None] * 3
-
-
-@pytest.mark.parametrize("name", ["capacity", "per_task", "max_bytes"])
-def test_a_limit_that_is_no_number_is_refused_before_the_first_outage(name: str) -> None:
-    given: dict[str, Any] = {name: None}
-    with pytest.raises(ConfigError, match=f"^{name}: found NoneType, expected int$"):
-        EnqueueBuffer(**given)

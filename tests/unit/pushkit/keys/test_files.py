@@ -103,14 +103,6 @@ def test_another_passphrase_is_refused(
         load_key_ring(path, read_with)
 
 
-@pytest.mark.parametrize("mode", [0o604, 0o620, 0o644, 0o660, 0o650, 0o777], ids=oct)
-def test_a_file_that_others_may_touch_is_refused(path: Path, ring: KeyRing, mode: int) -> None:
-    save_key_ring(path, ring)
-    path.chmod(mode)
-    with pytest.raises(KeyFileError, match=rf"mode {mode:04o}, expected 0600.*chmod 600 {path}"):
-        load_key_ring(path)
-
-
 @pytest.mark.parametrize("mode", [0o440, 0o640], ids=oct)
 def test_a_file_that_a_group_of_ours_may_read_is_read(
     path: Path, ring: KeyRing, mode: int, monkeypatch: pytest.MonkeyPatch

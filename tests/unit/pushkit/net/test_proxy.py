@@ -173,15 +173,6 @@ async def test_what_is_no_interim_answer_of_the_proxy_ends_the_attempt(
         await post(transport)
 
 
-async def test_a_refusal_of_the_proxy_is_a_transport_error(
-    internet: Internet, transport: Transport, proxy: Proxy
-) -> None:
-    await internet.serve(echo)
-    proxy.unreachable.add(HOOKS_ADDRESS)
-    with pytest.raises(TransportError, match="the proxy answered 502"):
-        await post(transport)
-
-
 @pytest.mark.parametrize("status", [302, 400, 404, 405, 407, 429, 501])
 async def test_what_the_proxy_answers_for_itself_is_its_own_failure(
     internet: Internet, through_proxy: MakeTransport, status: int

@@ -120,14 +120,6 @@ async def test_a_client_certificate_is_sent_only_for_its_owners_notifications(
     assert [each.body for each in answered] == [f"{name}.example.com".encode() for name in asked]
 
 
-async def test_without_its_authority_nothing_is_trusted(
-    internet: Internet, make_transport: MakeTransport
-) -> None:
-    await internet.serve(answers)
-    with pytest.raises(TransportError, match="unable to get local issuer"):
-        await post(make_transport(resolver=internet.network.names))
-
-
 async def test_roots_of_a_destination_stand_in_place_of_all_others(
     internet: Internet, transport: Transport
 ) -> None:
@@ -174,23 +166,6 @@ async def test_a_get_shows_the_certificate_too(internet: Internet, transport: Tr
     assert answer.body == b"agent.example.com"
     with pytest.raises(TransportError):
         await transport.get(destination, [], timeout=PATIENT)
-
-
-async def test_a_server_that_demands_a_certificate_refuses_a_client_without_one(
-    internet: Internet, transport: Transport
-) -> None:
-    await internet.serve(answers, clients_of=internet.authority)
-    with pytest.raises(TransportError):
-        await post(transport)
-
-
-async def test_a_server_that_demands_a_certificate_refuses_a_strangers(
-    internet: Internet, transport: Transport
-) -> None:
-    await internet.serve(answers, clients_of=internet.authority)
-    client = client_certificate(trustme.CA(), internet.directory)
-    with pytest.raises(TransportError):
-        await post(transport, tls=tls_context(client=client, ca_file=internet.ca_file))
 
 
 async def test_a_connection_with_a_certificate_is_not_shared_without_it(

@@ -173,15 +173,6 @@ async def test_cookies_are_not_kept(transport: Transport) -> None:
     assert not any(b"ookie" in request for request in server.requests)
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_are_not_followed(transport: Transport, status: int) -> None:
-    async with serving(says(OK)) as canary:
-        head = f"HTTP/1.1 {status} Moved\r\nLocation: {canary.url}\r\nContent-Length: 0\r\n\r\n"
-        async with serving(says(head.encode())) as server:
-            assert (await post(transport, server.url, within=PATIENT)).status == status
-    assert canary.connections == 0
-
-
 @pytest.mark.parametrize("status", [401, 407])
 async def test_a_challenge_is_just_a_status(transport: Transport, status: int) -> None:
     challenge = b'WWW-Authenticate: Basic realm="a"\r\nProxy-Authenticate: Basic\r\n'
@@ -319,21 +310,6 @@ async def test_a_server_that_speaks_no_tls_is_a_transport_error(transport: Trans
         with pytest.raises(TransportError):
             await post(transport, server.url.replace("http:", "https:"))
     assert server.requests == []
-
-
-async def test_a_port_without_a_listener_is_a_transport_error(
-    transport: Transport, unused_tcp_port: int
-) -> None:
-    with pytest.raises(TransportError):
-        await post(transport, f"http://127.0.0.1:{unused_tcp_port}/", within=PATIENT)
-
-
-async def test_the_connection_is_good_for_the_next_request(transport: Transport) -> None:
-    async with serving(answers_all) as server:
-        for _ in range(3):
-            assert (await post(transport, server.url, within=PATIENT)).complete
-        await transport.close()
-    assert server.connections == 1
 
 
 async def test_no_error_repeats_path_or_query(transport: Transport) -> None:

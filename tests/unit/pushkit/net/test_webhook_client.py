@@ -304,24 +304,17 @@ async def test_bytes_after_an_answer_close_the_connection(answer: bytes, more: b
         assert not connection.is_reusable() or more == b"\r\n"
 
 
-async def test_a_cancellation_after_the_answer_keeps_the_connection() -> None:
+@pytest.mark.parametrize(("heard", "is_kept"), [(LENGTH, True), (LENGTH[:-1], False)])
+async def test_a_cancellation_after_the_whole_answer_keeps_the_connection(
+    heard: bytes, *, is_kept: bool
+) -> None:
     wire, connection = Wire(), new_connection()
     task = await asked(connection, wire)
-    hear(connection, LENGTH)
+    hear(connection, heard)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert connection.is_reusable()
-
-
-async def test_a_cancellation_before_the_answer_closes_the_connection() -> None:
-    wire, connection = Wire(), new_connection()
-    task = await asked(connection, wire)
-    hear(connection, LENGTH[:-1])
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert wire.is_aborted
+    assert (connection.is_reusable(), wire.is_aborted) == (is_kept, not is_kept)
 
 
 async def test_nothing_is_sent_once_the_deadline_is_over() -> None:
@@ -465,19 +458,6 @@ async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
         with pytest.raises(TransportError):
             await post(client, server.url)
     assert server.connections == 1
-
-
-async def test_an_unsolicited_answer_goes_to_no_request(client: Transport) -> None:
-    async def and_then_some(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(2)
-        writer.write(OK)
-        await asyncio.sleep(0)
-        writer.write(b"HTTP/1.1 500 Time Is Up\r\nContent-Length: 0\r\n\r\n")
-        await reader.read()
-
-    async with serving(and_then_some) as server:
-        for _ in range(20):
-            assert (await post(client, server.url)).status == 200
 
 
 async def test_no_more_connections_to_one_host_than_it_may_have(

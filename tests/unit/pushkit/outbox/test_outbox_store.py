@@ -1,27 +1,24 @@
-"""The table of transitions in `pushkit.outbox.states`, row by row, and leases of queues."""
+"""Transitions of `pushkit.outbox.states`, and leases: what `test_outbox_machine` does not visit."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pushkit.errors import IdempotencyConflictError
-from pushkit.outbox import states
+from pushkit.outbox import destinations, states
 from pushkit.outbox import store as outbox
+from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.inspection import DELIVERIES, DeliveryFilter
-from pushkit.outbox.model import TaskKey, find_enqueued, new_delivery_id
+from pushkit.outbox.model import Delivery, TaskKey, find_enqueued, new_delivery_id
 from pushkit.outbox.states import SETTLED, DeliveryState, Outcome
-from pushkit.queue.rules import QUANTUM
 from pushkit.storage.paging import WINDOW
 from pushkit.storage.script import to_micros
 from pushkit.subscriptions.model import OUTBOX
-
-if TYPE_CHECKING:
-    from tests.unit.pushkit.outbox.conftest import Ledger
+from tests.unit.pushkit.outbox.conftest import Ledger
 
 ELSEWHERE = "https://elsewhere.example.com:443"
 _WRITES = re.compile(r"UPDATE pushkit_deliveries(?:\"\s*\")?\s+SET[^=]*\bstate =")
@@ -35,22 +32,6 @@ def test_nothing_but_the_table_writes_the_state_of_a_delivery() -> None:
 
 def test_every_outcome_has_a_state() -> None:
     assert set(SETTLED) == set(Outcome)
-
-
-def test_a_delivery_begins_pending_and_due(ledger: Ledger) -> None:
-    delivery = ledger.find(ledger.enqueue(ledger.subscribe(), b"body"))
-    assert (delivery.state, delivery.attempts, delivery.seq) == (DeliveryState.PENDING, 0, 1)
-    assert delivery.notified_at == delivery.not_before == ledger.now
-    assert delivery.body == b"body"
-    assert ledger.next_due() == ledger.now
-
-
-def test_a_claim_puts_a_delivery_in_flight_and_counts_no_attempt(ledger: Ledger) -> None:
-    delivery_id = ledger.enqueue(ledger.subscribe())
-    [claimed] = ledger.claim()
-    assert (claimed.id, claimed.state) == (delivery_id, DeliveryState.IN_FLIGHT)
-    assert claimed.attempts == 0
-    assert ledger.claim() == []
 
 
 @pytest.mark.parametrize(
@@ -69,27 +50,6 @@ def test_settling_moves_a_delivery_to_the_state_of_its_outcome(
     claimed = ledger.claimed()
     assert ledger.settle(claimed, outcome)
     assert ledger.find(claimed.id).state is state
-
-
-def test_several_deliveries_are_settled_together_with_their_own_results(ledger: Ledger) -> None:
-    ledger.queue_of(5)
-    claimed = ledger.claim()
-    outcomes = [Outcome.DELIVERED, Outcome.DEAD] * 2 + [Outcome.DELIVERED]
-    assert ledger.settle_together(zip(claimed, outcomes, strict=True)) == [True] * 5
-    found = [ledger.find(each.id).state for each in claimed]
-    assert found == [*[DeliveryState.DELIVERED, DeliveryState.DEAD] * 2, DeliveryState.DELIVERED]
-
-
-@pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD])
-def test_a_finished_delivery_stays_finished(ledger: Ledger, outcome: Outcome) -> None:
-    claimed = ledger.claimed()
-    ledger.settle(claimed, outcome)
-    before = ledger.find(claimed.id)
-    assert not ledger.settle(claimed, Outcome.RETRY)
-    ledger.advance(10**6)
-    assert ledger.claim() == []
-    assert ledger.find(claimed.id) == before
-    assert ledger.next_due() is None
 
 
 def test_a_retry_waits_until_its_time(ledger: Ledger) -> None:
@@ -120,79 +80,7 @@ def test_after_the_clock_was_set_back_new_deliveries_are_due_and_a_retry_waits(
     assert ledger.next_due() == ledger.now + timedelta(seconds=5)
 
 
-@pytest.mark.parametrize("in_flight", [False, True])
-def test_a_cancellation_ends_unfinished_deliveries(ledger: Ledger, *, in_flight: bool) -> None:
-    subscription, ids = ledger.queue_of(3)
-    claimed = ledger.claim() if in_flight else []
-    assert ledger.cancel(subscription) == 3
-    assert {ledger.find(each).state for each in ids} == {DeliveryState.CANCELLED}
-    assert len(claimed) == (3 if in_flight else 0)
-    assert not any(ledger.settle(delivery) for delivery in claimed)
-    assert ledger.claim() == []
-    assert ledger.next_due() is None
-
-
-def test_a_cancellation_leaves_finished_deliveries(ledger: Ledger) -> None:
-    subscription, _ = ledger.queue_of(1)
-    [claimed] = ledger.claim()
-    ledger.settle(claimed)
-    assert ledger.cancel(subscription) == 0
-    assert ledger.find(claimed.id).state is DeliveryState.DELIVERED
-
-
 # --- order -------------------------------------------------------------------------------------
-
-
-def test_a_claim_takes_the_oldest_deliveries_of_a_subscription_in_order(ledger: Ledger) -> None:
-    _, ids = ledger.queue_of(QUANTUM + 2)
-    claimed = ledger.claim()
-    assert [each.id for each in claimed] == ids[:QUANTUM]
-    assert ledger.claim("worker-2") == []
-    memory = ledger.memory(claimed[0])
-    ledger.settle(claimed[0])
-    assert [job.delivery.id for job in memory.waiting] == ids[1 : QUANTUM + 1]
-
-
-def test_a_queue_stays_leased_until_its_holder_has_nothing_left(ledger: Ledger) -> None:
-    subscription, _ = ledger.queue_of(2)
-    first, second = ledger.claim()
-    ledger.settle(first)
-    assert ledger.queue(subscription).lease_worker == "worker-1"
-    ledger.settle(second)
-    assert ledger.queue(subscription).lease_worker is None
-    assert ledger.next_due() is None
-
-
-def test_deliveries_stored_under_a_lease_go_to_its_holder(ledger: Ledger) -> None:
-    subscription, _ = ledger.queue_of(1)
-    [first] = ledger.claim()
-    later = ledger.enqueue(subscription)
-    assert ledger.claim("worker-2") == []
-    ledger.settle(first)
-    assert [job.delivery.id for job in ledger.memory(first).waiting] == [later]
-
-
-def test_a_retry_stays_the_first_of_its_queue(ledger: Ledger) -> None:
-    _, ids = ledger.queue_of(2)
-    claimed, _ = ledger.claim()
-    ledger.settle(claimed, Outcome.RETRY, retry_in=3600)
-    ledger.advance(3599)
-    assert ledger.claim() == []
-    ledger.advance(1)
-    assert [delivery.id for delivery in ledger.claim()] == ids
-
-
-def test_a_dead_letter_does_not_block_its_queue(ledger: Ledger) -> None:
-    ledger.queue_of(2)
-    dead, second = ledger.claim()
-    ledger.settle(dead, Outcome.DEAD)
-    assert ledger.settle(second)
-
-
-def test_subscriptions_do_not_wait_for_each_other(ledger: Ledger) -> None:
-    one, other = ledger.subscribe("one"), ledger.subscribe("other")
-    ids = {ledger.enqueue(one), ledger.enqueue(other)}
-    assert {delivery.id for delivery in ledger.claim()} == ids
 
 
 def test_the_longest_due_goes_first(ledger: Ledger) -> None:
@@ -233,13 +121,6 @@ def test_an_attempt_that_lost_its_lease_changes_nothing(
     assert ledger.settle(found)
     ledger.enqueue(subscription)
     assert len(ledger.claim()) == 1  # no destination waits
-
-
-def test_a_result_counts_after_the_lease_ended_if_nobody_claimed_the_row(ledger: Ledger) -> None:
-    claimed = ledger.claimed()
-    ledger.advance(31)
-    assert ledger.settle(claimed)
-    assert ledger.claim() == []
 
 
 def test_a_worker_does_not_take_its_own_live_leases(ledger: Ledger) -> None:
@@ -359,33 +240,10 @@ def test_a_wait_applies_to_one_owners_destination(ledger: Ledger) -> None:
     assert {d.subscription_id for d in ledger.claim()} >= {subscription.id for subscription in held}
 
 
-def test_a_delivery_is_due_when_the_wait_of_its_destination_ends(ledger: Ledger) -> None:
-    claimed = ledger.claimed()
-    until = ledger.now + timedelta(seconds=60)
-    ledger.settle(claimed, Outcome.RETRY, retry_in=1, wait=60)
-    ledger.advance(1)
-    assert ledger.claim() == []
-    assert ledger.next_due() == until
-
-
-@pytest.mark.parametrize("waits", [(60, 5), (5, 60)])
-def test_the_longer_of_two_waits_counts(ledger: Ledger, waits: tuple[float, float]) -> None:
-    for name in ("one", "other"):
-        ledger.enqueue(ledger.subscribe(name))
-    claimed = sorted(ledger.claim(), key=lambda each: each.id)
-    for delivery, wait in zip(claimed, waits, strict=True):
-        ledger.settle(delivery, Outcome.RETRY, retry_in=1, wait=wait)
-    ledger.advance(59)
-    assert ledger.claim() == []
-    ledger.advance(1)
-    assert len(ledger.claim()) == 2
-
-
-@pytest.mark.parametrize("tasks", [50, 500])
 @pytest.mark.slow
-def test_a_destination_gets_no_more_than_its_share(ledger: Ledger, tasks: int) -> None:
+def test_a_destination_gets_no_more_than_its_share(ledger: Ledger) -> None:
     # It keeps room for others while a dead webhook has thousands of tasks waiting.
-    for number in range(tasks):
+    for number in range(500):
         ledger.enqueue(ledger.subscribe("dead", task_id=f"task-{number}", owner=str(number % 3)))
     ledger.advance(1)
     alive = ledger.enqueue(ledger.subscribe("alive", origin=ELSEWHERE))
@@ -404,31 +262,6 @@ def test_unfinished_deliveries_move_with_their_subscription(ledger: Ledger) -> N
 
 
 # --- idempotency -------------------------------------------------------------------------------
-
-
-def test_the_same_key_and_payload_is_the_same_delivery(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    first = ledger.enqueue(subscription, b"1", "key")
-    assert ledger.enqueue(subscription, b"1", "key") == first
-    assert ledger.enqueue(subscription, b"1", "another key") != first
-    assert [delivery.seq for delivery in ledger.deliveries()] == [1, 2]
-
-
-def test_the_same_key_is_the_same_delivery_after_that_is_finished(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    first = ledger.enqueue(subscription, b"1", "key")
-    [claimed] = ledger.claim()
-    ledger.settle(claimed)
-    assert ledger.enqueue(subscription, b"1", "key") == first
-    assert ledger.claim() == []
-
-
-def test_the_same_key_with_another_payload_is_a_conflict(ledger: Ledger) -> None:
-    subscription = ledger.subscribe()
-    ledger.enqueue(subscription, b"1", "key")
-    with pytest.raises(IdempotencyConflictError):
-        ledger.enqueue(subscription, b"2", "key")
-    assert [delivery.body for delivery in ledger.deliveries()] == [b"1"]
 
 
 def test_a_key_finds_only_the_deliveries_stored_with_it(ledger: Ledger) -> None:
@@ -506,3 +339,95 @@ def store_many_more(ledger: Ledger, *, owner: str) -> None:
         f" SELECT id || '-' || number, number, '{owner}', 'delivered', {columns}"
         " FROM pushkit_deliveries, n"
     )
+
+
+# --- destinations --------------------------------------------------------------------------------
+
+
+THRESHOLD = 2
+
+
+def claim(ledger: Ledger, worker: str = "worker-1") -> list[Delivery]:
+    ledger.leasing.probation_from = THRESHOLD
+    return ledger.claim(worker, limit=10, per_origin=10)
+
+
+def enqueue(ledger: Ledger, *, owner: str = "alice", tasks: int = 3) -> None:
+    for number in range(tasks):
+        ledger.enqueue(ledger.subscribe(task_id=f"{owner}-{number}", owner=owner))
+
+
+def fail(ledger: Ledger, delivery: Delivery, times: int = 1) -> list[int | None]:
+    return [ledger.run(destinations.failed(delivery, ledger.now)) for _ in range(times)]
+
+
+def failing(ledger: Ledger) -> Delivery:
+    """Return a delivery of alice's, whose destination has failed too often."""
+    enqueue(ledger, tasks=1)
+    [delivery] = claim(ledger)
+    fail(ledger, delivery, THRESHOLD)
+    ledger.settle(delivery)
+    return delivery
+
+
+def test_failures_are_counted_until_an_answer(ledger: Ledger) -> None:
+    enqueue(ledger, tasks=1)
+    [delivery] = claim(ledger)
+    assert fail(ledger, delivery, 3) == [1, 2, 3]
+    assert ledger.run(destinations.failing([delivery] * 2)) == {destination_of(delivery): 3}
+    ledger.run(destinations.answered(delivery))
+    assert ledger.run(destinations.failing([delivery])) == {}
+    assert fail(ledger, delivery) == [1]
+
+
+def test_a_failure_while_it_waits_already_does_not_count(ledger: Ledger) -> None:
+    enqueue(ledger, tasks=1)
+    [delivery] = claim(ledger)
+    fail(ledger, delivery)
+    until = ledger.now + timedelta(seconds=30)
+    ledger.run(destinations.postpone(delivery, until, ledger.now))
+    assert fail(ledger, delivery, 2) == [None, None]
+    ledger.advance(30)
+    assert fail(ledger, delivery) == [2]
+
+
+def test_a_failing_destination_gets_one_delivery(ledger: Ledger) -> None:
+    failing(ledger)
+    enqueue(ledger)
+    [probe] = claim(ledger)
+    assert claim(ledger, "worker-2") == []
+    ledger.settle(probe)
+    assert len(claim(ledger)) == 1
+
+
+def test_after_an_answer_all_of_its_deliveries_are_claimed(ledger: Ledger) -> None:
+    delivery = failing(ledger)
+    enqueue(ledger)
+    ledger.run(destinations.answered(delivery))
+    assert len(claim(ledger)) == 3
+
+
+def test_a_probe_whose_worker_died_is_claimed_again(ledger: Ledger) -> None:
+    failing(ledger)
+    enqueue(ledger, tasks=1)
+    [probe] = claim(ledger)
+    ledger.advance(30)
+    [again] = claim(ledger, "worker-2")
+    assert again.id == probe.id
+
+
+def test_a_failing_destination_takes_no_slot_from_another_owner(ledger: Ledger) -> None:
+    failing(ledger)
+    enqueue(ledger, tasks=5)
+    enqueue(ledger, owner="bob", tasks=5)
+    owners = sorted(delivery.owner for delivery in claim(ledger))
+    assert owners == ["alice"] + ["bob"] * 5
+
+
+def test_the_next_moment_is_the_end_of_the_wait(ledger: Ledger) -> None:
+    delivery = failing(ledger)
+    enqueue(ledger, tasks=1)
+    until = ledger.now + timedelta(seconds=45)
+    ledger.run(destinations.postpone(delivery, until, ledger.now))
+    assert claim(ledger) == []
+    assert ledger.next_due() == until

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.queue.rules import GroupKey
-from pushkit.queue.scheduler import Scheduler, owner_may_take
+from pushkit.queue.scheduler import Scheduler
 
 PERMITS, PER_ORIGIN = 9, 3
 
@@ -127,17 +127,6 @@ def test_an_owner_who_used_little_comes_before_those_with_a_backlog(others: int)
         scheduler.done(running.pop(0), 1.0, moment)
         running += drawn(scheduler)
     assert fresh in running
-
-
-def test_the_last_permits_are_left_to_other_owners() -> None:
-    scheduler: Scheduler[Line] = Scheduler(16, per_origin=16)
-    for number in range(32):
-        scheduler.add(Line("a", "x", number))
-    assert len(drawn(scheduler)) == 12
-    scheduler.add(Line("b", "x"))
-    assert [line.owner for line in drawn(scheduler)] == ["b"]
-    assert not owner_may_take(1, free=2, reserved=2)
-    assert owner_may_take(0, free=2, reserved=2)
 
 
 @pytest.mark.parametrize("permits", range(2, 65))

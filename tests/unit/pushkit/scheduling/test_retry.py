@@ -79,10 +79,6 @@ def test_the_age_of_a_delivery_counts_across_restarts() -> None:
     assert waits(RetryPolicy(wait=wait_schedule([60], jitter=0)), 1, since=accepted) is None
 
 
-def test_age_counts_from_acceptance_and_not_from_the_first_attempt() -> None:
-    assert waits(RetryPolicy(), 1, since=START - timedelta(hours=91)) is None
-
-
 def test_work_may_be_given_up_while_it_waits() -> None:
     policy = RetryPolicy()
     assert not gives_up(policy, attempts=1, since=START, now=after(90 * HOUR - 1))

@@ -51,23 +51,61 @@ def update(data: Any, schema: str = "costly", parts: int = 1) -> MessageUpdate:
     return MessageUpdate(message=Message(message_id="1", role=Role.AGENT, parts=(part,) * parts))
 
 
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(levels):
+        schema = {"not": schema}
+    return schema
+
+
 @pytest.mark.parametrize(
-    "schema",
+    ("schema", "says"),
     [
-        pytest.param({"unevaluatedProperties": False}, id="unevaluatedProperties"),
-        pytest.param({"unevaluatedItems": False}, id="unevaluatedItems"),
-        pytest.param({"allOf": [{"unevaluatedProperties": {}}]}, id="further down"),
-        pytest.param({"$dynamicRef": "#x", "$dynamicAnchor": "x"}, id="$dynamicRef"),
+        pytest.param(5, "expected an object or a boolean", id="number"),
+        pytest.param({"type": 5}, "not a schema at /type", id="no schema"),
+        pytest.param({"$schema": "https://x.example/s"}, "unknown dialect", id="own dialect"),
+        pytest.param({"$schema": 5}, "expected a string", id="dialect of a wrong type"),
+        pytest.param(
+            {"items": {"$schema": "http://json-schema.org/draft-07/schema#"}},
+            "only at the root",
+            id="inner dialect",
+        ),
+        pytest.param({"$ref": "https://x.example/s"}, "starting with #", id="remote"),
+        pytest.param({"$ref": "file:///etc/passwd"}, "starting with #", id="file"),
+        pytest.param({"items": {"$ref": "other.json"}}, "starting with #", id="relative"),
+        pytest.param(
+            {"$ref": "https://json-schema.org/draft/2020-12/schema"},
+            "starting with #",
+            id="meta-schema",
+        ),
+        pytest.param({"pattern": "(a)\\1"}, "RE2", id="back-reference"),
+        pytest.param({"pattern": "(?=a)"}, "RE2", id="look-ahead"),
+        pytest.param({"patternProperties": {"(": {}}}, "RE2", id="no pattern"),
+        pytest.param({"pattern": "((a{999}){999}){999}"}, "RE2", id="huge automaton"),
+        pytest.param({"pattern": "a" * 2000}, "longer than 1024", id="long pattern"),
+        pytest.param(
+            {"patternProperties": {f"x{n}": {} for n in range(257)}}, "at most 256", id="257"
+        ),
+        pytest.param({"description": "x" * 70_000}, "at most 65536", id="long"),
+        pytest.param(nested(40), "deeper than 32", id="deep"),
+        pytest.param(nested(5000), "nested (too deeply|deeper than 32)", id="very deep"),
+        pytest.param({"unevaluatedProperties": False}, "unevaluatedProperties", id="unevaluated"),
+        pytest.param({"unevaluatedItems": False}, "unevaluatedItems", id="unevaluatedItems"),
+        pytest.param({"allOf": [{"unevaluatedProperties": {}}]}, "unevaluated", id="further down"),
+        pytest.param({"$dynamicRef": "#x", "$dynamicAnchor": "x"}, "dynamic", id="$dynamicRef"),
         pytest.param(
             {"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveRef": "#"},
+            "recursiveRef",
             id="$recursiveRef",
         ),
-        pytest.param({"$defs": {"a": {"$anchor": "a"}}, "$ref": "#a"}, id="anchor"),
-        pytest.param({"pattern": "\\p{L}{1,900}"}, id="huge automaton"),
+        pytest.param(
+            {"$defs": {"a": {"$anchor": "a"}}, "$ref": "#a"}, "starting with #/", id="anchor"
+        ),
+        pytest.param({"pattern": "\\p{L}{1,900}"}, "RE2", id="large automaton"),
     ],
 )
-def test_a_schema_that_cannot_be_bounded_is_refused(schema: Any) -> None:
-    with pytest.raises(InvalidSchemaError):
+def test_a_schema_that_cannot_be_bounded_is_refused(schema: Any, says: str) -> None:
+    with pytest.raises(InvalidSchemaError, match=says):
         BoundedSchema(schema)
 
 
@@ -123,6 +161,86 @@ def test_a_slow_check_ends_in_time_and_with_little_memory(schema: Any, data: Any
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 64 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "says"),
+    [
+        pytest.param(doubling(30, True), {}, "too many steps", id="2^30 references"),
+        pytest.param({"$ref": "#"}, {}, "recursive", id="circle"),
+        pytest.param(
+            {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}, {}, "recursive", id="doubling circle"
+        ),
+        pytest.param({"$ref": "#/$defs/x"}, {}, "leads nowhere", id="reference to nothing"),
+        pytest.param(
+            {"items": {"not": {"enum": list(range(5000))}}}, [-1] * 5000, "steps", id="enum x items"
+        ),
+        pytest.param({"uniqueItems": True}, list(range(200_000)), "steps", id="much data"),
+        pytest.param(
+            {"patternProperties": {f"x{n}": {} for n in range(250)}},
+            {f"k{n}": 1 for n in range(1000)},
+            "steps",
+            id="patterns x properties",
+        ),
+        pytest.param(
+            {"allOf": [{"not": {"pattern": f"x{n}"}} for n in range(250)]},
+            "k" * 1_000_000,
+            "steps",
+            id="patterns x text",
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_a_check_that_costs_too_much_is_undecided(schema: Any, data: Any, says: str) -> None:
+    bounded = BoundedSchema(schema)
+    with pytest.raises(UndecidedError, match=says):
+        bounded.check(data)
+
+
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        pytest.param({"multipleOf": 0.5}, 10**400, id="an integer that is no double"),
+        pytest.param({"title": "x", "$ref": "#/title"}, 1, id="a string for a schema"),
+        pytest.param({"x": 3, "allOf": [{"$ref": "#/x"}]}, 1, id="a number for a schema"),
+        pytest.param({"x": {"type": "none"}, "$ref": "#/x"}, 1, id="no type"),
+        pytest.param({"x": {"properties": 5}, "$ref": "#/x"}, {"a": 1}, id="properties: a number"),
+        pytest.param({"x": {"required": 5}, "$ref": "#/x"}, {"a": 1}, id="required: a number"),
+        pytest.param({"x": {"multipleOf": 0}, "$ref": "#/x"}, 5, id="multiple of nothing"),
+        pytest.param({"$id": "http://[", "$ref": "#/a"}, 1, id="an id that is no URI"),
+        pytest.param({"x": {"type": [{"type": 5}]}, "$ref": "#/x"}, 1, id="a type of types"),
+        pytest.param({"allOf": [{"$id": "http://[::", "$ref": "#/a"}]}, 1, id="a URI broken off"),
+    ],
+)
+def test_an_error_of_the_library_is_undecided(schema: Any, data: Any) -> None:
+    with pytest.raises(UndecidedError):
+        BoundedSchema(schema).check(data)
+
+
+@pytest.mark.slow
+def test_many_parts_share_one_limit() -> None:
+    schemas = CardSchemas({"costly": doubling(12, True)})
+    fits = [verdict.fit for verdict in check_structured_data(update({}, parts=500), schemas)]
+    assert fits[0] is Fit.VALID
+    assert fits[50:] == [Fit.UNDECIDED] * 450
+
+
+def test_a_pattern_that_backtracks_in_other_engines_ends() -> None:
+    complaint = BoundedSchema({"pattern": "^(a+)+$"}).check("a" * 50_000 + "!")
+    assert complaint is not None
+    assert complaint.rule == "pattern"
+    assert (
+        BoundedSchema({"patternProperties": {"^(a|a)*$": False}}).check({"a" * 5000 + "!": 1})
+        is None
+    )
+    assert BoundedSchema({"propertyNames": {"pattern": "^(a|aa)+$"}}).check({"a" * 5000: 1}) is None
+
+
+@pytest.mark.slow
+def test_the_limit_counts_inside_of_a_schema_that_names_its_dialect() -> None:
+    schema = doubling(30, True) | {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    with pytest.raises(UndecidedError, match="steps"):
+        BoundedSchema(schema).check({})
 
 
 @pytest.mark.parametrize(

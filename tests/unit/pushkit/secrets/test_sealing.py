@@ -162,21 +162,22 @@ def test_keys_come_from_the_environment(tmp_path: Path) -> None:
     assert SecretKeys.from_environment({}) is None
 
 
-@pytest.mark.parametrize("variable", ["PUSHKIT_SECRET_KEYS", "PUSHKIT_SECRET_KEYS_FILE"])
-def test_an_empty_variable_is_refused(variable: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{variable}: found an empty value"):
-        SecretKeys.from_environment({variable: ""})
-
-
-def test_two_sources_of_keys_are_refused() -> None:
-    both = {"PUSHKIT_SECRET_KEYS": NEW.to_text(), "PUSHKIT_SECRET_KEYS_FILE": os.devnull}
-    with pytest.raises(ConfigError, match="expected one"):
-        SecretKeys.from_environment(both)
-
-
-def test_a_mistake_in_the_environment_names_the_variable() -> None:
-    with pytest.raises(ConfigError, match="PUSHKIT_SECRET_KEYS: secret key 1"):
-        SecretKeys.from_environment({"PUSHKIT_SECRET_KEYS": "canary"})
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"PUSHKIT_SECRET_KEYS": ""}, "^PUSHKIT_SECRET_KEYS: found an empty value"),
+        ({"PUSHKIT_SECRET_KEYS_FILE": ""}, "^PUSHKIT_SECRET_KEYS_FILE: found an empty value"),
+        ({"PUSHKIT_SECRET_KEYS": "canary"}, "PUSHKIT_SECRET_KEYS: secret key 1"),
+        (
+            {"PUSHKIT_SECRET_KEYS": NEW.to_text(), "PUSHKIT_SECRET_KEYS_FILE": os.devnull},
+            "expected one",
+        ),
+    ],
+    ids=["empty", "no file", "no key", "two sources"],
+)
+def test_a_mistake_in_the_environment_is_named(variables: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SecretKeys.from_environment(variables)
 
 
 # --- the format ----------------------------------------------------------------------------------

@@ -342,6 +342,12 @@ def test_a_signature_made_by_hand_is_accepted() -> None:
     assert verify(resigned(nonce="n", context="unknown parameters are signed too"))
 
 
+@pytest.mark.parametrize("missing", COVERED)
+def test_a_signature_that_covers_less_is_refused(missing: str) -> None:
+    with pytest.raises(InvalidSignatureError, match=f"does not cover {missing}"):
+        verify(resigned(name for name in COVERED if name != missing))
+
+
 @pytest.mark.parametrize(
     ("added", "says"),
     [

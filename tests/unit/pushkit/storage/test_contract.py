@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import subprocess
 import sys
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
@@ -24,7 +25,6 @@ from pushkit.storage.migrations import Access, Migration
 from pushkit.storage.opening import open_location
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import Script, Statement, from_micros
-from pushkit.storage.sqlite import SqliteDatabase
 from tests.databases import PostgresServer, execute, fresh
 from tests.eventually import DEADLINE, eventually
 from tests.unit.pushkit.storage.things import (
@@ -119,11 +119,6 @@ def versions() -> Script[dict[str, int]]:
 # --- one script --------------------------------------------------------------------------------
 
 
-async def test_written_rows_are_read(database: Database) -> None:
-    assert await database.write(insert("a")) == "a"
-    assert await database.read(names()) == ["a"]
-
-
 @pytest.mark.parametrize(
     "value", ["canary\ud800", 2**63, 2**80], ids=["surrogate", "64 bits", "large"]
 )
@@ -141,14 +136,6 @@ async def test_no_error_quotes_a_value_that_cannot_be_stored(
         assert str(2**80) not in told
     assert await write(database, insert("b")) == "b"
     assert await database.read(names()) == ["b"]
-
-
-async def test_written_rows_are_there_after_a_restart(location: str) -> None:
-    for expected in ([], ["a"]):
-        async with opened(things(location), Access.UPGRADE) as database:
-            assert await database.read(names()) == expected
-            if not expected:
-                await database.write(insert("a"))
 
 
 async def test_every_type_of_value_is_read_as_it_was_written(database: Database) -> None:
@@ -293,13 +280,8 @@ async def test_only_the_items_of_a_group_fail_that_fail_alone(database: Database
         return_exceptions=True,
     )
     # Either of two equal names may come first.
-    assert sorted(type(each).__name__ for each in found) == [
-        "RefusedError",
-        "StorageError",
-        "str",
-        "str",
-        "str",
-    ]
+    kinds = Counter(type(each) for each in found)
+    assert kinds == {RefusedError: 1, StorageError: 1, str: 3}
     assert isinstance(found[1], RefusedError)
     assert await database.read(names()) == ["a", "b", "c"]
 
@@ -396,11 +378,6 @@ def _pause_until(event: asyncio.Event) -> Script[None]:
 
 
 # --- many at once ------------------------------------------------------------------------------
-
-
-async def test_200_writers_at_once_are_all_stored(database: Database) -> None:
-    written = await asyncio.gather(*(database.write(insert(f"{n:03}")) for n in range(200)))
-    assert await database.read(names()) == sorted(written)
 
 
 async def test_a_script_that_fails_does_not_affect_others(database: Database) -> None:
@@ -592,10 +569,6 @@ async def test_now_is_the_current_time_and_advances_in_a_transaction(database: D
     assert first.tzinfo is UTC
 
 
-async def test_now_may_be_read_without_writing(database: Database) -> None:
-    assert await database.read(database.now()) <= now() + timedelta(seconds=1)
-
-
 async def test_a_script_that_wakes_runs_like_any_other(database: Database) -> None:
     def insert_and_wake() -> Script[None]:
         yield from insert("a")
@@ -606,12 +579,20 @@ async def test_a_script_that_wakes_runs_like_any_other(database: Database) -> No
     assert await database.read(names()) == ["a"]
 
 
-async def test_listening_ends_when_it_is_cancelled(database: Database) -> None:
-    listening = asyncio.create_task(database.listen(lambda: None))
+@contextlib.asynccontextmanager
+async def listening(database: Database, *hear: Callable[[], None]) -> AsyncIterator[None]:
+    """Listen meanwhile, until it is cancelled."""
+    task = asyncio.create_task(database.listen(*hear))
     await asyncio.sleep(0)
-    listening.cancel()
+    yield
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(listening, DEADLINE)
+        await asyncio.wait_for(task, DEADLINE)
+
+
+async def test_listening_ends_when_it_is_cancelled(database: Database) -> None:
+    async with listening(database, lambda: None):
+        pass
 
 
 async def test_another_process_is_woken_after_the_commit(
@@ -619,24 +600,19 @@ async def test_another_process_is_woken_after_the_commit(
 ) -> None:
     one, other = await opens(postgres_dsn), await opens(postgres_dsn)
     heard = asyncio.Event()
-    listening = asyncio.create_task(other.listen(heard.set))
-    await asyncio.wait_for(heard.wait(), DEADLINE)  # once at the start, for what was missed
-
-    heard.clear()
 
     def wake_and_fail() -> Script[None]:
         yield from one.wake()
         raise RefusedError
 
-    with pytest.raises(RefusedError):
-        await one.write(wake_and_fail())
-    assert not heard.is_set()
-    await one.write(one.wake())
-    await asyncio.wait_for(heard.wait(), DEADLINE)
-
-    listening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await listening
+    async with listening(other, heard.set):
+        await asyncio.wait_for(heard.wait(), DEADLINE)  # once at the start, for what was missed
+        heard.clear()
+        with pytest.raises(RefusedError):
+            await one.write(wake_and_fail())
+        assert not heard.is_set()
+        await one.write(one.wake())
+        await asyncio.wait_for(heard.wait(), DEADLINE)
 
 
 async def test_another_process_gets_news_apart_from_work(
@@ -648,31 +624,23 @@ async def test_another_process_gets_news_apart_from_work(
     def hears(what: str) -> Callable[[], None]:
         return lambda: heard.put_nowait(what)
 
-    listening = asyncio.create_task(other.listen(hears("work"), hears("news")))
-    assert await asyncio.wait_for(heard.get(), DEADLINE) == "work"  # once at the start
-    await one.write(one.announce())
-    await one.write(one.wake())
-    found = [await asyncio.wait_for(heard.get(), DEADLINE) for _ in range(2)]
+    async with listening(other, hears("work"), hears("news")):
+        assert await asyncio.wait_for(heard.get(), DEADLINE) == "work"  # once at the start
+        await one.write(one.announce())
+        await one.write(one.wake())
+        found = [await asyncio.wait_for(heard.get(), DEADLINE) for _ in range(2)]
     assert found == ["news", "work"]
-
-    listening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await listening
 
 
 async def test_a_process_is_not_woken_by_itself(postgres_dsn: str, opens: OpensThings) -> None:
     one, other = await opens(postgres_dsn), await opens(postgres_dsn)
     heard: asyncio.Queue[None] = asyncio.Queue()
-    listening = asyncio.create_task(one.listen(lambda: heard.put_nowait(None)))
-    await asyncio.wait_for(heard.get(), DEADLINE)  # once at the start, for what was missed
-    await one.write(one.wake())
-    await other.write(other.wake())
-    await asyncio.wait_for(heard.get(), DEADLINE)  # in the order of commits
-    assert heard.empty()
-
-    listening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await listening
+    async with listening(one, lambda: heard.put_nowait(None)):
+        await asyncio.wait_for(heard.get(), DEADLINE)  # once at the start, for what was missed
+        await one.write(one.wake())
+        await other.write(other.wake())
+        await asyncio.wait_for(heard.get(), DEADLINE)  # in the order of commits
+        assert heard.empty()
 
 
 def test_names_are_held_in_one_statement_and_items_that_lack_one_are_left_out() -> None:
@@ -876,37 +844,25 @@ async def test_a_server_that_is_gone_is_a_storage_error_until_it_is_back(
 ) -> None:
     database = await opens(await asyncio.to_thread(fresh, own_server.dsn))
     await database.write(insert("a"))
-    heard = 0
+    heard: list[None] = []
 
-    def hear() -> None:
-        nonlocal heard
-        heard += 1
+    async with listening(database, lambda: heard.append(None)):
+        await eventually(lambda: heard)
+        await asyncio.to_thread(own_server.stop)
+        for _ in range(3):
+            with pytest.raises(StorageError):
+                await database.write(insert("b"))
+            with pytest.raises(StorageError):
+                await database.read(names())
+        with pytest.raises(StorageError, match="cannot connect"):
+            await things(own_server.dsn).open()
 
-    def heard_more_than(before: int) -> Callable[[], Awaitable[bool]]:
-        async def look() -> bool:
-            return heard > before
-
-        return look
-
-    listening = asyncio.create_task(database.listen(hear))
-    await eventually(heard_more_than(0))
-
-    await asyncio.to_thread(own_server.stop)
-    for _ in range(3):
-        with pytest.raises(StorageError):
-            await database.write(insert("b"))
-        with pytest.raises(StorageError):
-            await database.read(names())
-    with pytest.raises(StorageError, match="cannot connect"):
-        await things(own_server.dsn).open()
-
-    await asyncio.to_thread(own_server.start)
-    assert await database.write(insert("c")) == "c"
-    assert await database.read(names()) == ["a", "c"]
-    await eventually(heard_more_than(heard))  # it listens again, and is woken for what it missed
-    listening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await listening
+        heard_before = len(heard)
+        await asyncio.to_thread(own_server.start)
+        assert await database.write(insert("c")) == "c"
+        assert await database.read(names()) == ["a", "c"]
+        # It listens again, and is woken for what it missed.
+        await eventually(lambda: len(heard) > heard_before)
 
 
 async def test_a_connection_that_breaks_within_a_script_stores_nothing(postgres: Database) -> None:
@@ -1004,18 +960,6 @@ async def test_a_cancelled_close_leaves_no_connection(
     assert await other.read(names()) == []
 
 
-async def test_all_submitted_items_fail_when_the_server_is_gone(postgres: Database) -> None:
-    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
-        yield Statement("SELECT pg_terminate_backend(pg_backend_pid())")
-        return list(items)
-
-    found = await asyncio.gather(
-        *(postgres.write_together(group, name) for name in "abcd"), return_exceptions=True
-    )
-    assert {type(each) for each in found} == {StorageError}
-    assert await postgres.write(insert("e")) == "e"
-
-
 async def test_a_cancelled_script_leaves_nothing_to_the_next_one_on_its_connection(
     postgres_dsn: str, opens: OpensThings
 ) -> None:
@@ -1063,14 +1007,3 @@ async def test_a_statement_that_takes_too_long_is_a_storage_error(
     with pytest.raises(StorageError, match="no answer in time: another transaction may hold"):
         await database.write(insert_and_sleep())
     assert await database.read(names()) == []
-
-
-@pytest.mark.parametrize("where", ["{tmp}/missing/things.db", "postgresql://127.0.0.1:1/nobody"])
-async def test_a_missing_database_is_a_storage_error(tmp_path: Path, where: str) -> None:
-    with pytest.raises(StorageError):
-        await things(where.format(tmp=tmp_path)).open()
-
-
-def test_the_location_selects_the_database(tmp_path: Path) -> None:
-    assert isinstance(things(f"{tmp_path}/things.db"), SqliteDatabase)
-    assert isinstance(things("postgresql://localhost/x"), PostgresDatabase)

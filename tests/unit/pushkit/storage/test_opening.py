@@ -143,20 +143,6 @@ async def test_an_open_that_is_cancelled_leaves_no_thread(path: Path) -> None:
 # --- for what is meant --------------------------------------------------------------------------
 
 
-async def test_a_database_open_for_reading_writes_nothing(path: Path, opens: Opens) -> None:
-    owner = await opens(things(path))
-    await owner.write(insert("a"))
-    reader = things(path)
-    await reader.open(Access.READ)
-    assert await reader.read(names()) == ["a"]
-    for work in (reader.write(insert("b")), reader.read(insert("b"))):
-        with pytest.raises(StorageError):
-            await work
-    await owner.write(insert("c"))
-    assert await reader.read(names()) == ["a", "c"]
-    await reader.close()
-
-
 async def test_a_database_open_for_writing_reads_and_writes(path: Path) -> None:
     with pytest.raises(SchemaError, match="no such file"):
         await things(path).open(Access.WRITE)

@@ -385,22 +385,6 @@ async def test_what_undoes_a_statement_of_a_migration_is_in_a_file_not_in_memory
     assert await second.write(temporary_storage()) == in_memory
 
 
-async def test_a_reader_works_after_a_script_that_fails(database: SqliteDatabase) -> None:
-    def fails() -> Script[None]:
-        yield Statement("SELECT 1")
-        raise RefusedError
-
-    with pytest.raises(RefusedError):
-        await database.read(fails())
-    with pytest.raises(StorageError):
-        await database.read(iter_nonsense())
-    assert await database.read(names()) == []
-
-
-def iter_nonsense() -> Script[None]:
-    yield Statement("SELECT nonsense")
-
-
 async def test_a_script_is_stored_though_its_caller_was_cancelled(
     database: SqliteDatabase,
 ) -> None:
@@ -625,21 +609,6 @@ def test_results_reach_all_though_a_signal_ends_the_loop_as_they_are_set(
     assert sorted(called) == ["a", "b", "c", "d"]
 
 
-async def test_a_reader_sees_only_what_is_committed(database: SqliteDatabase) -> None:
-    gate = Gate()
-
-    def insert_slowly() -> Script[None]:
-        yield from insert("a")
-        yield from gate.script()
-
-    writing = asyncio.create_task(database.write(insert_slowly()))
-    await gate.reached.wait()
-    assert await database.read(names()) == []
-    gate.opened.set()
-    await writing
-    assert await database.read(names()) == ["a"]
-
-
 async def test_no_result_is_set_before_the_commit(
     traced: list[str], database: SqliteDatabase, write: Write
 ) -> None:
@@ -687,46 +656,6 @@ async def test_waits_for_another_process_as_long_as_it_may(
         writing = asyncio.ensure_future(write(database, insert("a")))
         assert await database.read(names()) == []
     assert await writing == "a"
-
-
-class _Locked:
-    """A connection to a file that another process holds for a while, by a clock of its own."""
-
-    def __init__(self, held: float) -> None:
-        self._held = held
-        self.now: float = 0.0
-        self.tries: int = 0
-
-    def execute(self, _: str) -> None:
-        self.tries += 1
-        if self.now < self._held:
-            error = sqlite3.OperationalError("database is locked")
-            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
-            raise error
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.mark.parametrize(
-    ("held", "late", "tries"),
-    [
-        pytest.param(0.0, 0.0, 1, id="free"),
-        pytest.param(0.0025, 0.001, 4, id="a commit"),
-        pytest.param(4.0, 0.005, 1000, id="a long transaction"),
-    ],
-)
-def test_another_process_is_asked_often_while_it_may_be_committing(
-    monkeypatch: pytest.MonkeyPatch, held: float, late: float, tries: int
-) -> None:
-    locked = _Locked(held)
-    monkeypatch.setattr(time, "sleep", locked.sleep)
-    monkeypatch.setattr(time, "monotonic", lambda: locked.now)
-
-    sqlite._execute_patiently(locked, "BEGIN IMMEDIATE", 30)  # type: ignore[arg-type]
-
-    assert held <= locked.now <= held + late
-    assert locked.tries <= tries
 
 
 def fill_up() -> Script[None]:
@@ -873,23 +802,6 @@ async def test_a_folder_is_reported_as_such(tmp_path: Path, access: Access) -> N
         await things(tmp_path).open(access)
 
 
-async def test_the_writer_survives_an_unexpected_error(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    database = things(path)
-
-    def fail(_access: object) -> sqlite3.Connection:
-        raise MemoryError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(database, "_connect", fail)
-        with pytest.raises(StorageError, match="MemoryError"):
-            await database.open()
-    await database.open()
-    assert await database.read(names()) == []
-    await database.close()
-
-
 async def test_a_file_that_is_created_is_private(path: Path, database: SqliteDatabase) -> None:
     await database.write(insert("a"))
     modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.glob("things.db*")}
@@ -942,14 +854,3 @@ def test_processes_that_start_together_apply_each_migration_once(path: Path) -> 
     with ThreadPoolExecutor(len(processes)) as start:
         ends = list(start.map(lambda process: process.communicate(b"go\n", 30), processes))
     assert [errors for _, errors in ends] == [b""] * len(processes)
-
-
-async def test_threads_that_start_together_apply_each_migration_once(tmp_path: Path) -> None:
-    for attempt in range(20):
-        path = tmp_path / f"{attempt}.db"
-        databases = [things(path, COLOURS, busy_timeout=timedelta(seconds=10)) for _ in range(4)]
-        await asyncio.gather(*(database.open() for database in databases))
-        await asyncio.gather(*(database.close() for database in databases))
-        with contextlib.closing(sqlite3.connect(path)) as file:
-            columns = [column for _, column, *_ in file.execute("PRAGMA table_info(things)")]
-        assert columns.count("colour") == 1

@@ -28,9 +28,9 @@ from pushkit.integrations.push_config_api import (
     push_config_app,
 )
 from pushkit.integrations.push_config_api.grpc import PushConfigServicer, PushConfigServicerV03
-from tests.unit.pushkit.delivery.conftest import clock, webhook
+from tests.unit.pushkit.delivery.conftest import clock, outbox, senders, webhook
 
-__all__ = ["clock", "webhook"]  # fixtures of the sender's tests
+__all__ = ["clock", "outbox", "senders", "webhook"]  # fixtures of the sender's tests
 
 MAX_CONFIGS = 7
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from aiohttp import web
 from pushkit import (
     PushSender,
     RetryPolicy,
-    SenderOptions,
     StatusUpdate,
     TaskState,
     TaskStatus,
@@ -21,29 +18,16 @@ from pushkit import (
 )
 from pushkit.delivery.error_codes import ERROR_CODES, told_to_client
 from tests.clock import Clock
-from tests.unit.pushkit.delivery.conftest import Webhook, deliver_due
-from tests.unit.pushkit.delivery.conftest import key_ring as keys_of_then
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due
 from tests.unit.pushkit.integrations.push_config_api.conftest import Server
 
 NAMED = {"taskId": "task-1", "id": "c"}
 
 
 @pytest.fixture
-async def sender(tmp_path: Path, clock: Clock) -> AsyncIterator[PushSender]:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=keys_of_then(),
-        database=tmp_path / "outbox.db",
-        allow=["127.0.0.1:*"],
-        clock=clock,
-        options=SenderOptions(
-            retry=RetryPolicy(wait=wait_schedule([3600], jitter=0)),
-            disable_after=timedelta(hours=2),
-        ),
-    )
-    await sender.open()
-    yield sender
-    await sender.close()
+async def sender(senders: Senders) -> PushSender:
+    retry = RetryPolicy(wait=wait_schedule([3600], jitter=0))
+    return await senders.open(retry=retry, disable_after=timedelta(hours=2))
 
 
 async def notify(sender: PushSender, *states: str) -> None:

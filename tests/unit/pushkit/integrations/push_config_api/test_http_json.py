@@ -42,14 +42,6 @@ async def test_creates_gets_lists_and_deletes(server: Server, sender: PushSender
     assert (await server.request("GET", CONFIGS)).json() == {"configs": []}
 
 
-async def test_a_tenant_stands_before_the_task(server: Server, sender: PushSender) -> None:
-    await server.post(body({"url": URL}), f"/acme{CONFIGS}")
-    assert await sender.subscriptions("task-1", owner="alice") == []
-    assert len(await sender.subscriptions("task-1", owner="alice", tenant="acme")) == 1
-    listed = (await server.request("GET", f"/acme{CONFIGS}")).json()
-    assert [config["tenant"] for config in listed["configs"]] == ["acme"]
-
-
 async def test_an_id_may_have_a_slash_in_it(server: Server, sender: PushSender) -> None:
     path = "/tasks/of%2Falice/pushNotificationConfigs"
     assert (await server.post(body({"id": "a/b", "url": URL}), path)).status_code == 200

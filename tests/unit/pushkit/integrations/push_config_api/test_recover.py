@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pushkit import PushSender, SenderOptions
+from pushkit import PushSender
 from pushkit.events import Event, OutboxChanged
 from tests.clock import Clock
 from tests.emitted import emitted
-from tests.unit.pushkit.delivery.conftest import Webhook, deliver_due, key_ring
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due
 from tests.unit.pushkit.integrations.push_config_api.conftest import Server
 from tests.unit.pushkit.integrations.push_config_api.test_delivery_state import (
     NAMED,
@@ -29,19 +27,8 @@ def events() -> list[Event]:
 
 
 @pytest.fixture
-async def sender(tmp_path: Path, clock: Clock, events: list[Event]) -> AsyncIterator[PushSender]:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=key_ring(),
-        database=tmp_path / "outbox.db",
-        allow=["127.0.0.1:*"],
-        clock=clock,
-        on_event=events.append,
-        options=SenderOptions(max_recovered_per_owner=5),
-    )
-    await sender.open()
-    yield sender
-    await sender.close()
+async def sender(senders: Senders, events: list[Event]) -> PushSender:
+    return await senders.open(on_event=events.append, max_recovered_per_owner=5)
 
 
 async def recover(server: Server, user: str = "alice", **wanted: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from a2a.client import Client
-from a2a.utils.errors import PushNotificationNotSupportedError
 
 from pushkit import PushSender
 from tests.unit.pushkit.integrations.push_config_api import sdk_steps
@@ -33,15 +32,6 @@ async def test_the_errors_are_the_ones_that_the_client_knows(
     server: Server, binding: str, version: str
 ) -> None:
     await sdk_steps.meet_the_errors(client_of(server, binding, version))
-
-
-@EACH
-async def test_an_agent_without_push_says_so(
-    server_without_push: Server, binding: str, version: str
-) -> None:
-    client = client_of(server_without_push, binding, version)
-    with pytest.raises(PushNotificationNotSupportedError):
-        await client.create_task_push_notification_config(sdk_steps.config())
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])

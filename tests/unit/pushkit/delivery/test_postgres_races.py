@@ -6,12 +6,11 @@ A transaction of `other` is stopped before its commit, with the rows that it hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 from aiohttp import web
-from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import PushConfig, PushSender
 from pushkit.delivery.registrar import change_subscriptions
@@ -19,8 +18,6 @@ from pushkit.events import SubscriptionChange
 from pushkit.outbox.states import DeliveryState
 from pushkit.queue.rules import Room
 from pushkit.storage.postgres import run_script
-from tests.clock import Clock
-from tests.databases import MadeSchemas
 from tests.eventually import eventually
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
 
@@ -29,25 +26,8 @@ TASK = "task-1"
 
 
 @pytest.fixture
-def dsn(made_outboxes: MadeSchemas) -> Iterator[str]:
-    with made_outboxes.one() as dsn:
-        yield dsn
-
-
-@pytest.fixture
-async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
-    webhook, app = Webhook(), web.Application()
-    app.router.add_route("*", "/{path:.*}", webhook.handle)
-    server = await aiohttp_server(app)
-    webhook.base = f"http://127.0.0.1:{server.port}"
-    return webhook
-
-
-@pytest.fixture
-async def senders(dsn: str) -> AsyncIterator[Senders]:
-    senders = Senders(dsn, Clock())
-    yield senders
-    await senders.close()
+def outbox(postgres_dsn: str) -> str:
+    return postgres_dsn
 
 
 @pytest.fixture
@@ -58,9 +38,9 @@ async def sender(senders: Senders, webhook: Webhook) -> PushSender:
 
 
 @pytest.fixture
-async def other(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+async def other(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
     """Return a connection in a transaction."""
-    connection = await asyncpg.connect(dsn)
+    connection = await asyncpg.connect(postgres_dsn)
     await connection.execute("BEGIN")
     yield connection
     await connection.close(timeout=1)
@@ -173,12 +153,12 @@ async def is_delivered(sender: PushSender, delivery_id: str) -> bool:
     ],
 )
 async def test_an_operator_waits_for_a_claim_and_cancels_nothing_that_is_in_flight(
-    sender: PushSender, other: asyncpg.Connection, dsn: str, end: str, state: DeliveryState
+    sender: PushSender, other: asyncpg.Connection, postgres_dsn: str, end: str, state: DeliveryState
 ) -> None:
     first = await stored(sender)
     await run_script(other, sender.worker._claim(ROOM, frozenset()))
     cancelling = asyncio.ensure_future(sender.outbox.cancel([first]))
-    await eventually(lambda: waits_for_a_row(dsn))
+    await eventually(lambda: waits_for_a_row(postgres_dsn))
     await other.execute(end)
     assert await cancelling == ([] if state is DeliveryState.IN_FLIGHT else [first])
     assert await states(sender) == [state]
@@ -198,7 +178,7 @@ async def test_a_claim_passes_over_what_an_operator_changes(
 
 
 async def test_an_operator_who_ends_a_wait_and_a_caller_do_not_wait_for_each_other(
-    sender: PushSender, other: asyncpg.Connection, webhook: Webhook, dsn: str
+    sender: PushSender, other: asyncpg.Connection, webhook: Webhook, postgres_dsn: str
 ) -> None:
     def waiting() -> web.Response:
         return web.Response(status=503, headers={"Retry-After": "3600"})
@@ -212,7 +192,7 @@ async def test_an_operator_who_ends_a_wait_and_a_caller_do_not_wait_for_each_oth
     hold = "SELECT 1 FROM pushkit_subscriptions WHERE id = $1 FOR UPDATE"
     await other.execute(hold, low)
     retrying = asyncio.ensure_future(sender.outbox.retry_now([chosen]))
-    await eventually(lambda: waits_for_a_row(dsn))
+    await eventually(lambda: waits_for_a_row(postgres_dsn))
     await other.execute(hold, high)
     await other.execute("COMMIT")
     assert (await retrying).ids == (chosen,)
