@@ -35,7 +35,7 @@ DSNS = {
     "no scheme": "pushkit:{0}@127.0.0.1:1/agent",
     "no colon": "postgresql//pushkit:{0}@127.0.0.1:1/agent",
     "words of libpq": "host=127.0.0.1 port=1 user=pushkit password={0}",
-    "a slash in the password": "postgresql://pushkit:1/{0}@127.0.0.1/agent",
+    "a slash in the password": "postgresql://localhost:1/{0}@127.0.0.1/agent",  # the user's name
     "no host": "postgresql://pushkit:{0}/agent",
     "a bracket": "postgresql://pushkit:[{0}@127.0.0.1:1/agent",
 }

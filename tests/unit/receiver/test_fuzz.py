@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pushkit.bounded_json import JsonValue
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import Limits, RateLimit, SenderProfile
+from tests.long_runs import examples
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -90,7 +91,7 @@ def as_json(value: JsonValue) -> bytes:
 
 
 FUZZ = settings(
-    max_examples=150,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
