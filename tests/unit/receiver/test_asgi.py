@@ -302,7 +302,10 @@ def port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-async def test_a_chunked_body_over_the_limit_is_refused(make_world: WorldFactory) -> None:
+async def test_a_chunked_body_over_the_limit_is_refused(
+    make_world: WorldFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "_DISCARDING_SECONDS", 0.05)
     world = make_world({"limits": Limits(max_body_bytes=1000)})
     async with serving(world.receiver.asgi()) as url, connected(port_of(url)) as client:
         await client.send(raw(world.draft(), "Transfer-Encoding: chunked", body=False))
@@ -350,7 +353,10 @@ async def test_a_body_that_a_middleware_has_read_is_a_fault_that_says_so(
     assert "a middleware in front of the receiver" in caplog.text
 
 
-async def test_a_slow_body_is_refused_at_the_deadline(make_world: WorldFactory) -> None:
+async def test_a_slow_body_is_refused_at_the_deadline(
+    make_world: WorldFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "_DISCARDING_SECONDS", 0.05)
     world = make_world({"limits": Limits(request_timeout=timedelta(milliseconds=50))})
     async with serving(world.receiver.asgi()) as url, connected(port_of(url)) as client:
         await client.send(raw(world.draft(), "Content-Length: 500", body=False) + b'{"st')

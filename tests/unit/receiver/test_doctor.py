@@ -31,7 +31,7 @@ from tests.unit.receiver.wrong.receivers import CAUGHT_BY
 pytestmark = pytest.mark.usefixtures("no_stalls")
 
 NAMES = (*CHECKS, "malformed_json", "oversized_body", "slow_body")
-SECONDS = timedelta(seconds=3)  # on a clock that stops while this process is suspended
+SECONDS = timedelta(seconds=1.5)  # on a clock that stops while this process is suspended
 RESTART = """\
 touch restart-please
 while [ -e restart-please ]; do sleep 0.02; done

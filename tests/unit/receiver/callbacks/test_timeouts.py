@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
 
 SOON = timedelta(milliseconds=50)
+GRACE = "receiver.callbacks.calls._GRACE"  # in seconds, for a coroutine that is cancelled
 
 
 @contextlib.asynccontextmanager
@@ -154,7 +155,10 @@ async def test_a_callback_may_have_a_time_of_its_own(house: House) -> None:
         }
 
 
-async def test_a_coroutine_that_swallows_its_cancellation_gives_up_its_slot(house: House) -> None:
+async def test_a_coroutine_that_swallows_its_cancellation_gives_up_its_slot(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GRACE, 0.05)
     go_on, called = asyncio.Event(), []
 
     async def stubborn(notification: Notification) -> None:
@@ -354,8 +358,9 @@ async def test_a_call_that_waits_for_a_slot_at_the_end_keeps_none(
 
 
 async def test_a_coroutine_that_swallows_its_cancellation_does_not_keep_the_receiver_from_closing(
-    make_world: WorldFactory,
+    make_world: WorldFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(GRACE, 0.05)
     world = make_world({"drain": SOON})
     inside, go_on = asyncio.Event(), asyncio.Event()
 
@@ -487,7 +492,7 @@ async def test_tasks_that_timed_out_before_leave_slots_to_the_others(house: Hous
         if again.is_set():
             inside.append(task)
         if task.startswith("bad"):
-            await (asyncio.Event().wait() if again.is_set() else asyncio.sleep(1))
+            await asyncio.Event().wait()
 
     house.registry.add(some_hang, name="some-hang")
     for number in range(4):
