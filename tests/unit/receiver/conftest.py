@@ -14,7 +14,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import body_sha256
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import InboxFilter, InboxStatus, Receiver, TaskPolicy, TrustedSender, request
+from receiver.callbacks import dispatcher, waiting
 from tests.clock import Clock
 from tests.eventually import eventually
 from tests.jose import b64url
@@ -397,6 +398,13 @@ async def make_world(
 def world(make_world: WorldFactory) -> World:
     """A receiver that expects every task of its one sender."""
     return make_world()
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let receivers look for what others stored all the time, not once a second."""
+    monkeypatch.setattr(dispatcher, "POLL_INTERVAL", timedelta(seconds=0.05))
+    monkeypatch.setattr(waiting, "_POLL_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from datetime import timedelta
 
 import pytest
 
 from receiver import Notification
-from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.shares import CrowdedError, Slot, new_shares, share_of
 from tests.eventually import eventually
-from tests.unit.receiver.callbacks.conftest import House
+from tests.unit.receiver.callbacks.conftest import House, running
 
 # --- of senders ----------------------------------------------------------------------------------
 
@@ -34,19 +30,6 @@ class Hanging:
             return
         self.inside.append(task)
         await asyncio.Event().wait()
-
-
-@contextlib.asynccontextmanager
-async def running(dispatcher: Dispatcher) -> AsyncIterator[Dispatcher]:
-    """Call back while the block runs."""
-    task = asyncio.create_task(dispatcher.run())
-    try:
-        yield dispatcher
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        await dispatcher.finish(timedelta(0))
-        await dispatcher.retire()
 
 
 @pytest.mark.parametrize("permits", [2, 3, 8])

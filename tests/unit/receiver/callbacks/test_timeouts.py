@@ -8,7 +8,7 @@ import gc
 import json
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,29 +18,16 @@ import pytest
 from pushkit.errors import ConfigError
 from receiver import Notification
 from receiver.admin import InboxAdmin
-from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.inspection import InboxFilter
 from tests.eventually import DEADLINE, PATIENT, eventually
-from tests.unit.receiver.callbacks.conftest import House
+from tests.unit.receiver.callbacks.conftest import House, running
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
 
 SOON = timedelta(milliseconds=50)
+PATIENCE = "receiver.callbacks.shares._PATIENCE"  # in seconds, with a share that is used up
 GRACE = "receiver.callbacks.calls._GRACE"  # in seconds, for a coroutine that is cancelled
-
-
-@contextlib.asynccontextmanager
-async def running(dispatcher: Dispatcher) -> AsyncIterator[None]:
-    """Call back what is due while the block runs."""
-    task = asyncio.create_task(dispatcher.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        await dispatcher.finish(within=timedelta(0))
-        await dispatcher.retire()
 
 
 @pytest.fixture
@@ -219,11 +206,12 @@ async def test_a_plain_function_that_times_out_delays_only_its_own_task(
     assert "callback slow hangs: it did not end within 0.05 s" in caplog.text
 
 
-@pytest.mark.slow
 async def test_the_receiver_is_not_ready_once_too_many_threads_hang(
-    make_world: WorldFactory, release: threading.Event
+    make_world: WorldFactory, release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("receiver.request_handler._READINESS_HOLDS", SOON)
     world = make_world({"concurrency": 2, "callback_timeout": SOON})
+    world.edge = "asgi"
     called = hanging_in_threads(world, release)
 
     await world.receive(world.draft(task_id="task-1"))
@@ -463,7 +451,10 @@ async def test_a_coroutine_that_ends_itself_by_a_cancellation_has_failed(house: 
 # --- fairness -------------------------------------------------------------------------------------
 
 
-async def test_a_callback_that_always_hangs_leaves_slots_to_the_others(house: House) -> None:
+async def test_a_callback_that_always_hangs_leaves_slots_to_the_others(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PATIENCE, 0.1)
     inside: list[str] = []
 
     async def hang(notification: Notification) -> None:
@@ -483,7 +474,10 @@ async def test_a_callback_that_always_hangs_leaves_slots_to_the_others(house: Ho
     assert len(inside) == 3
 
 
-async def test_tasks_that_timed_out_before_leave_slots_to_the_others(house: House) -> None:
+async def test_tasks_that_timed_out_before_leave_slots_to_the_others(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PATIENCE, 0.1)
     inside: list[str] = []
     again = asyncio.Event()
 

@@ -134,6 +134,7 @@ async def test_a_wait_for_another_task_is_not_woken(traced: list[str], world: Wo
         each.cancel()
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_all_waits_share_one_look_for_what_other_processes_accept(
     traced: list[str], make_world: WorldFactory
 ) -> None:
