@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,6 +22,7 @@ from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import CommitUncertainError, StorageError
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import Database
+from tests.databases import PostgresServer
 from tests.eventually import eventually
 
 RETRY_SOON = RetryPolicy(wait=wait_schedule([0.05], jitter=0), stop=stop_after_attempt(1000))
@@ -166,6 +167,20 @@ class Traffic:
     async def _is_drained(self) -> bool:
         found = [each for task in self.tasks for each in await self.sender.deliveries(task)]
         return all(each.state is DeliveryState.DELIVERED for each in found)
+
+
+@pytest.fixture(scope="module")
+def a_server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def server(a_server: PostgresServer) -> PostgresServer:
+    """A server that a test may stop: for the next one it runs again."""
+    a_server.start()
+    return a_server
 
 
 @pytest.fixture
