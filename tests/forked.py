@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["RUN", "forked"]
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# These run anew in each fork, as what `-m` names; what they import is there once and for all. Others
-# may be run, too, as quickly if they import no more than these do.
+# These run anew in each fork, as what `-m` names; what they import is there once and for all.
+# Others may be run, too, and as quickly if they import no more.
 RUN = (
     "pushkit.cli.main",
     "receiver.cli",
