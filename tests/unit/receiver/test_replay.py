@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -136,15 +134,6 @@ async def test_a_refused_request_leaves_its_id_free(world: World) -> None:
     verdicts = [await world.receive(refused), await world.receive(world.draft())]
 
     assert [verdict.status for verdict in verdicts] == [401, 202]
-
-
-async def test_copies_with_two_bodies_at_once_have_one_winner(world: World) -> None:
-    await world.start()
-    requests = [world.draft(state=state).request() for state in ("working", "failed")] * 20
-
-    verdicts = await asyncio.gather(*(world.receiver.receive(request) for request in requests))
-
-    assert Counter(verdict.status for verdict in verdicts) == {202: 1, 200: 19, 409: 20}
 
 
 @pytest.mark.parametrize(

@@ -80,26 +80,6 @@ async def test_many_copies_at_two_receivers_are_one_callback(shared: World) -> N
     assert called == ["delivery-task-1-1"]
 
 
-@pytest.mark.slow
-async def test_many_copies_after_a_restart_call_nobody(shared: World) -> None:
-    called: list[str] = []
-    record_calls(shared.receiver, called)
-    request = shared.draft().request()
-    async with shared.receiver as receiver:
-        await receiver.receive(request)
-        await until_all_is_done(receiver, 1)
-    called_later: list[str] = []
-    restarted = shared.another_receiver()
-    record_calls(restarted, called_later)
-
-    async with restarted:
-        verdicts = await asyncio.gather(*(restarted.receive(request) for _ in range(COPIES)))
-        await until_all_is_done(restarted, 1)
-
-    assert {(verdict.status, verdict.code) for verdict in verdicts} == {(200, "duplicate")}
-    assert (called, called_later) == (["delivery-task-1-1"], [])
-
-
 async def test_copies_with_two_bodies_at_two_receivers_have_one_winner(shared: World) -> None:
     receivers = [shared.receiver, shared.another_receiver()]
     requests = [shared.draft(state=state).request() for state in ("working", "failed")] * 50

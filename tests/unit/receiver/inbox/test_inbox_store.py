@@ -98,21 +98,6 @@ def test_a_stored_notification_is_read_back_whole(shelf: Shelf) -> None:
     assert notification.update.task_id == "task-1"
 
 
-def test_gaps_and_late_updates_are_reported(shelf: Shelf) -> None:
-    for seq in (1, 2, 5, 4, 6):
-        shelf.store(seq)
-
-    rows = shelf.query("SELECT seq, missing, late FROM pushkit_inbox ORDER BY id")
-
-    assert [(row["seq"], row["missing"], row["late"]) for row in rows] == [
-        (1, 0, 0),
-        (2, 0, 0),
-        (5, 2, 0),
-        (4, 0, 1),
-        (6, 0, 0),
-    ]
-
-
 def test_generations_that_do_not_follow_are_reported(shelf: Shelf) -> None:
     large = 2**62
     for seq, generation in ((1, 1), (2, None), (3, 4), (5, large), (4, 2), (6, 1), (7, 2)):
