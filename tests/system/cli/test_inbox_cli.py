@@ -182,18 +182,6 @@ def test_redrive_by_filter(receiver_command: Run, options: list[str], redriven: 
     assert numbers["statuses"]["dead"] == 2 - redriven
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param([], id="nothing"),
-        pytest.param(["1", "--all"], id="ids-and-all"),
-        pytest.param(["--all", "--task", "task-1"], id="all-and-filter"),
-    ],
-)
-def test_redrive_wants_one_way_to_choose(receiver_command: Run, options: list[str]) -> None:
-    assert receiver_command("inbox", "redrive", *options).status == 2
-
-
 def test_what_is_no_dead_letter_is_told(receiver_command: Run) -> None:
     ran = receiver_command("inbox", "redrive", "1", "3")
 

@@ -247,30 +247,6 @@ def test_an_empty_log_format_is_none(pushkit_command: Run, monkeypatch: pytest.M
     assert (ran.status, ran.out, ran.err) == (0, "purged 0\n", "")
 
 
-@pytest.mark.usefixtures("dead")
-@pytest.mark.parametrize(
-    "call",
-    [
-        ["redrive"],
-        ["redrive", "dlv_1", "--all"],
-        ["resend"],
-        ["resend", "dlv_1", "--all"],
-        ["resend", "--all", "--cancelled-by", "operator"],
-        ["resend", "--all", "--state", "dead"],
-        ["retry-now"],
-        ["retry-now", "dlv_1", "--owner", "alice"],
-        ["cancel"],
-        ["purge"],
-        ["purge", "--older-than", "soon"],
-        ["list", "--state", "lost"],
-        ["show"],
-    ],
-    ids=" ".join,
-)
-def test_a_wrong_call_ends_with_2(pushkit_command: Run, call: list[str]) -> None:
-    assert pushkit_command("outbox", *call).status == 2
-
-
 def test_a_mistyped_path_is_no_empty_outbox(pushkit_command: Run, own_folder: Path) -> None:
     ran = pushkit_command("outbox", "stats", "--database", "mistyped.db")
     assert ran.status == 1

@@ -43,6 +43,23 @@ USAGE = {
             f"{CARD} --origin https://a.example.com",
             "pushkit card verify https://a --trust cards.toml --origin https://a.example.com",
             f"{WORKER} --nonsense",
+            *(
+                f"pushkit outbox {call} {OUTBOX}"
+                for call in (
+                    *("redrive", "redrive dlv_1 --all", "resend", "resend dlv_1 --all"),
+                    *("resend --all --cancelled-by operator", "resend --all --state dead"),
+                    *("retry-now", "retry-now dlv_1 --owner alice", "cancel", "purge"),
+                    *("purge --older-than soon", "list --state lost", "show"),
+                )
+            ),
+            *(
+                f"pushkit subscriptions {call} {OUTBOX}"
+                for call in (
+                    *("pause", "disable sub_1 --all", "remove --yes", "list --state lost"),
+                    "list --origin client.example.com",
+                )
+            ),
+            *(f"receiver inbox redrive {call}" for call in ("", "1 --all", "--all --task task-1")),
         ),
         "Usage: ",
     ),

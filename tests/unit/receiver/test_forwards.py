@@ -144,13 +144,6 @@ async def test_any_other_answer_than_2xx_is_tried_again(
     assert len(inside.requests) == 1
 
 
-async def test_a_target_that_does_not_answer_is_tried_again(
-    world: World, unused_tcp_port: int
-) -> None:
-    with pytest.raises(ForwardFailedError):
-        await passed_on(HttpForward(f"http://127.0.0.1:{unused_tcp_port}/"), await accepted(world))
-
-
 @pytest.mark.parametrize("url", ["", "ftp://x/", "http://", "http://a:b@c/", "http://x:99999/"])
 def test_a_forward_needs_a_url(url: str) -> None:
     with pytest.raises(ConfigError, match=r"URL|allow"):

@@ -180,14 +180,6 @@ async def test_a_set_that_cannot_be_had_is_to_come_again(
     assert not any(fetching.rows().values())
 
 
-async def test_a_server_that_is_down_is_to_come_again(fetching: World, server: TestServer) -> None:
-    await server.close()
-
-    refused = await fetching.post(fetching.draft())
-
-    assert (refused.status, refused.code) == (503, "keys_unavailable")
-
-
 async def test_a_set_that_comes_back_is_used(fetching: World, publisher: Publisher) -> None:
     publisher.answer = text("no", 500)
     refused = await fetching.receive(fetching.draft())
@@ -197,18 +189,6 @@ async def test_a_set_that_comes_back_is_used(fetching: World, publisher: Publish
     accepted = await fetching.receive(fetching.draft())
 
     assert [refused.status, accepted.status] == [503, 202]
-
-
-async def test_an_outage_after_the_first_fetch_is_survived(
-    fetching: World, publisher: Publisher
-) -> None:
-    before = await fetching.receive(fetching.draft(1))
-    publisher.answer = text("no", 500)
-    fetching.clock.advance(3600)
-
-    during = await fetching.receive(fetching.draft(2))
-
-    assert [before.status, during.status] == [202, 202]
 
 
 @pytest.mark.parametrize("answer", [*NOT_IN_IT, *ANOTHER_KEY])

@@ -126,21 +126,6 @@ async def test_keys_count_for_so_long_while_they_cannot_be_fetched(
     assert "Retry-After" in dict(verdict.headers)
 
 
-async def test_a_revoked_key_is_refused_once_its_set_has_been_fetched_again(
-    make_world: WorldFactory, hosts: list[KeyHost]
-) -> None:
-    world = fetching(make_world, hosts[0])
-    assert (await world.receive(world.draft(1))).status == 202
-    hosts[0].keys = []
-    world.clock.advance(301)
-    numbers = iter(range(2, 1000))
-
-    async def refused() -> bool:
-        return (await world.receive(world.draft(next(numbers)))).status == 401
-
-    await eventually(refused)
-
-
 async def test_a_sender_whose_key_host_hangs_does_not_delay_others_at_its_path(
     make_world: WorldFactory, hosts: list[KeyHost]
 ) -> None:

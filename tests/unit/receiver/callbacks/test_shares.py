@@ -32,23 +32,6 @@ class Hanging:
         await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("permits", [2, 3, 8])
-async def test_one_of_several_senders_leaves_permits_to_the_others(
-    house: House, permits: int
-) -> None:
-    hanging = Hanging(house, "slow")
-    for number in range(permits):
-        await house.store(1, f"task-{number}", sender="slow")
-    async with running(house.another_dispatcher(permits, timeout=None, senders=2)) as dispatcher:
-        await eventually(lambda: hanging.inside)
-        for number in range(12):
-            await house.store(1, f"task-{number}", sender="quick")
-        dispatcher.wake()
-        await eventually(lambda: len(hanging.called) == 12)
-
-    assert len(hanging.inside) == share_of(permits, alone=False)
-
-
 async def test_the_only_sender_has_all_permits(house: House) -> None:
     hanging = Hanging(house, "slow")
     for number in range(12):
@@ -59,7 +42,7 @@ async def test_the_only_sender_has_all_permits(house: House) -> None:
     assert len(hanging.inside) == 8
 
 
-@pytest.mark.parametrize("permits", [2, 8])
+@pytest.mark.parametrize("permits", [2, 3, 8])
 async def test_a_sender_whose_backlog_hangs_does_not_keep_others_from_being_claimed(
     house: House, permits: int
 ) -> None:
