@@ -24,6 +24,7 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import Database
 from tests.databases import PostgresServer
 from tests.eventually import eventually
+from tests.served import answering
 
 RETRY_SOON = RetryPolicy(wait=wait_schedule([0.05], jitter=0), stop=stop_after_attempt(1000))
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0), stop=stop_after_attempt(1000))
@@ -186,9 +187,7 @@ def server(a_server: PostgresServer) -> PostgresServer:
 @pytest.fixture
 async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
     webhook = Webhook()
-    app = web.Application()
-    app.router.add_post("/hook", webhook.handle)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(webhook.handle))
     webhook.url = f"http://127.0.0.1:{server.port}/hook"
     return webhook
 

@@ -35,6 +35,7 @@ from pushkit.integrations.asgi import JwksApp
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.asgi_server import serving
 from tests.eventually import eventually
+from tests.served import answering
 
 if TYPE_CHECKING:
     from pytest_aiohttp.plugin import AiohttpServer
@@ -114,9 +115,7 @@ class Webhook:
 async def webhook(aiohttp_server: AiohttpServer) -> AsyncIterator[Webhook]:
     webhook = Webhook()
     webhook.open.set()
-    app = web.Application()
-    app.router.add_post("/{name}", webhook.receive)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(webhook.receive))
     webhook.url = str(server.make_url("/hook"))
     yield webhook
     webhook.open.set()

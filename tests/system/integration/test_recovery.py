@@ -23,6 +23,7 @@ from receiver.cli import cli
 from receiver.inbox.inspection import InboxGap
 from receiver.recovery import Recovery, RecoveryFailedError
 from tests.eventually import DEADLINE
+from tests.served import answering
 
 TOKEN = "client-token"
 ISSUER = "https://agent.example.com"
@@ -178,9 +179,7 @@ async def test_a_hostile_answer_ends(aiohttp_server: AiohttpServer, answer: str)
     async def reply(_: web.Request) -> web.Response:
         return web.Response(text=answer)
 
-    app = web.Application()
-    app.router.add_post("/", reply)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(reply))
     recovery = Recovery(f"http://127.0.0.1:{server.port}/")
     if "result" in answer:
         assert await recovery.ask("task-1", None, from_seq=1) == 0

@@ -66,6 +66,7 @@ from pushkit.webui.access import DashboardAccess
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.dashboard.app import dashboard_of
 from tests.eventually import eventually
+from tests.served import answering
 from tests.system.security.canaries import Canaries
 
 ISSUER = "https://agent.example.com"
@@ -230,9 +231,7 @@ async def house(
         headers = {"Location": "https://client.example.com/"} if status // 100 == 3 else {}
         return web.Response(status=status, text=echo, headers=headers)
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answers)
-    server = await aiohttp_server(app, access_log=None)
+    server = await aiohttp_server(answering(answers), access_log=None)
     house = plant(tmp_path, location, output)
     house.webhook = f"http://127.0.0.1:{server.port}"
     loop = asyncio.get_running_loop()

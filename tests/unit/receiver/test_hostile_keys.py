@@ -18,6 +18,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 from pushkit.bounded_json import JsonObject
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.net import jwks_client
+from tests.served import answering
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -105,9 +106,7 @@ async def publisher(world: World) -> AsyncIterator[Publisher]:
 
 @pytest.fixture
 async def server(publisher: Publisher, aiohttp_server: AiohttpServer) -> TestServer:
-    app = web.Application()
-    app.router.add_get("/jwks.json", publisher.serve)
-    return await aiohttp_server(app)
+    return await aiohttp_server(answering(publisher.serve))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from aiohttp import web
 from pushkit.keys.jwk import SigningKey, public_jwk
 from receiver import SenderProfile
 from tests.eventually import eventually
+from tests.served import answering
 
 if TYPE_CHECKING:
     from pytest_aiohttp.plugin import AiohttpServer
@@ -58,9 +59,7 @@ async def hosts(aiohttp_server: AiohttpServer, world: World) -> AsyncIterator[li
     hosts = [KeyHost([world.draft().key]), KeyHost([])]
     for host in hosts:
         host.answers.set()
-        app = web.Application()
-        app.router.add_get("/jwks.json", host.serve)
-        server = await aiohttp_server(app)
+        server = await aiohttp_server(answering(host.serve))
         host.url = str(server.make_url("/jwks.json"))
     yield hosts
     for host in hosts:

@@ -43,6 +43,7 @@ from receiver.senders import SenderProfile
 from receiver.steps import Result, Step, Trail
 from receiver.testing import Draft, SigningAgent
 from tests.eventually import eventually
+from tests.served import answering
 from tests.unit.receiver.serving.sockets import Client
 
 TRIAL_KEY = generate_key(Algorithm.ES256)
@@ -333,9 +334,7 @@ async def test_only_accepted_notifications_are_forwarded_byte_by_byte(
         came.append((dict(request.headers), await request.read()))
         return web.Response(status=204)
 
-    app = web.Application()
-    app.add_routes([web.post("/hook", hook)])
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(hook))
     async with terminal(jwks=True, forward=str(server.make_url("/hook"))) as listener:
         draft = listener.agent.draft("task-1")
         await listener.post(replace(draft, token="another-token-altogether"))
