@@ -15,7 +15,7 @@ from receiver import Notification
 from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
-from tests.system.cli.conftest import Run
+from tests.system.cli.conftest import RECEIVER_TOML, Run
 from tests.unit.receiver import storing
 
 SECRET = "a-word-of-the-body"
@@ -64,10 +64,7 @@ def config(own_folder: Path) -> Path:
     """A configuration and its inbox, where the commands look for them."""
     asyncio.run(fill(own_folder / "inbox.db"))
     path = own_folder / "receiver.toml"
-    path.write_text(
-        'url = "https://client.example.com"\n[[senders]]\nname = "agent"\n'
-        'issuer = "https://agent.example.com"\njwks_file = "jwks.json"\n'
-    )
+    path.write_text(RECEIVER_TOML)
     return path
 
 

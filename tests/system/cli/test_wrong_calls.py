@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pushkit.keys.jwk import Algorithm, generate_key, signing_key_to_pem
-from tests.system.cli.conftest import ISSUER, UPDATE, Ran, Run
+from tests.system.cli.conftest import ISSUER, RECEIVER_TOML, UPDATE, Ran, Run
 
 CARD = "pushkit card verify card.json --key agent.pem"
 SEND = f"pushkit send update.json --to http://127.0.0.1:1/ --issuer {ISSUER}"
@@ -18,13 +18,6 @@ ALERT = f"{WORKER} --alert-command ' '"
 LISTEN = "receiver listen --listen 127.0.0.1:0"
 OUTBOX = "--database outbox.db"
 SEALED = signing_key_to_pem(generate_key(Algorithm.ES256), b"a passphrase")
-RECEIVER = f"""\
-url = "https://client.example.com"
-[[senders]]
-name = "agent"
-issuer = "{ISSUER}"
-jwks_file = "jwks.json"
-"""
 AGE = "expected a number and s, m, h or d"
 NO_ALERT = "--alert-command: found an empty text, expected a program"
 
@@ -181,7 +174,7 @@ def files(pushkit_command: Run, own_folder: Path) -> None:
     (own_folder / "latin").write_bytes(b"\xff")
     (own_folder / "request.json").write_text('{"headers": {}, "body": "x"}')
     (own_folder / "sealed.pem").write_bytes(SEALED)
-    (own_folder / "receiver.toml").write_text(RECEIVER)
+    (own_folder / "receiver.toml").write_text(RECEIVER_TOML)
 
 
 @pytest.mark.parametrize("call", USAGE)
