@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from pushkit.a2a import TaskState
@@ -228,6 +229,26 @@ async def test_postgresql_wakes_waiters_and_callbacks_of_other_processes_without
 
     assert found.state is TaskState.COMPLETED
     assert called == ["delivery-task-1-1"]
+
+
+async def test_a_process_that_calls_back_at_once_announces_news_and_wakes_no_other(
+    make_world: WorldFactory, postgres_dsn: str
+) -> None:
+    world = make_world()
+    world.database = postgres_dsn
+    world.clock.now = datetime.now(UTC)
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    listener = await asyncpg.connect(postgres_dsn)
+    await listener.add_listener("pushkit_work", lambda *said: heard.put_nowait(said[-1]))
+    await world.receiver.open()
+    assert (await world.receiver.receive(world.draft(1).request())).status == 202
+    assert await asyncio.wait_for(heard.get(), DEADLINE) == ""  # it waits for who claims it
+
+    async with world.receiver:
+        await until_all_is_done(world.receiver, 1)
+        assert (await world.receiver.receive(world.draft(2).request())).status == 202
+        assert await asyncio.wait_for(heard.get(), DEADLINE) == "news"
+    await listener.close()
 
 
 async def test_gaps_follow_the_order_of_acceptance_of_concurrent_requests(
