@@ -10,7 +10,7 @@ import re
 import sqlite3
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,14 +27,13 @@ from pushkit.storage.script import Script
 from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
-from receiver.callbacks.settling import Settled, Settler
 from receiver.inbox import inspection
 from receiver.inbox.inspection import InboxFilter
-from receiver.inbox.model import Attempted, Call, CallbackOutcome
+from receiver.inbox.model import Call
 from receiver.inbox.store import INBOX, group_of, queue_id_of, record_calls
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.unit.receiver.callbacks.conftest import BODY, RETRY, START, House
-from tests.unit.receiver.storing import last_ask, store
+from tests.unit.receiver.storing import store
 
 LEASE = timedelta(seconds=60)
 LEASED, SURE_FOR = "receiver.callbacks.dispatcher._LEASE", "receiver.callbacks.dispatcher._SURE_FOR"
@@ -272,48 +271,6 @@ async def test_a_callback_that_succeeded_is_not_repeated_for_one_that_fails(hous
     ]
 
 
-async def test_a_worker_suspended_beyond_its_lease_calls_no_further_callback(house: House) -> None:
-    other, slept = house.another_dispatcher(), list[datetime]()
-
-    async def sleeping(_: Notification) -> None:
-        house.called.append("sleeping")
-        if not slept:
-            slept.append(house.now)
-            house.now += LEASE
-            await other.run_once()
-
-    house.registry.add(sleeping, name="sleeping")
-    house.record("next")
-    await house.store()
-    await house.run_once()
-
-    assert house.called == ["sleeping", "sleeping", "next:task-1#1"]
-    assert await house.counts() == {"done": 1}
-
-
-async def test_a_worker_suspended_beyond_its_lease_does_not_continue_by_its_own_new_claim(
-    house: House,
-) -> None:
-    other = house.another_dispatcher()
-
-    async def sleeping(_: Notification) -> None:
-        house.called.append("sleeping")
-        if house.called.count("sleeping") == 2:
-            raise RuntimeError
-        house.now += LEASE
-        await other.run_once()
-        house.now += timedelta(hours=1)
-        assert len(await house.claim(house.dispatcher.name)) == 1
-
-    house.registry.add(sleeping, name="sleeping")
-    house.record("next")
-    await house.store()
-    await house.run_once()
-
-    assert house.called == ["sleeping", "sleeping", "next:task-1#1"]
-    assert await house.counts() == {"in_progress": 1}
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -424,28 +381,6 @@ async def during_a_callback(house: House) -> AsyncIterator[None]:
     await first
 
 
-async def test_a_call_that_is_settled_again_is_not_recorded_for_a_deleted_notification(
-    house: House,
-) -> None:
-    """The first commit succeeded, but was said to have failed, and the inbox was purged since."""
-    for number in (1, 2):
-        await house.store(number)
-    [job] = await house.claim("one")
-    job.result = Attempted(CallbackOutcome.DONE, call=Call(job.notification.id, "record", None))
-    ask = last_ask(job)._replace(has=(2,), tail=2, looks=False, releases=False)
-    settler, inbox = Settler(house.database, RETRY), InboxAdmin(house.database)
-
-    [settled] = await house.database.write(settler.script([ask]))
-    assert isinstance(settled, Settled)
-    assert settled.reply.kept
-    house.now += timedelta(seconds=1)
-    assert await inbox.purge(older_than=timedelta(0)) == 1
-    await house.database.write(settler.script([ask]))
-
-    assert execute(house.location, "SELECT * FROM pushkit_callbacks") == []
-    assert execute(house.location, "SELECT place FROM pushkit_inbox") == [(2,)]
-
-
 async def test_a_clock_that_leaps_does_not_call_back_what_is_held(house: House) -> None:
     async with during_a_callback(house):
         house.now += timedelta(hours=1)
@@ -482,84 +417,6 @@ async def test_a_notification_that_keeps_ending_its_process_is_a_dead_letter(
     assert house.called == ["deadly:task-1#2", "also:task-1#2"]
     assert await house.counts() == {"dead": 1, "done": 1}
     assert "the process ended 3 times in the middle of: deadly, also" in caplog.text
-
-
-async def test_a_notification_broken_off_once_is_called_again_at_once(house: House) -> None:
-    house.record("record")
-    await house.store()
-    await break_off(house)
-    await house.run_once()
-
-    assert house.called == ["record:task-1#1"]
-
-
-async def test_a_worker_suspended_before_it_repeats_a_call_does_not_make_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.record("record")
-    await house.store()
-    await break_off(house)
-    suspend_after(house.database.read, house, monkeypatch)
-    await house.run_once()
-    assert house.called == []
-    assert await house.counts() == {"in_progress": 1}  # the other worker has it
-
-
-async def test_a_worker_that_was_suspended_makes_the_call_if_it_still_leases_the_queue(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.record("record")
-    await house.store()
-    await break_off(house)
-    suspend_after(house.database.read, house, monkeypatch, loses_lease=False)
-    await house.run_once()
-    assert house.called == ["record:task-1#1"]
-
-
-async def test_a_worker_suspended_once_a_call_is_recorded_does_not_make_the_next(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def first(_: Notification) -> None:
-        house.called.append("first")
-        suspend_after(house.database.write, house, monkeypatch)  # which records this call
-
-    house.registry.add(first, name="first")
-    house.record("second")
-    await house.store()
-    await house.run_once()
-    assert house.called == ["first"]
-    house.locks.release("other")
-    for _ in range(2):  # after the second lease in a row that ended it waits for a second
-        await house.run_once()
-        house.now += timedelta(seconds=1)
-    assert house.called == ["first", "second:task-1#1"]
-
-
-def suspend_after(
-    wait: Callable[[Script[Any]], Awaitable[Any]],
-    house: House,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    loses_lease: bool = True,
-) -> None:
-    """Suspend this process as long as a lease lasts, once it has waited for this.
-
-    Meanwhile another worker takes its queue over, if it loses the lease.
-    """
-    slept, name = [0.0], wait.__name__
-    let_time_leap(slept, monkeypatch)
-
-    async def suspended(script: Script[Any]) -> Any:
-        found = await wait(script)
-        monkeypatch.setattr(house.database, name, wait)
-        slept[:] = [LEASE.total_seconds()]
-        if loses_lease:
-            house.now += LEASE
-            house.locks.hold("other")
-            assert await house.claim("other")
-        return found
-
-    monkeypatch.setattr(house.database, name, suspended)
 
 
 async def test_a_notification_broken_off_more_often_waits_a_little_and_goes_alone(
@@ -957,23 +814,6 @@ async def test_a_notification_that_fails_before_its_callbacks_becomes_a_dead_let
         house.now += LEASE + timedelta(seconds=1)
     assert await house.counts() == {"dead": 1}
     assert house.called == []
-
-
-@pytest.mark.parametrize("is_restarted", [False, True], ids=["under-way", "at-the-next-start"])
-async def test_a_new_notification_does_not_wait_for_a_clock_that_was_set_back(
-    house: House, is_restarted: bool
-) -> None:
-    house.record("other")
-    await house.run_once()
-    for number in (1, 2):
-        await house.store(number)
-    house.now -= 3 * timedelta(hours=1)
-
-    dispatcher = house.another_dispatcher() if is_restarted else house.dispatcher
-    while await dispatcher.run_once():
-        pass
-
-    assert house.called == ["other:task-1#1", "other:task-1#2"]
 
 
 async def test_a_retry_waits_for_its_time_although_the_clock_was_set_back(house: House) -> None:
