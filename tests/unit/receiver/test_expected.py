@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -265,19 +263,6 @@ async def test_the_first_notification_binds_its_task(binding: World, static: boo
     ]
 
     assert [verdict.status for verdict in verdicts] == [202, 404, 202]
-
-
-@pytest.mark.parametrize("static", [pytest.param(True, id="static"), pytest.param(False, id="own")])
-async def test_one_of_several_tasks_that_race_for_a_token_wins(
-    binding: World, static: bool
-) -> None:
-    token = STATIC if static else await expect(binding)
-    await binding.start()
-
-    verdicts = await asyncio.gather(*(speak(binding, token, f"task-{n}") for n in range(20)))
-
-    assert Counter(verdict.status for verdict in verdicts) == {202: 1, 404: 19}
-    assert binding.rows()["pushkit_inbox"] == 1
 
 
 async def test_a_refused_notification_binds_nothing(binding: World) -> None:

@@ -598,29 +598,6 @@ async def test_a_fault_of_the_database_before_a_call_is_not_taken_for_a_death(
     assert report.notification.attempts == 2  # the death before, and this one
 
 
-async def test_a_call_made_while_the_database_went_away_is_not_repeated(
-    house: House,
-) -> None:
-    away, calls = "ALTER TABLE pushkit_callbacks RENAME TO away", 0
-
-    async def lose_the_database(_: Notification) -> None:
-        nonlocal calls
-        calls += 1
-        execute(house.location, away)
-
-    house.record("first")
-    house.registry.add(lose_the_database, name="second")
-    await house.store()
-    running = asyncio.create_task(house.run_once())
-
-    await eventually(lambda: calls == 1)
-    execute(house.location, "ALTER TABLE away RENAME TO pushkit_callbacks")
-    await running
-
-    assert (calls, house.called) == (1, ["first:task-1#1"])
-    assert await house.counts() == {"done": 1}
-
-
 @pytest.mark.parametrize("names", [("lose",), ("lose", "record")], ids=["one", "several"])
 async def test_no_call_is_repeated_however_long_the_database_is_away(
     house: House,

@@ -237,24 +237,6 @@ async def until_ready(world: World, expected: dict[str, object]) -> None:
     await eventually(look)
 
 
-async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_end(
-    make_world: WorldFactory, release: threading.Event
-) -> None:
-    world = make_world({"drain": SOON})
-    inside = hanging_in_threads(world, release, tasks=["task-1"])
-
-    @world.receiver.on_update(name="coroutine", tasks=["task-2"])
-    async def coroutine(notification: Notification) -> None:
-        inside.append(notification.delivery_id)
-        await asyncio.Event().wait()
-
-    for task in ("task-1", "task-2"):
-        await world.receive(world.draft(task_id=task))
-
-    await eventually(lambda: len(inside) == 2)
-    assert await after_the_end(world) == {"task-1": "in_progress", "task-2": "received"}
-
-
 async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_next_end_either(
     make_world: WorldFactory, release: threading.Event
 ) -> None:
