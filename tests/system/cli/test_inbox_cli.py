@@ -247,13 +247,6 @@ def test_another_database_may_be_named(receiver_command: Run, config: Path) -> N
     assert receiver_command("inbox", "stats").status == 1
 
 
-def test_a_mistyped_path_is_no_empty_inbox(receiver_command: Run, own_folder: Path) -> None:
-    ran = receiver_command("inbox", "stats", "--database", "inbx.db")
-
-    assert "there is no file inbx.db" in ran.error
-    assert not (own_folder / "inbx.db").exists()
-
-
 def test_the_commands_work_on_postgresql(receiver_command: Run, postgres_dsn: str) -> None:
     assert receiver_command("migrate", "--database", postgres_dsn).status == 0
     ran = receiver_command("inbox", "stats", "--json", "--database", postgres_dsn)

@@ -247,13 +247,6 @@ def test_an_empty_log_format_is_none(pushkit_command: Run, monkeypatch: pytest.M
     assert (ran.status, ran.out, ran.err) == (0, "purged 0\n", "")
 
 
-def test_a_mistyped_path_is_no_empty_outbox(pushkit_command: Run, own_folder: Path) -> None:
-    ran = pushkit_command("outbox", "stats", "--database", "mistyped.db")
-    assert ran.status == 1
-    assert "`pushkit migrate --database mistyped.db` creates an outbox" in ran.error
-    assert not (own_folder / "mistyped.db").exists()
-
-
 @pytest.mark.parametrize(
     ("command", "what"),
     [("redrive", "dead letters"), ("retry-now", "pending deliveries"), ("resend", "delivered")],

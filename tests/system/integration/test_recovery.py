@@ -152,16 +152,6 @@ async def test_a_callback_has_sent_again_what_is_missing_before_an_update(world:
     await recovery.close()
 
 
-async def test_a_gap_is_listed_until_it_is_filled(world: World) -> None:
-    await world.lose()
-    receiver = await world.start()
-    await world.notify(1)
-    lacking = [InboxGap("task-1", "task-1", 3, 5), InboxGap("task-1", "task-1", 7, None)]
-    assert await receiver.inbox.gaps("agent") == lacking
-    assert await receiver.inbox.gaps("agent", task_id="task-2") == []
-    assert await receiver.inbox.gaps("other") == []
-
-
 async def test_an_agent_that_refuses_is_an_error_that_holds_no_token(world: World) -> None:
     for recovery, code in (
         (Recovery(world.url, token="wrong-token"), "status 401"),
