@@ -163,35 +163,6 @@ async def test_retention_deletes_a_notification_with_its_queue_and_keeps_its_id(
     assert world.rows() == after
 
 
-async def test_a_task_continues_after_its_notifications_were_deleted(world: World) -> None:
-    called = record_calls(world.receiver)
-    await world.receive(world.draft(1))
-    await all_called(world.receiver)
-    world.clock.advance(60)
-    await world.receiver.inbox.retain(InboxRetention(done=timedelta(seconds=59)))
-
-    accepted = await world.receive(world.draft(2))
-    await all_called(world.receiver)
-
-    assert accepted.status == 202
-    assert called == ["delivery-task-1-1", "delivery-task-1-2"]
-
-
-async def test_a_purged_inbox_forgets_what_is_done_and_keeps_the_ids(world: World) -> None:
-    await world.receive(world.draft(1))
-    await world.receiver.dispatcher.run_once()
-    await world.receive(world.draft(2))
-    world.clock.advance(8 * 24 * 3600)
-
-    purged = await world.receiver.inbox.purge(older_than=timedelta(days=7))
-
-    assert purged == 1
-    assert world.rows()["pushkit_inbox"] == 1
-    world.clock.now -= timedelta(days=8)
-    again = await world.receive(world.draft(1))
-    assert (again.status, again.code) == (200, "duplicate")
-
-
 async def test_a_receiver_keeps_house_from_its_start(world: World) -> None:
     await world.receive(world.draft(1))
     await world.receiver.dispatcher.run_once()
