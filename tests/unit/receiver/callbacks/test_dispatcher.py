@@ -10,7 +10,7 @@ import re
 import sqlite3
 import threading
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -360,34 +360,6 @@ def let_time_leap(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in ("pushkit.queue.runner", "receiver.callbacks.dispatcher"):
         monkeypatch.setattr(f"{module}.seconds", measured)
-
-
-@contextlib.asynccontextmanager
-async def during_a_callback(house: House) -> AsyncIterator[None]:
-    """Store a notification, and hold its callback until the block ends."""
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(_: Notification) -> None:
-        house.called.append("slow")
-        started.set()
-        await go_on.wait()
-
-    house.registry.add(slow)
-    await house.store()
-    first = asyncio.create_task(house.run_once())
-    await started.wait()
-    yield
-    go_on.set()
-    await first
-
-
-async def test_a_clock_that_leaps_does_not_call_back_what_is_held(house: House) -> None:
-    async with during_a_callback(house):
-        house.now += timedelta(hours=1)
-        await house.dispatcher.runner.fill()
-
-    assert house.called == ["slow"]
-    assert await house.counts() == {"done": 1}
 
 
 async def break_off(house: House) -> None:
