@@ -65,6 +65,7 @@ USAGE = {
     "pushkit doctor --sender --rounds 3": "--rounds is only for a receiver, without --sender",
     "pushkit keys new --max-age 60": "--max-age is only for a new file, but keys.json exists",
     "pushkit keys rotate --force": "--force is only for --now",
+    "pushkit keys export --force": "--force is only for --out",
     "receiver check --keys keys.json": "--keys is only for --url",
     "receiver check --url --settings": "--settings is only for a check without --url",
     "receiver check --sender agent": "--sender is only for --url",
@@ -114,7 +115,10 @@ ERRORS = {
     "receiver check --config none.toml": "none.toml: No such file or directory; name the",
     "receiver serve --config none.toml": "none.toml: No such file or directory; name the",
     "receiver expect --config none.toml": "none.toml: No such file or directory; name the",
-    "receiver expect --sender none": "--sender: found 'none', expected one of agent",
+    **{
+        f"receiver {command} --sender none": "--sender: found 'none', expected one of agent"
+        for command in ("expect", "check --url")
+    },
     "receiver expect --version 7": "'7' is not supported",
     CARD.replace("card.json", "none.json"): "No such file",
     CARD.replace("card.json", "broken.json"): "the card: not JSON",
