@@ -200,14 +200,6 @@ async def thief(house: House) -> AsyncIterator[Thief]:
         yield Thief(agent=agent, session=session)
 
 
-async def test_a_revoked_key_is_refused_once_the_cached_set_has_ended(
-    house: House, thief: Thief
-) -> None:
-    assert await thief.status() == 202
-    await asyncio.to_thread(house.change_keys, revoke=thief.agent.key.kid)
-    await eventually(thief.is_refused)
-
-
 async def test_revoking_the_active_key_under_traffic_loses_nothing(
     house: House, thief: Thief
 ) -> None:
