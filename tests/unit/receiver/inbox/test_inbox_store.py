@@ -44,21 +44,6 @@ def next_due(shelf: Shelf) -> datetime | None:
 # --- storing --------------------------------------------------------------------------------------
 
 
-def test_ids_grow_and_a_delivery_is_stored_once(shelf: Shelf) -> None:
-    first, again, second = shelf.store(1), shelf.store(1), shelf.store(2)
-
-    assert again is None
-    assert first is not None
-    assert second is not None
-    assert first < second
-
-
-def test_the_same_id_of_another_sender_is_another_delivery(shelf: Shelf) -> None:
-    shelf.store(1)
-
-    assert shelf.store(1, sender="other") is not None
-
-
 def test_an_accepted_id_is_known_with_its_body_also_when_it_was_deleted(shelf: Shelf) -> None:
     gone = shelf.finish(1, task="gone")
     shelf.store(1)
