@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["RUN", "forked"]
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# These run anew in each fork, as what `-m` names; all others are there once and for all.
+# These run anew in each fork, as what `-m` names; what they import is there once and for all.
+# Others may be run, too, and as quickly if they import no more.
 RUN = (
     "pushkit.cli.main",
     "receiver.cli",
@@ -36,7 +37,7 @@ RUN = (
 
 
 def forked(module: str) -> list[str]:
-    """Return how a command line begins that runs a module, one of `RUN`."""
+    """Return how a command line begins that runs a module, as one of `RUN`."""
     return [sys.executable, "-I", "-S", __file__, _server(), module]
 
 

@@ -565,8 +565,8 @@ class Receiving:
     def end(self) -> None:
         """End the processes."""
         for process in self._processes:
-            process.kill()
-            process.wait()
+            with process:
+                process.kill()
         self._socket.close()
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.bench.__main__ import Scenario, Server, Sink, received, sent, serving
-from benchmarks.bench.receiving import COMPARISONS, Arrivals
+from benchmarks.bench.__main__ import Scenario, Server, Sink, named, received, sent, serving
+from benchmarks.bench.receiving import COMPARISONS, Arrivals, measure
 from benchmarks.bench.sides import SIDES, Load, ready, store_backlog
 from pushkit import KeyRing, PushSender
 from pushkit.clock import utc_now
+from tests.databases import fresh
 
 pytestmark = pytest.mark.slow
 
@@ -105,27 +108,37 @@ STORED = {
 }
 
 
-AFTER_A_STOP = "receiver, after a stop"
-SIDES_THAT_ANSWER = {side for each in COMPARISONS for side, _ in each.sides} - {AFTER_A_STOP}
+def small(arrivals: Arrivals) -> Arrivals:
+    """Return such a load with few notifications."""
+    backlog = min(arrivals.backlog, 8)
+    return replace(arrivals, number=8, tasks=2, connections=2, backlog=backlog)
 
 
-@pytest.mark.slow
-def test_a_receiver_works_off_what_was_accepted_while_it_called_nobody() -> None:
-    assert received(AFTER_A_STOP, Arrivals(number=8, tasks=2), Server(None))["called"] > 0
-
-
-@pytest.mark.parametrize("side", sorted(SIDES_THAT_ANSWER))
-@pytest.mark.parametrize(
-    "arrivals",
-    [
-        pytest.param(Arrivals(number=8, tasks=2, connections=2), id="accepted"),
-        pytest.param(Arrivals(number=8, tasks=2, connections=2, forged=True), id="forged"),
-        pytest.param(Arrivals(number=8, tasks=2, connections=2, repeated=True), id="repeated"),
-        pytest.param(Arrivals(number=8, tasks=2, connections=2, processes=2), id="two processes"),
-    ],
+# Each receiver with each load that a comparison has for it; many differ in size alone.
+RECEIVERS = dict.fromkeys(
+    (side, small(arrivals)) for each in COMPARISONS for side, arrivals in each.sides
 )
-def test_a_receiver_answers_what_it_gets(side: str, arrivals: Arrivals) -> None:
-    found = received(side, arrivals, Server(None))
+
+
+@pytest.mark.parametrize(
+    ("side", "arrivals"),
+    [pytest.param(side, load, id=named(side, load)) for side, load in RECEIVERS],
+)
+async def test_a_receiver_answers_what_it_gets(
+    side: str, arrivals: Arrivals, postgres_server: str
+) -> None:
+    if arrivals.database is not None:
+        dsn = await asyncio.to_thread(fresh, postgres_server)
+        arrivals = replace(arrivals, database=dsn)
+
+    found = await measure(side, arrivals)
+
+    assert found["answered"] > 0
+    assert found["called"] > 0
+
+
+def test_a_receiver_is_measured_in_a_process_of_its_own() -> None:
+    found = received("bare PyJWT", small(Arrivals()), Server(None))
 
     assert found["answered"] > 0
 
@@ -135,13 +148,10 @@ def test_a_sender_that_fails_ends_the_bench(sink: Sink) -> None:
         sent(SCENARIO, "nobody", {}, sink, Server(None))
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem
-)
-def test_each_script_can_be_imported(path: Path) -> None:
-    loading = f"import runpy; runpy.run_path({str(path)!r}, run_name='loaded')"
-    command = [sys.executable, "-c", loading]
+def test_each_script_can_be_imported() -> None:
+    paths = sorted(map(str, (ROOT / "benchmarks").glob("*.py")))
+    loading = f"import runpy\nfor path in {paths}: runpy.run_path(path, run_name='loaded')"
     done = subprocess.run(  # noqa: S603  # our own interpreter
-        command, cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", loading], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -31,6 +31,13 @@ UPDATE = (
 )
 
 
+RECEIVER_TOML = f"""\
+url = "https://client.example.com"
+[[senders]]
+name = "agent"
+issuer = "{ISSUER}"
+jwks_file = "jwks.json"
+"""
 SECRET = "a-word-of-the-payload"
 RING = KeyRing.create(datetime(2026, 1, 1, tzinfo=UTC))
 

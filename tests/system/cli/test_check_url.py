@@ -56,12 +56,6 @@ def test_a_misconfigured_audience_is_found_and_its_remedy_found_good(
     assert "· signature  not checked: give the agent's key file by --keys" in without_key.out
 
 
-def test_a_sender_that_is_not_configured_is_a_mistake(port: int, receiver_command: Run) -> None:
-    ran = receiver_command("check", "--url", f"http://127.0.0.1:{port}", "--sender", "nobody")
-    assert ran.status == 1
-    assert ran.error == "--sender: found 'nobody', expected one of agent"
-
-
 def test_a_sender_that_must_sign_otherwise_is_not_tried_by_jwt(
     tmp_path: Path, receiver_command: Run, pushkit_command: Run
 ) -> None:

@@ -15,7 +15,7 @@ from receiver import Notification
 from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
-from tests.system.cli.conftest import Run
+from tests.system.cli.conftest import RECEIVER_TOML, Run
 from tests.unit.receiver import storing
 
 SECRET = "a-word-of-the-body"
@@ -64,10 +64,7 @@ def config(own_folder: Path) -> Path:
     """A configuration and its inbox, where the commands look for them."""
     asyncio.run(fill(own_folder / "inbox.db"))
     path = own_folder / "receiver.toml"
-    path.write_text(
-        'url = "https://client.example.com"\n[[senders]]\nname = "agent"\n'
-        'issuer = "https://agent.example.com"\njwks_file = "jwks.json"\n'
-    )
+    path.write_text(RECEIVER_TOML)
     return path
 
 
@@ -182,18 +179,6 @@ def test_redrive_by_filter(receiver_command: Run, options: list[str], redriven: 
     assert numbers["statuses"]["dead"] == 2 - redriven
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param([], id="nothing"),
-        pytest.param(["1", "--all"], id="ids-and-all"),
-        pytest.param(["--all", "--task", "task-1"], id="all-and-filter"),
-    ],
-)
-def test_redrive_wants_one_way_to_choose(receiver_command: Run, options: list[str]) -> None:
-    assert receiver_command("inbox", "redrive", *options).status == 2
-
-
 def test_what_is_no_dead_letter_is_told(receiver_command: Run) -> None:
     ran = receiver_command("inbox", "redrive", "1", "3")
 
@@ -260,13 +245,6 @@ def test_another_database_may_be_named(receiver_command: Run, config: Path) -> N
 
     assert ran.status == 0
     assert receiver_command("inbox", "stats").status == 1
-
-
-def test_a_mistyped_path_is_no_empty_inbox(receiver_command: Run, own_folder: Path) -> None:
-    ran = receiver_command("inbox", "stats", "--database", "inbx.db")
-
-    assert "there is no file inbx.db" in ran.error
-    assert not (own_folder / "inbx.db").exists()
 
 
 def test_the_commands_work_on_postgresql(receiver_command: Run, postgres_dsn: str) -> None:

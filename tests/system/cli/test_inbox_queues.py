@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from receiver.admin import open_inbox
-from tests.system.cli.conftest import Run
+from tests.system.cli.conftest import RECEIVER_TOML, Run
 from tests.unit.receiver import storing
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -45,10 +45,7 @@ async def fill(path: Path) -> None:
 @pytest.fixture(autouse=True)
 def config(own_folder: Path) -> None:
     asyncio.run(fill(own_folder / "inbox.db"))
-    (own_folder / "receiver.toml").write_text(
-        'url = "https://client.example.com"\n[[senders]]\nname = "agent"\n'
-        'issuer = "https://agent.example.com"\njwks_file = "jwks.json"\n'
-    )
+    (own_folder / "receiver.toml").write_text(RECEIVER_TOML)
 
 
 def test_queues_are_listed_with_the_process_that_leases_each(receiver_command: Run) -> None:

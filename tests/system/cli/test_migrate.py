@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -21,7 +23,8 @@ from receiver import admin as database_of_inbox
 from receiver.admin import open_inbox
 from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from tests.databases import execute
-from tests.system.cli.conftest import ISSUER, Ran, Run
+from tests.long_runs import share
+from tests.system.cli.conftest import RECEIVER_TOML, Ran, Run
 from tests.system.cli.every_command import ARGUMENTS, RECEIVER_COMMANDS, SENDER_COMMANDS
 
 # Each has one step yet: these tests upgrade it by another one.
@@ -41,13 +44,6 @@ OF_BEFORE = """
 INSERT INTO pushkit_schema (component, version) VALUES ('sender', 16);
 CREATE TABLE pushkit_subscriptions (id TEXT PRIMARY KEY);
 """
-RECEIVER_TOML = f"""
-url = "https://client.example.com"
-[[senders]]
-name = "agent"
-issuer = "{ISSUER}"
-jwks_file = "jwks.json"
-"""
 # Those that serve a database bring it up to date.
 MIGRATING = {"gateway", "worker", "migrate"}
 EVERY_COMMAND = [
@@ -59,6 +55,16 @@ EVERY_COMMAND = [
     for command in found
     if command not in MIGRATING
 ]
+
+
+def at_each(commands: Sequence[Any], nth: int) -> pytest.MarkDecorator:
+    """Try commands on a file, and the n-th third of them on PostgreSQL."""
+    on_files = [pytest.param("sqlite", *each.values) for each in commands]
+    on_servers = [pytest.param("postgresql", *each.values) for each in share(commands, nth, 3)]
+    names = ("location", "component", "command")
+    return pytest.mark.parametrize(names, [*on_files, *on_servers], indirect=["location"])
+
+
 # Those that end by themselves: a dashboard goes on with what it can read.
 THAT_END = [each for each in EVERY_COMMAND if each.values[1] != "dashboard"]
 
@@ -160,7 +166,7 @@ def said(ran: Ran) -> str:
 # --- what is there is left alone ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("component", "command"), EVERY_COMMAND)
+@at_each(EVERY_COMMAND, 0)
 def test_a_strangers_database_is_left_as_it_is(
     run: Run, location: str, component: str, command: str
 ) -> None:
@@ -173,7 +179,7 @@ def test_a_strangers_database_is_left_as_it_is(
     assert tables(location) == before
 
 
-@pytest.mark.parametrize(("component", "command"), EVERY_COMMAND)
+@at_each(EVERY_COMMAND, 1)
 @pytest.mark.slow
 def test_no_command_makes_its_tables_beside_the_other_components(
     run: Run, location: str, component: str, command: str
@@ -213,7 +219,10 @@ def test_another_schema_is_refused_and_left_as_it_is(
 def test_a_file_that_is_not_there_is_not_made(
     run: Run, own_folder: Path, component: str, command: str
 ) -> None:
-    assert "no" in said(run(component, command, "--database", "nowhere.db"))
+    error = said(run(component, command, "--database", "nowhere.db"))
+    assert "there is no file nowhere.db" in error
+    if component == "outbox":
+        assert "`pushkit migrate --database nowhere.db` creates an outbox" in error
     assert list(own_folder.glob("nowhere*")) == []
 
 
@@ -226,7 +235,7 @@ def test_what_only_reads_goes_on_beside_a_writer_of_the_file(run: Run, own_folde
     assert ran.status == 0
 
 
-@pytest.mark.parametrize(("component", "command"), THAT_END)
+@at_each(THAT_END, 2)
 @pytest.mark.slow
 def test_every_command_takes_a_database_of_its_own(
     run: Run, location: str, component: str, command: str

@@ -258,12 +258,8 @@ def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Systemd]:
     systemd.channel.close()
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_systemd_hears_from_the_process_that_it_started_alone(
-    start: Start, systemd: Systemd, tmp_path: Path, processes: str
-) -> None:
-    more = ["--processes", processes]
-    command = worker(*more, port=free_port(), database=str(tmp_path / "outbox.db"))
+def test_systemd_hears_of_a_worker(start: Start, systemd: Systemd, tmp_path: Path) -> None:
+    command = worker(port=free_port(), database=str(tmp_path / "outbox.db"))
     process = start(*command, **systemd.variables)
     assert systemd.hears() == ("READY", process.pid)
     for _ in range(3):
@@ -299,13 +295,23 @@ def test_a_process_that_died_does_not_speak_for_one_that_is_silent(
         systemd.hears()
 
 
-def test_a_process_that_stands_still_silences_the_whole(
-    start: Start, systemd: Systemd, tmp_path: Path
+def test_systemd_hears_of_all_processes_from_the_one_that_it_started_alone(
+    start: Start, systemd: Systemd, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    port = free_port()
-    command = worker("--processes", "2", port=port, database=str(tmp_path / "outbox.db"))
-    process = start(*command, **systemd.variables)
-    systemd.hears_until("WATCHDOG")
+    temporary = tmp_path_factory.mktemp("t")
+    command = worker("--processes", "2", port=free_port(), database=str(tmp_path / "outbox.db"))
+    process = start(*command, **systemd.variables, TMPDIR=str(temporary))
+    assert systemd.hears() == ("READY", process.pid)
+    for _ in range(3):
+        assert systemd.hears() == ("WATCHDOG", process.pid)
+
+    # Where temporary files were removed, they go on reporting.
+    for folder in temporary.iterdir():
+        shutil.rmtree(folder)
+    for _ in range(5):
+        assert systemd.hears() == ("WATCHDOG", process.pid)
+
+    # One that stands still silences the whole.
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     worker_processes = [
         int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -319,6 +325,11 @@ def test_a_process_that_stands_still_silences_the_whole(
     systemd.channel.settimeout(DEADLINE)
     assert systemd.hears() == ("WATCHDOG", process.pid)
 
+    process.terminate()
+    assert systemd.hears_until("STOPPING") == {process.pid}
+    assert process.wait(DEADLINE) == 0
+    assert list(temporary.iterdir()) == []
+
 
 def test_systemd_hears_of_a_receiver(start: Start, systemd: Systemd, own_folder: Path) -> None:
     port, ops = free_port(), free_port()
@@ -331,20 +342,3 @@ def test_systemd_hears_of_a_receiver(start: Start, systemd: Systemd, own_folder:
     process.terminate()
     assert systemd.hears_until("STOPPING") == {process.pid}
     assert process.wait(DEADLINE) == 0
-
-
-def test_processes_go_on_reporting_where_temporary_files_were_removed(
-    start: Start, systemd: Systemd, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    temporary = tmp_path_factory.mktemp("t")
-    database = str(temporary.with_name("outbox.db"))
-    command = worker("--processes", "2", port=free_port(), database=database)
-    process = start(*command, **systemd.variables, TMPDIR=str(temporary))
-    systemd.hears_until("WATCHDOG")
-    for folder in temporary.iterdir():
-        shutil.rmtree(folder)
-    for _ in range(5):
-        assert systemd.hears_until("WATCHDOG") == {process.pid}
-    process.terminate()
-    assert process.wait(DEADLINE) == 0
-    assert list(temporary.iterdir()) == []

@@ -63,12 +63,6 @@ def test_another_file_is_kept_unless_forced(
     assert target.read_bytes() != before
 
 
-def test_a_key_file_outlives_a_mistyped_export(pushkit_command: Run) -> None:
-    assert pushkit_command(*JWKS, "keys.json").status == 1
-    assert pushkit_command(*SIGN, "keys.json").status == 1
-    assert pushkit_command("keys", "list").status == 0
-
-
 @pytest.mark.parametrize("command", [JWKS, PEM, SIGN])
 def test_the_kind_that_is_written_is_replaced(
     pushkit_command: Run, target: Path, command: tuple[str, ...]
@@ -92,7 +86,3 @@ def test_no_line_of_an_audit_log_is_added_to_another_file(pushkit_command: Run) 
     ran = pushkit_command("dashboard", "--database", "outbox.db", "--audit-log", "keys.json")
     assert "audit log keys.json: found another file" in ran.err
     assert Path("keys.json").read_bytes() == before
-
-
-def test_force_without_a_file_is_a_usage_error(pushkit_command: Run) -> None:
-    assert "--force is only for --out" in pushkit_command("keys", "export", "--force").err

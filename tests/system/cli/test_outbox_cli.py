@@ -14,7 +14,7 @@ from pushkit import SenderOptions
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.delivery.signatures import Signing
 from pushkit.subscriptions.model import Subscription
-from tests.system.cli.conftest import SECRET, TOKEN, Run, Webhook, deliver, enqueue
+from tests.system.cli.conftest import SECRET, Run, Webhook, deliver, enqueue
 
 
 @pytest.fixture
@@ -245,44 +245,6 @@ def test_an_empty_log_format_is_none(pushkit_command: Run, monkeypatch: pytest.M
     monkeypatch.setenv("PUSHKIT_LOG_FORMAT", "")
     ran = pushkit_command("outbox", "purge", "--older-than", "1d")
     assert (ran.status, ran.out, ran.err) == (0, "purged 0\n", "")
-
-
-@pytest.mark.usefixtures("dead")
-@pytest.mark.parametrize(
-    "call",
-    [
-        ["redrive"],
-        ["redrive", "dlv_1", "--all"],
-        ["resend"],
-        ["resend", "dlv_1", "--all"],
-        ["resend", "--all", "--cancelled-by", "operator"],
-        ["resend", "--all", "--state", "dead"],
-        ["retry-now"],
-        ["retry-now", "dlv_1", "--owner", "alice"],
-        ["cancel"],
-        ["purge"],
-        ["purge", "--older-than", "soon"],
-        ["list", "--state", "lost"],
-        ["show"],
-    ],
-    ids=" ".join,
-)
-def test_a_wrong_call_ends_with_2(pushkit_command: Run, call: list[str]) -> None:
-    assert pushkit_command("outbox", *call).status == 2
-
-
-def test_a_mistyped_path_is_no_empty_outbox(pushkit_command: Run, own_folder: Path) -> None:
-    ran = pushkit_command("outbox", "stats", "--database", "mistyped.db")
-    assert ran.status == 1
-    assert "`pushkit migrate --database mistyped.db` creates an outbox" in ran.error
-    assert not (own_folder / "mistyped.db").exists()
-
-
-def test_a_server_out_of_reach_is_an_error_without_the_password(pushkit_command: Run) -> None:
-    dsn = f"postgresql://pushkit:{TOKEN}@127.0.0.1:1/agent"
-    ran = pushkit_command("outbox", "stats", "--database", dsn)
-    assert ran.status == 1
-    assert "cannot connect" in ran.error
 
 
 @pytest.mark.parametrize(

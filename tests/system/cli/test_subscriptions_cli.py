@@ -113,10 +113,6 @@ def test_an_origin_may_be_written_as_in_the_urls_of_webhooks(
     assert set(states(command, "--origin", origin)) == {"task-1"}
 
 
-def test_an_origin_that_is_none_is_a_wrong_call(command: Run) -> None:
-    assert command("list", "--origin", "client.example.com").status == 2
-
-
 def test_one_is_shown_with_what_became_of_its_deliveries(
     command: Run, ids: dict[str, str], with_sender: Callable[..., None], webhook: Webhook
 ) -> None:
@@ -236,13 +232,3 @@ def test_a_filter_that_nothing_matches_is_an_error_with_a_hint(command: Run, ver
     ran = command(verb, "--task", "mistyped")
     assert ran.status == 1
     assert "no subscription matches: see `pushkit subscriptions list`" in ran.err
-
-
-@pytest.mark.parametrize(
-    "call",
-    [["pause"], ["disable", "sub_1", "--all"], ["remove", "--yes"], ["list", "--state", "lost"]],
-    ids=" ".join,
-)
-@pytest.mark.usefixtures("ids")
-def test_a_wrong_call_ends_with_2(command: Run, call: list[str]) -> None:
-    assert command(*call).status == 2

@@ -247,14 +247,6 @@ def test_every_scheme_is_verified(every_scheme: Schemes, webhook: Webhook) -> No
     assert ran.out.count(f"delivery         {delivery_id}") == len(schemes)
 
 
-@pytest.mark.parametrize("scheme", list(Scheme))
-def test_another_body_holds_by_no_scheme(
-    every_scheme: Schemes, webhook: Webhook, scheme: Scheme
-) -> None:
-    ran = every_scheme.by(scheme, body=UPDATE + b" ", jwks="jwks.json", audience=webhook.url)
-    assert ran.status == 1
-
-
 @pytest.mark.parametrize(
     ("scheme", "options", "status", "says"),
     [
@@ -307,14 +299,6 @@ def test_a_capture_may_be_a_file(pushkit_command: Run, captured: Captured, tmp_p
     for name in ("issuer", "audience", "token"):
         assert results(ran)[name] == "not checked"
         assert f"--{name} was not given" in ran.out
-
-
-def test_keys_may_come_from_a_url(
-    verify: Run, captured: Captured, webhook: Webhook, tmp_path: Path
-) -> None:
-    webhook.document = (tmp_path / "jwks.json").read_bytes()
-    url = f"{webhook.origin}/.well-known/jwks.json"
-    assert verify(as_http(captured), jwks=url, allow="127.0.0.1:*").status == 0
 
 
 @pytest.mark.parametrize("write", [as_http, as_json])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pushkit.keys.jwk import Algorithm, generate_key, signing_key_to_pem
-from tests.system.cli.conftest import ISSUER, UPDATE, Ran, Run
+from tests.system.cli.conftest import ISSUER, RECEIVER_TOML, UPDATE, Ran, Run
 
 CARD = "pushkit card verify card.json --key agent.pem"
 SEND = f"pushkit send update.json --to http://127.0.0.1:1/ --issuer {ISSUER}"
@@ -18,13 +18,6 @@ ALERT = f"{WORKER} --alert-command ' '"
 LISTEN = "receiver listen --listen 127.0.0.1:0"
 OUTBOX = "--database outbox.db"
 SEALED = signing_key_to_pem(generate_key(Algorithm.ES256), b"a passphrase")
-RECEIVER = f"""\
-url = "https://client.example.com"
-[[senders]]
-name = "agent"
-issuer = "{ISSUER}"
-jwks_file = "jwks.json"
-"""
 AGE = "expected a number and s, m, h or d"
 NO_ALERT = "--alert-command: found an empty text, expected a program"
 
@@ -43,6 +36,23 @@ USAGE = {
             f"{CARD} --origin https://a.example.com",
             "pushkit card verify https://a --trust cards.toml --origin https://a.example.com",
             f"{WORKER} --nonsense",
+            *(
+                f"pushkit outbox {call} {OUTBOX}"
+                for call in (
+                    *("redrive", "redrive dlv_1 --all", "resend", "resend dlv_1 --all"),
+                    *("resend --all --cancelled-by operator", "resend --all --state dead"),
+                    *("retry-now", "retry-now dlv_1 --owner alice", "cancel", "purge"),
+                    *("purge --older-than soon", "list --state lost", "show"),
+                )
+            ),
+            *(
+                f"pushkit subscriptions {call} {OUTBOX}"
+                for call in (
+                    *("pause", "disable sub_1 --all", "remove --yes", "list --state lost"),
+                    "list --origin client.example.com",
+                )
+            ),
+            *(f"receiver inbox redrive {call}" for call in ("", "1 --all", "--all --task task-1")),
         ),
         "Usage: ",
     ),
@@ -55,6 +65,7 @@ USAGE = {
     "pushkit doctor --sender --rounds 3": "--rounds is only for a receiver, without --sender",
     "pushkit keys new --max-age 60": "--max-age is only for a new file, but keys.json exists",
     "pushkit keys rotate --force": "--force is only for --now",
+    "pushkit keys export --force": "--force is only for --out",
     "receiver check --keys keys.json": "--keys is only for --url",
     "receiver check --url --settings": "--settings is only for a check without --url",
     "receiver check --sender agent": "--sender is only for --url",
@@ -104,7 +115,10 @@ ERRORS = {
     "receiver check --config none.toml": "none.toml: No such file or directory; name the",
     "receiver serve --config none.toml": "none.toml: No such file or directory; name the",
     "receiver expect --config none.toml": "none.toml: No such file or directory; name the",
-    "receiver expect --sender none": "--sender: found 'none', expected one of agent",
+    **{
+        f"receiver {command} --sender none": "--sender: found 'none', expected one of agent"
+        for command in ("expect", "check --url")
+    },
     "receiver expect --version 7": "'7' is not supported",
     CARD.replace("card.json", "none.json"): "No such file",
     CARD.replace("card.json", "broken.json"): "the card: not JSON",
@@ -164,7 +178,7 @@ def files(pushkit_command: Run, own_folder: Path) -> None:
     (own_folder / "latin").write_bytes(b"\xff")
     (own_folder / "request.json").write_text('{"headers": {}, "body": "x"}')
     (own_folder / "sealed.pem").write_bytes(SEALED)
-    (own_folder / "receiver.toml").write_text(RECEIVER)
+    (own_folder / "receiver.toml").write_text(RECEIVER_TOML)
 
 
 @pytest.mark.parametrize("call", USAGE)

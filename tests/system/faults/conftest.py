@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,7 +22,9 @@ from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import CommitUncertainError, StorageError
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import Database
+from tests.databases import PostgresServer
 from tests.eventually import eventually
+from tests.served import answering
 
 RETRY_SOON = RetryPolicy(wait=wait_schedule([0.05], jitter=0), stop=stop_after_attempt(1000))
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0), stop=stop_after_attempt(1000))
@@ -168,12 +170,24 @@ class Traffic:
         return all(each.state is DeliveryState.DELIVERED for each in found)
 
 
+@pytest.fixture(scope="module")
+def a_server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def server(a_server: PostgresServer) -> PostgresServer:
+    """A server that a test may stop: for the next one it runs again."""
+    a_server.start()
+    return a_server
+
+
 @pytest.fixture
 async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
     webhook = Webhook()
-    app = web.Application()
-    app.router.add_post("/hook", webhook.handle)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(webhook.handle))
     webhook.url = f"http://127.0.0.1:{server.port}/hook"
     return webhook
 

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,13 +21,6 @@ from tests.eventually import eventually
 from tests.system.faults.conftest import KEYS, Senders, Webhook, numbered
 
 MANY = 40
-
-
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    yield server
-    server.remove()
 
 
 def told(caplog: pytest.LogCaptureFixture, *names: str) -> Counter[str]:

@@ -23,13 +23,6 @@ from tests.eventually import DEADLINE, eventually
 from tests.system.faults.conftest import Senders, Traffic, Webhook, numbered
 
 
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    yield server
-    server.remove()
-
-
 async def test_a_restart_in_the_middle_of_traffic_loses_and_reorders_nothing(
     server: PostgresServer, senders: Senders, webhook: Webhook
 ) -> None:
@@ -104,18 +97,25 @@ async def take_all_connections(dsn: str, taken: AsyncExitStack) -> None:
             is_full = not ended
 
 
+@pytest.fixture
+def small_server() -> Iterator[str]:
+    """Return the DSN of a server of its own that has few connections."""
+    server = PostgresServer()
+    execute(server.dsn, "ALTER SYSTEM SET max_connections = 12")
+    server.stop()
+    server.start()
+    yield fresh(server.dsn)
+    server.remove()
+
+
 async def test_without_a_connection_left_notify_refuses_and_goes_on_later(
-    server: PostgresServer, senders: Senders, webhook: Webhook
+    small_server: str, senders: Senders, webhook: Webhook
 ) -> None:
-    await asyncio.to_thread(execute, server.dsn, "ALTER SYSTEM SET max_connections = 12")
-    await asyncio.to_thread(server.stop)
-    await asyncio.to_thread(server.start)
-    dsn = await asyncio.to_thread(fresh, server.dsn)
-    sender = await senders.make(dsn, working=False)
+    sender = await senders.make(small_server, working=False)
     await sender.subscribe("task-1", {"url": webhook.url}, version="1.0")
 
     async with AsyncExitStack() as taken:
-        await take_all_connections(dsn, taken)
+        await take_all_connections(small_server, taken)
         results = await asyncio.gather(
             *(sender.notify(numbered("task-1", number)) for number in range(20)),
             return_exceptions=True,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,14 +27,12 @@ from aiohttp import web
 from google.protobuf.json_format import MessageToDict
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.routing import Route
 
-from pushkit import KeyRing, PushSender, RetryPolicy, SenderOptions, save_key_ring, wait_schedule
+from pushkit import KeyRing, PushSender, RetryPolicy, SenderOptions, wait_schedule
 from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
-from pushkit.integrations.asgi import JwksApp
-from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.asgi_server import serving
 from tests.eventually import eventually
+from tests.served import answering
 
 if TYPE_CHECKING:
     from pytest_aiohttp.plugin import AiohttpServer
@@ -114,9 +112,7 @@ class Webhook:
 async def webhook(aiohttp_server: AiohttpServer) -> AsyncIterator[Webhook]:
     webhook = Webhook()
     webhook.open.set()
-    app = web.Application()
-    app.router.add_post("/{name}", webhook.receive)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(webhook.receive))
     webhook.url = str(server.make_url("/hook"))
     yield webhook
     webhook.open.set()
@@ -153,36 +149,21 @@ class Agent:
         return task
 
 
-MakeAgent = Callable[..., "contextlib.AbstractAsyncContextManager[Agent]"]
-
-
 @pytest.fixture
-def run_agent(tmp_path: Path) -> MakeAgent:
-    """Run agents one after another over the same outbox and keys, as restarts of one service."""
-    keys = tmp_path / "keys.json"
+async def agent(tmp_path: Path) -> AsyncIterator[Agent]:
+    push = PushSender(
+        issuer=ISSUER,
+        keys=KeyRing.create(datetime.now(UTC)),
+        database=tmp_path / "outbox.db",
+        allow=["127.0.0.1:*"],
+        options=SenderOptions(retry=RetryPolicy(wait=wait_schedule([0.1] * 1000))),
+    )
+    async with serving(build_app(push)) as url, aiohttp.ClientSession() as session:
+        yield Agent(url=url, session=session, push=push)
+
+
+def build_app(push: PushSender) -> Starlette:
     task_store = InMemoryTaskStore(owner_resolver=lambda _context: "everybody")
-
-    @contextlib.asynccontextmanager
-    async def run() -> AsyncIterator[Agent]:
-        if not keys.exists():
-            save_key_ring(keys, KeyRing.create(datetime.now(UTC)))
-        push = PushSender(
-            issuer=ISSUER,
-            keys=keys,
-            database=tmp_path / "outbox.db",
-            allow=["127.0.0.1:*"],
-            options=SenderOptions(retry=RetryPolicy(wait=wait_schedule([0.1] * 1000))),
-        )
-        async with (
-            serving(build_app(push, task_store)) as url,
-            aiohttp.ClientSession() as session,
-        ):
-            yield Agent(url=url, session=session, push=push)
-
-    return run
-
-
-def build_app(push: PushSender, task_store: InMemoryTaskStore) -> Starlette:
     card = AgentCard(
         name="Working agent",
         description="Works.",
@@ -210,9 +191,7 @@ def build_app(push: PushSender, task_store: InMemoryTaskStore) -> Starlette:
     rpc = create_jsonrpc_routes(
         handler, rpc_url="/", context_builder=UserFromHeader(), enable_v0_3_compat=True
     )
-    return Starlette(
-        routes=[*rpc, Route("/.well-known/jwks.json", JwksApp(push))], lifespan=lifespan
-    )
+    return Starlette(routes=rpc, lifespan=lifespan)
 
 
 def kinds(bodies: list[Any]) -> list[str]:
@@ -226,12 +205,9 @@ def kinds(bodies: list[Any]) -> list[str]:
 EVERY_EVENT = ["task", "TASK_STATE_WORKING", "artifactUpdate", "TASK_STATE_COMPLETED"]
 
 
-async def test_every_event_of_a_task_arrives_in_order(
-    run_agent: MakeAgent, webhook: Webhook
-) -> None:
-    async with run_agent() as agent:
-        task = await agent.send(webhook.url)
-        await eventually(lambda: webhook.has(4))
+async def test_every_event_of_a_task_arrives_in_order(agent: Agent, webhook: Webhook) -> None:
+    task = await agent.send(webhook.url)
+    await eventually(lambda: webhook.has(4))
     assert kinds(webhook.bodies()) == EVERY_EVENT
     assert webhook.bodies()[0]["task"]["id"] == task["id"]
     artifact = webhook.bodies()[2]["artifactUpdate"]["artifact"]
@@ -241,162 +217,105 @@ async def test_every_event_of_a_task_arrives_in_order(
         assert headers["X-A2A-Notification-Token"] == "tok-1"
 
 
-async def test_the_receiver_verifies_and_calls_back_every_event(
-    run_agent: MakeAgent, tmp_path: Path, aiohttp_server: AiohttpServer, unused_tcp_port: int
-) -> None:
-    async with run_agent() as agent:
-        receiver = Receiver(
-            url=f"http://127.0.0.1:{unused_tcp_port}",
-            senders=[
-                TrustedSender(
-                    name="agent",
-                    issuer=ISSUER,
-                    jwks_url=f"{agent.url}/.well-known/jwks.json",
-                    tokens=["tok-1"],
-                    tasks=TaskPolicy.ANY,
-                )
-            ],
-            database=tmp_path / "inbox.db",
-            allow=["127.0.0.1:*"],
-        )
-        called: list[Notification] = []
-
-        @receiver.on_update()
-        async def every_update(notification: Notification) -> None:
-            called.append(notification)
-
-        await aiohttp_server(receiver.app(), port=unused_tcp_port)
-        await agent.send(f"http://127.0.0.1:{unused_tcp_port}/a2a/push")
-        await eventually(lambda: len(called) >= 4)
-    assert [(n.seq, n.kind.value) for n in called] == [
-        (1, "task"),
-        (2, "status-update"),
-        (3, "artifact-update"),
-        (4, "status-update"),
-    ]
-
-
 async def test_a_webhook_that_hangs_does_not_hold_up_the_agent(
-    run_agent: MakeAgent, webhook: Webhook
+    agent: Agent, webhook: Webhook
 ) -> None:
     webhook.open.clear()
-    async with run_agent() as agent:
-        task = await agent.send(webhook.url)
-        assert task["status"]["state"] == "TASK_STATE_COMPLETED"
-        await eventually(lambda: webhook.has(1))
-        assert webhook.answered == 0
-        webhook.open.set()
-        await eventually(lambda: webhook.has(4))
+    task = await agent.send(webhook.url)
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    await eventually(lambda: webhook.has(1))
+    assert webhook.answered == 0
+    webhook.open.set()
+    await eventually(lambda: webhook.has(4))
     assert kinds(webhook.bodies()) == EVERY_EVENT
 
 
 async def test_two_owners_of_one_task_keep_their_own_configs(
-    run_agent: MakeAgent, webhook: Webhook
+    agent: Agent, webhook: Webhook
 ) -> None:
-    async with run_agent() as agent:
-        task_id = (await agent.send(None))["id"]
-        for user in ("alice", "bob"):
-            url = webhook.url.replace("hook", user)
-            await agent.call(
-                "CreateTaskPushNotificationConfig",
-                {"taskId": task_id, "url": url, "token": f"of-{user}"},
-                user=user,
-            )
-        for user in ("alice", "bob"):
-            found = await agent.call(
-                "ListTaskPushNotificationConfigs", {"taskId": task_id}, user=user
-            )
-            [config] = found["result"]["configs"]
-            assert (config["url"], config["id"]) == (webhook.url.replace("hook", user), task_id)
-            assert f"of-{user}" not in json.dumps(found)
+    task_id = (await agent.send(None))["id"]
+    for user in ("alice", "bob"):
+        url = webhook.url.replace("hook", user)
         await agent.call(
-            "DeleteTaskPushNotificationConfig", {"taskId": task_id, "id": task_id}, user="alice"
+            "CreateTaskPushNotificationConfig",
+            {"taskId": task_id, "url": url, "token": f"of-{user}"},
+            user=user,
         )
-        remaining = await agent.push.subscribers(task_id)
+    for user in ("alice", "bob"):
+        found = await agent.call("ListTaskPushNotificationConfigs", {"taskId": task_id}, user=user)
+        [config] = found["result"]["configs"]
+        assert (config["url"], config["id"]) == (webhook.url.replace("hook", user), task_id)
+        assert f"of-{user}" not in json.dumps(found)
+    await agent.call(
+        "DeleteTaskPushNotificationConfig", {"taskId": task_id, "id": task_id}, user="alice"
+    )
+    remaining = await agent.push.subscribers(task_id)
     assert [subscription.key.owner for subscription in remaining] == ["bob"]
 
 
-async def test_configs_are_created_read_listed_and_deleted(
-    run_agent: MakeAgent, webhook: Webhook
-) -> None:
+async def test_configs_are_created_read_listed_and_deleted(agent: Agent, webhook: Webhook) -> None:
     config = {
         "id": "config-1",
         "url": webhook.url,
         "token": "tok-1",
         "authentication": {"scheme": "Bearer", "credentials": "cred-1"},
     }
-    async with run_agent() as agent:
-        task_id = (await agent.send(None))["id"]
-        named = {"taskId": task_id, "id": "config-1"}
-        created = await agent.call(
-            "CreateTaskPushNotificationConfig", {"taskId": task_id, **config}
-        )
-        # What goes back over the API has no secret in it; what is sent with has (A2A#1681).
-        assert created["result"] == {
-            "taskId": task_id,
-            "id": "config-1",
-            "url": webhook.url,
-            "authentication": {"scheme": "Bearer"},
-        }
-        [to_send_with] = await PushkitConfigStore(agent.push).get_info_for_dispatch(task_id)
-        assert MessageToDict(to_send_with) == {"taskId": task_id, **config}
-        read = await agent.call("GetTaskPushNotificationConfig", named)
-        assert read["result"] == created["result"]
-        listed = await agent.call("ListTaskPushNotificationConfigs", {"taskId": task_id})
-        assert listed["result"]["configs"] == [created["result"]]
-        for _ in range(2):  # a second deletion is no error
-            deleted = await agent.call("DeleteTaskPushNotificationConfig", named)
-            assert "error" not in deleted
-        gone = await agent.call("GetTaskPushNotificationConfig", named)
-        assert gone["error"]["code"] == TASK_NOT_FOUND
+    task_id = (await agent.send(None))["id"]
+    named = {"taskId": task_id, "id": "config-1"}
+    created = await agent.call("CreateTaskPushNotificationConfig", {"taskId": task_id, **config})
+    # What goes back over the API has no secret in it; what is sent with has (A2A#1681).
+    assert created["result"] == {
+        "taskId": task_id,
+        "id": "config-1",
+        "url": webhook.url,
+        "authentication": {"scheme": "Bearer"},
+    }
+    [to_send_with] = await PushkitConfigStore(agent.push).get_info_for_dispatch(task_id)
+    assert MessageToDict(to_send_with) == {"taskId": task_id, **config}
+    read = await agent.call("GetTaskPushNotificationConfig", named)
+    assert read["result"] == created["result"]
+    listed = await agent.call("ListTaskPushNotificationConfigs", {"taskId": task_id})
+    assert listed["result"]["configs"] == [created["result"]]
+    for _ in range(2):  # a second deletion is no error
+        deleted = await agent.call("DeleteTaskPushNotificationConfig", named)
+        assert "error" not in deleted
+    gone = await agent.call("GetTaskPushNotificationConfig", named)
+    assert gone["error"]["code"] == TASK_NOT_FOUND
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        pytest.param("https://10.0.0.1/hook", id="private address"),
-        pytest.param("http://client.example.com/hook", id="no TLS"),
-        pytest.param("https://localhost/hook", id="special name"),
-        pytest.param("ftp://client.example.com/", id="no web address"),
-        pytest.param("https://user:secret@client.example.com/", id="user information"),
-        pytest.param("", id="none"),
-    ],
+    "url", ["https://10.0.0.1/hook", "https://user:secret@client.example.com/"]
 )
-async def test_a_refused_url_is_the_clients_error(run_agent: MakeAgent, url: str) -> None:
-    async with run_agent() as agent:
-        task_id = (await agent.send(None))["id"]
-        answer = await agent.call(
-            "CreateTaskPushNotificationConfig", {"taskId": task_id, "url": url}
-        )
-        assert answer["error"]["code"] == INVALID_PARAMS
-        assert "secret" not in json.dumps(answer)
-        assert await agent.push.subscribers(task_id) == []
+async def test_a_refused_url_is_the_clients_error(agent: Agent, url: str) -> None:
+    task_id = (await agent.send(None))["id"]
+    answer = await agent.call("CreateTaskPushNotificationConfig", {"taskId": task_id, "url": url})
+    assert answer["error"]["code"] == INVALID_PARAMS
+    assert "secret" not in json.dumps(answer)
+    assert await agent.push.subscribers(task_id) == []
 
 
 async def test_a_version_that_is_not_spoken_is_refused_as_such(
-    run_agent: MakeAgent, webhook: Webhook
+    agent: Agent, webhook: Webhook
 ) -> None:
-    async with run_agent() as agent:
-        task_id = (await agent.send(None))["id"]
-        config = {"taskId": task_id, "url": webhook.url}
-        # The SDK serves 1.1 as 1.0.
-        answer = await agent.call("CreateTaskPushNotificationConfig", config, version="1.1")
-        assert answer["error"]["code"] == VERSION_NOT_SUPPORTED
-        assert await agent.push.subscribers(task_id) == []
+    task_id = (await agent.send(None))["id"]
+    config = {"taskId": task_id, "url": webhook.url}
+    # The SDK serves 1.1 as 1.0.
+    answer = await agent.call("CreateTaskPushNotificationConfig", config, version="1.1")
+    assert answer["error"]["code"] == VERSION_NOT_SUPPORTED
+    assert await agent.push.subscribers(task_id) == []
 
 
-async def test_a_refused_url_beside_a_message_starts_no_task(run_agent: MakeAgent) -> None:
+async def test_a_refused_url_beside_a_message_starts_no_task(agent: Agent) -> None:
     message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
     config = {"url": "https://169.254.169.254/latest"}
-    async with run_agent() as agent:
-        answer = await agent.call(
-            "SendMessage",
-            {"message": message, "configuration": {"taskPushNotificationConfig": config}},
-        )
+    answer = await agent.call(
+        "SendMessage",
+        {"message": message, "configuration": {"taskPushNotificationConfig": config}},
+    )
     assert answer["error"]["code"] == INVALID_PARAMS
 
 
-async def test_a_client_of_0_3_gets_whole_tasks(run_agent: MakeAgent, webhook: Webhook) -> None:
+async def test_a_client_of_0_3_gets_whole_tasks(agent: Agent, webhook: Webhook) -> None:
     message = {
         "kind": "message",
         "messageId": "m1",
@@ -408,9 +327,8 @@ async def test_a_client_of_0_3_gets_whole_tasks(run_agent: MakeAgent, webhook: W
         "message": message,
         "configuration": {"acceptedOutputModes": [], "pushNotificationConfig": config},
     }
-    async with run_agent() as agent:
-        answer = await agent.call("message/send", params, version=None)
-        await eventually(lambda: webhook.has(4))
+    answer = await agent.call("message/send", params, version=None)
+    await eventually(lambda: webhook.has(4))
     bodies = webhook.bodies()
     assert {body["kind"] for body in bodies} == {"task"}
     assert {body["id"] for body in bodies} == {answer["result"]["id"]}
@@ -420,36 +338,18 @@ async def test_a_client_of_0_3_gets_whole_tasks(run_agent: MakeAgent, webhook: W
     assert {headers["Content-Type"] for _, headers, _ in webhook.requests} == {"application/json"}
 
 
-async def test_clients_of_both_versions_share_a_task(
-    run_agent: MakeAgent, webhook: Webhook
-) -> None:
-    async with run_agent() as agent:
-        task_id = (await agent.send(None))["id"]
-        new, old = (webhook.url.replace("hook", name) for name in ("new", "old"))
-        await agent.call(
-            "CreateTaskPushNotificationConfig", {"taskId": task_id, "url": new}, user="alice"
-        )
-        answer = await agent.call(
-            "tasks/pushNotificationConfig/set",
-            {"taskId": task_id, "pushNotificationConfig": {"url": old}},
-            user="bob",
-            version=None,
-        )
-        assert answer["result"]["pushNotificationConfig"]["url"] == old
-        versions = {s.key.owner: s.version.value for s in await agent.push.subscribers(task_id)}
+async def test_clients_of_both_versions_share_a_task(agent: Agent, webhook: Webhook) -> None:
+    task_id = (await agent.send(None))["id"]
+    new, old = (webhook.url.replace("hook", name) for name in ("new", "old"))
+    await agent.call(
+        "CreateTaskPushNotificationConfig", {"taskId": task_id, "url": new}, user="alice"
+    )
+    answer = await agent.call(
+        "tasks/pushNotificationConfig/set",
+        {"taskId": task_id, "pushNotificationConfig": {"url": old}},
+        user="bob",
+        version=None,
+    )
+    assert answer["result"]["pushNotificationConfig"]["url"] == old
+    versions = {s.key.owner: s.version.value for s in await agent.push.subscribers(task_id)}
     assert versions == {"alice": "1.0", "bob": "0.3"}
-
-
-async def test_a_restarted_agent_goes_on_with_what_is_undelivered(
-    run_agent: MakeAgent, webhook: Webhook
-) -> None:
-    webhook.status = 503
-    async with run_agent() as agent:
-        await agent.send(webhook.url)
-        await eventually(lambda: webhook.has(1))
-    assert set(kinds(webhook.bodies())) == {"task"}  # the first of them holds up the rest
-    webhook.requests.clear()
-    webhook.status = 200
-    async with run_agent():
-        await eventually(lambda: webhook.has(4))
-    assert kinds(webhook.bodies()) == EVERY_EVENT

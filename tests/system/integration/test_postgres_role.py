@@ -24,6 +24,7 @@ from pushkit.storage.migrations import Access
 from receiver.admin import open_inbox
 from tests.contract.docs.blocks import blocks
 from tests.databases import execute
+from tests.served import answering
 
 if TYPE_CHECKING:
     from pytest_aiohttp.plugin import AiohttpServer
@@ -73,9 +74,7 @@ async def test_it_delivers_where_the_schema_is_current(
     async def accept(_: web.Request) -> web.Response:
         return web.Response()
 
-    app = web.Application()
-    app.router.add_post("/hook", accept)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(accept))
     await sender.open()
     await sender.subscribe("task-1", {"url": str(server.make_url("/hook"))}, version="1.0")
     await sender.notify(UPDATE)

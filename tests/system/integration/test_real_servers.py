@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.long_runs import examples
 from tests.system.integration.real_servers import SERVERS, Certificate, ask_many
 
 
@@ -17,4 +18,4 @@ async def test_every_request_gets_its_own_answer(
 ) -> None:
     certificate = Certificate.issued_in(tmp_path) if is_tls else None
     async with SERVERS[server](certificate) as base:
-        await ask_many(base, certificate, random.Random(server), 400)  # noqa: S311  # no secret
+        await ask_many(base, certificate, random.Random(server), examples(100))  # noqa: S311  # no secret

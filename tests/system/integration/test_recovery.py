@@ -1,10 +1,11 @@
-"""A receiver that was restored from a backup has its agent send again what it lacks."""
+"""A receiver that was restored has its agent send again what it lacks; numbers go on for ever."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from aiohttp import web
 from click.testing import CliRunner
 from pytest_aiohttp.plugin import AiohttpServer
 
-from pushkit import PushSender, TaskState
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.events import Event, EventKind
 from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
 from pushkit.keys.jwks import parse_jwks
@@ -22,9 +23,14 @@ from receiver.cli import cli
 from receiver.inbox.inspection import InboxGap
 from receiver.recovery import Recovery, RecoveryFailedError
 from tests.eventually import DEADLINE
-from tests.system.integration.test_slice import both_sides, update
+from tests.served import answering
 
 TOKEN = "client-token"
+ISSUER = "https://agent.example.com"
+
+
+def update(state: TaskState = TaskState.WORKING) -> StatusUpdate:
+    return StatusUpdate(task_id="task-1", context_id="c", status=TaskStatus(state=state))
 
 
 def owner(request: web.Request) -> str | None:
@@ -57,7 +63,7 @@ class World:
 
     async def start(self, recovery: Recovery | None = None) -> Receiver:
         """Start a receiver, as a process of its own would."""
-        trusted = TrustedSender(name="agent", issuer="https://agent.example.com", keys=self.keys)
+        trusted = TrustedSender(name="agent", issuer=ISSUER, keys=self.keys)
         url = f"http://127.0.0.1:{self.port}"
         receiver = Receiver(url=url, senders=[trusted], database=self.folder / "inbox.db")
         receiver.on_update(self.on_update)
@@ -70,7 +76,7 @@ class World:
         """Notify updates, and wait until they are called back and settled."""
         called = len(self.seqs) + number
         for _ in range(number):
-            await self.sender.notify(update(TaskState.WORKING))
+            await self.sender.notify(update())
         await self.until(lambda: len(self.seqs) >= called)
         async with asyncio.timeout(DEADLINE):
             for _ in range(number):
@@ -98,7 +104,8 @@ class World:
 async def world(
     tmp_path: Path, aiohttp_server: AiohttpServer, unused_tcp_port: int
 ) -> AsyncIterator[World]:
-    sender, _ = both_sides(tmp_path, unused_tcp_port)
+    ring, database = KeyRing.create(datetime.now(UTC)), tmp_path / "outbox.db"
+    sender = PushSender(issuer=ISSUER, keys=ring, database=database, allow=["127.0.0.1:*"])
     api = PushConfigApi(sender, task_exists=None)
     server = await aiohttp_server(push_config_app(api, owner=owner))
     url, keys = f"http://127.0.0.1:{server.port}/", parse_jwks(sender.jwks().body).keys
@@ -145,16 +152,6 @@ async def test_a_callback_has_sent_again_what_is_missing_before_an_update(world:
     await recovery.close()
 
 
-async def test_a_gap_is_listed_until_it_is_filled(world: World) -> None:
-    await world.lose()
-    receiver = await world.start()
-    await world.notify(1)
-    lacking = [InboxGap("task-1", "task-1", 3, 5), InboxGap("task-1", "task-1", 7, None)]
-    assert await receiver.inbox.gaps("agent") == lacking
-    assert await receiver.inbox.gaps("agent", task_id="task-2") == []
-    assert await receiver.inbox.gaps("other") == []
-
-
 async def test_an_agent_that_refuses_is_an_error_that_holds_no_token(world: World) -> None:
     for recovery, code in (
         (Recovery(world.url, token="wrong-token"), "status 401"),
@@ -172,9 +169,7 @@ async def test_a_hostile_answer_ends(aiohttp_server: AiohttpServer, answer: str)
     async def reply(_: web.Request) -> web.Response:
         return web.Response(text=answer)
 
-    app = web.Application()
-    app.router.add_post("/", reply)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(reply))
     recovery = Recovery(f"http://127.0.0.1:{server.port}/")
     if "result" in answer:
         assert await recovery.ask("task-1", None, from_seq=1) == 0
@@ -182,3 +177,18 @@ async def test_a_hostile_answer_ends(aiohttp_server: AiohttpServer, answer: str)
         with pytest.raises(RecoveryFailedError):
             await recovery.ask("task-1", None, from_seq=1)
     await recovery.close()
+
+
+async def test_what_comes_after_a_config_was_removed_and_set_again_is_not_late(
+    world: World,
+) -> None:
+    receiver, heard = await world.start(), list[Notification]()
+    expected = await receiver.expect(version="1.0")
+    for _ in range(2):
+        await world.sender.subscribe("task-1", expected.as_json(), version="1.0", owner="alice")
+        await world.sender.notify(update(TaskState.INPUT_REQUIRED))
+        after = heard[-1] if heard else None
+        heard.append(await receiver.wait("task-1", after=after, timeout=DEADLINE))
+        await world.sender.unsubscribe("task-1", owner="alice")
+
+    assert [(each.seq, each.late) for each in heard] == [(1, False), (2, False)]

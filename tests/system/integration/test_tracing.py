@@ -34,6 +34,7 @@ from receiver import InboxStatus, Notification, Receiver, TaskPolicy, TrustedSen
 from tests.emitted import emitted
 from tests.eventually import eventually
 from tests.ports import free_port
+from tests.served import answering
 
 TOKEN = "a-token-that-nobody-may-read"
 UPDATE = StatusUpdate(
@@ -128,9 +129,7 @@ async def serve(scene: Scene, receiver: Receiver, aiohttp_server: AiohttpServer)
         )
         return web.Response(status=found.status)
 
-    app = web.Application()
-    app.router.add_post("/a2a/push", answer)
-    await aiohttp_server(app, port=scene.port)
+    await aiohttp_server(answering(answer), port=scene.port)
 
 
 async def delivered(worker: PushSender) -> bool:

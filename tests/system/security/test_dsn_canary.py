@@ -20,11 +20,10 @@ from receiver import Receiver, TrustedSender
 from receiver.forwards import StreamForward
 from tests.eventually import DEADLINE
 from tests.forked import forked
-from tests.system.cli.conftest import environment
+from tests.system.cli.conftest import ISSUER, RECEIVER_TOML, environment
 from tests.system.cli.every_command import ARGUMENTS, RECEIVER_COMMANDS, SENDER_COMMANDS
 from tests.system.security.canaries import Canaries
 
-ISSUER = "https://agent.example.com"
 DSNS = {
     "out of reach": "postgresql://pushkit:{0}@127.0.0.1:1/agent",
     "out of reach, in the query": "postgresql://127.0.0.1:1/agent?user=pushkit&password={0}",
@@ -35,19 +34,11 @@ DSNS = {
     "no scheme": "pushkit:{0}@127.0.0.1:1/agent",
     "no colon": "postgresql//pushkit:{0}@127.0.0.1:1/agent",
     "words of libpq": "host=127.0.0.1 port=1 user=pushkit password={0}",
-    "a slash in the password": "postgresql://pushkit:1/{0}@127.0.0.1/agent",
+    "a slash in the password": "postgresql://localhost:1/{0}@127.0.0.1/agent",  # the user's name
     "no host": "postgresql://pushkit:{0}/agent",
     "a bracket": "postgresql://pushkit:[{0}@127.0.0.1:1/agent",
 }
 EVERY_DSN = [pytest.param(dsn, id=name) for name, dsn in DSNS.items()]
-CONFIG = f"""
-url = "https://client.example.com"
-listen = "127.0.0.1:0"
-[[senders]]
-name = "agent"
-issuer = "{ISSUER}"
-jwks_file = "jwks.json"
-"""
 
 
 def invoke(group: click.Group, command: str, *arguments: str) -> str:
@@ -62,7 +53,7 @@ def invoke(group: click.Group, command: str, *arguments: str) -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where keys, secret keys and a configuration without a database are."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "receiver.toml").write_text(CONFIG)
+    (tmp_path / "receiver.toml").write_text(f'listen = "127.0.0.1:0"\n{RECEIVER_TOML}')
     runner = CliRunner()
     assert runner.invoke(pushkit.cli.main.cli, ["keys", "new"]).exit_code == 0
     exported = runner.invoke(pushkit.cli.main.cli, ["keys", "export", "--out", "jwks.json"])

@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pushkit.a2a import TaskUpdate, decode_update
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import InboxFilter, InboxStatus, Receiver, TaskPolicy, TrustedSender, request
+from receiver.callbacks import dispatcher, waiting
 from receiver.testing import Draft
 from tests.clock import Clock
 from tests.eventually import eventually
@@ -273,6 +275,13 @@ async def make_world(
 def world(make_world: WorldFactory) -> World:
     """A receiver that expects every task of its one sender."""
     return make_world()
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let receivers look for what others stored all the time, not once a second."""
+    monkeypatch.setattr(dispatcher, "POLL_INTERVAL", timedelta(seconds=0.05))
+    monkeypatch.setattr(waiting, "_POLL_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -128,13 +128,7 @@ def settle_one(
     if status is InboxStatus.RECEIVED:
         state, due = "pending", to_micros(now + timedelta(seconds=retry_in or 0))
     stored = yield from store_results([(job, Change(state, 1, error, due))], now=now)
-    yield from advance(INBOX, [(queue, last_ask(job))], stops=lambda _: True, now=to_micros(now))
-    return bool(stored)
-
-
-def last_ask(job: NotificationJob) -> Ask:
-    """Return what a worker says that settles a notification, and gives its queue back."""
-    return Ask(
+    ask = Ask(
         id=job.queue_id,
         epoch=job.epoch,
         version=0,
@@ -146,3 +140,5 @@ def last_ask(job: NotificationJob) -> Ask:
         gives_way=False,
         more=8,
     )
+    yield from advance(INBOX, [(queue, ask)], stops=lambda _: True, now=to_micros(now))
+    return bool(stored)

@@ -30,6 +30,7 @@ from pushkit.webhook import Headers
 from receiver import Notification, TrustedSender
 from receiver.settings import load_settings
 from tests.eventually import DEADLINE, eventually
+from tests.served import answering
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import WorldFactory
@@ -51,9 +52,7 @@ async def test_a_dead_letter_goes_to_a_webhook_with_a_signature(
         posted.append((Headers(list(request.headers.items())), await request.read()))
         return web.Response(status=503 if len(posted) == 1 else 204)
 
-    app = web.Application()
-    app.router.add_post("/ops", answer)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(answer))
     alerts = AlertOptions(webhook=str(server.make_url("/ops")), webhook_secret=secret)
     world = make_world(options={"alerts": alerts, "retry": ONCE})
     world.receiver.callbacks.add(broken)
@@ -119,9 +118,7 @@ async def test_a_fault_of_the_receivers_database_goes_into_the_log_and_not_to_it
         posted.append((await request.json())["about"])
         return web.Response()
 
-    app = web.Application()
-    app.router.add_post("/ops", answer)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(answer))
     alerts = AlertOptions(
         webhook=str(server.make_url("/ops")),
         webhook_secret=generate_webhook_secret(),

@@ -72,25 +72,6 @@ async def test_the_retry_of_what_was_accepted_is_no_new_notification(bounded: Wo
     assert (retried.status, retried.code) == (200, "duplicate")
 
 
-async def test_a_sender_is_taken_in_again_once_there_is_room(make_world: WorldFactory) -> None:
-    world = make_world({"limits": Limits(max_backlog_per_sender=2)})
-    go_on = asyncio.Event()
-
-    @world.receiver.on_update
-    async def wait(_: Notification) -> None:
-        await go_on.wait()
-
-    await fill(world, 2)
-    refused = await world.receive(world.draft(3))
-    go_on.set()
-
-    await world.until_done(2)
-    world.clock.advance(1)  # it is counted anew
-
-    assert refused.status == 429
-    assert (await world.receive(world.draft(3))).status == 202
-
-
 async def test_what_was_finished_within_the_second_makes_room(make_world: WorldFactory) -> None:
     world = make_world({"limits": Limits(max_backlog_per_sender=4)})
 

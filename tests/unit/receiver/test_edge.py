@@ -73,13 +73,6 @@ def test_the_result_of_readiness_is_cached_for_at_most_a_second() -> None:
     assert timedelta(seconds=1) == _READINESS_HOLDS
 
 
-async def test_not_ready_without_storage(make_world: WorldFactory) -> None:
-    world = make_world()
-    await world.start()
-    world.execute("DROP TABLE pushkit_inbox")
-    assert list(await world.receiver.unready()) == ["storage"]
-
-
 async def test_not_ready_without_callbacks(make_world: WorldFactory) -> None:
     world = make_world()
     await world.receiver.open()

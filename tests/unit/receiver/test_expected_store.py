@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pushkit.errors import ConfigError
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Script, Statement
 from receiver import TaskPolicy, registrations
@@ -101,13 +100,6 @@ def test_finds_what_was_handed_out(house: House, secret: Presented, found: bool)
     assert not house.run(registrations.handed_out("other", secret))
 
 
-@pytest.mark.parametrize("secret", [OLD, CREDENTIALS, STATIC])
-def test_a_secret_is_bound_to_its_first_task(house: House, secret: str) -> None:
-    house.run(registrations.register(REGISTRATION))
-
-    assert [house.admits(secret, task) for task in ("1", "2", "1")] == [True, False, True]
-
-
 def test_a_refusal_says_whether_its_token_belongs_to_another_task(house: House) -> None:
     house.run(registrations.register(REGISTRATION))
     house.admits(OLD, "1")
@@ -159,25 +151,6 @@ def test_a_replaced_token_ends(house: House, ends: int | None, overlap: int, goo
     assert not house.admits(OLD, "1", now=end)
     assert house.admits(OLD, "1", now=end - timedelta(microseconds=1))
     assert house.admits(NEW, "1", now=end + timedelta(days=1))
-
-
-def test_a_token_that_is_unknown_is_not_replaced_and_nothing_is_stored(house: House) -> None:
-    new = REGISTRATION._replace(token_sha256=NEW, credentials_sha256=None)
-
-    with pytest.raises(ConfigError, match="replaces"):
-        house.run(registrations.replace_token(OLD, new, overlap=timedelta(hours=1)))
-
-    assert not house.run(registrations.handed_out("agent", sent(NEW)))
-
-
-def test_the_binding_of_a_static_token_is_not_forgotten(house: House) -> None:
-    assert house.admits(STATIC, "1")
-    house.run(registrations.unregister(sender="agent", token=None, task_id="1", now=NOW))
-    later = NOW + timedelta(days=30)
-    house.run(registrations.forget_registrations(later))
-
-    assert not house.admits(STATIC, "2", now=later)
-    assert not house.run(registrations.handed_out("agent", sent(STATIC)))
 
 
 def test_a_static_token_that_was_bound_before_bindings_were_marked_stays_bound(

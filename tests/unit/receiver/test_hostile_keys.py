@@ -18,6 +18,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 from pushkit.bounded_json import JsonObject
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.net import jwks_client
+from tests.served import answering
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -105,9 +106,7 @@ async def publisher(world: World) -> AsyncIterator[Publisher]:
 
 @pytest.fixture
 async def server(publisher: Publisher, aiohttp_server: AiohttpServer) -> TestServer:
-    app = web.Application()
-    app.router.add_get("/jwks.json", publisher.serve)
-    return await aiohttp_server(app)
+    return await aiohttp_server(answering(publisher.serve))
 
 
 @pytest.fixture
@@ -180,14 +179,6 @@ async def test_a_set_that_cannot_be_had_is_to_come_again(
     assert not any(fetching.rows().values())
 
 
-async def test_a_server_that_is_down_is_to_come_again(fetching: World, server: TestServer) -> None:
-    await server.close()
-
-    refused = await fetching.post(fetching.draft())
-
-    assert (refused.status, refused.code) == (503, "keys_unavailable")
-
-
 async def test_a_set_that_comes_back_is_used(fetching: World, publisher: Publisher) -> None:
     publisher.answer = text("no", 500)
     refused = await fetching.receive(fetching.draft())
@@ -197,18 +188,6 @@ async def test_a_set_that_comes_back_is_used(fetching: World, publisher: Publish
     accepted = await fetching.receive(fetching.draft())
 
     assert [refused.status, accepted.status] == [503, 202]
-
-
-async def test_an_outage_after_the_first_fetch_is_survived(
-    fetching: World, publisher: Publisher
-) -> None:
-    before = await fetching.receive(fetching.draft(1))
-    publisher.answer = text("no", 500)
-    fetching.clock.advance(3600)
-
-    during = await fetching.receive(fetching.draft(2))
-
-    assert [before.status, during.status] == [202, 202]
 
 
 @pytest.mark.parametrize("answer", [*NOT_IN_IT, *ANOTHER_KEY])

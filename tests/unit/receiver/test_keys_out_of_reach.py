@@ -15,6 +15,7 @@ from aiohttp import web
 from pushkit.keys.jwk import SigningKey, public_jwk
 from receiver import SenderProfile
 from tests.eventually import eventually
+from tests.served import answering
 
 if TYPE_CHECKING:
     from pytest_aiohttp.plugin import AiohttpServer
@@ -58,9 +59,7 @@ async def hosts(aiohttp_server: AiohttpServer, world: World) -> AsyncIterator[li
     hosts = [KeyHost([world.draft().key]), KeyHost([])]
     for host in hosts:
         host.answers.set()
-        app = web.Application()
-        app.router.add_get("/jwks.json", host.serve)
-        server = await aiohttp_server(app)
+        server = await aiohttp_server(answering(host.serve))
         host.url = str(server.make_url("/jwks.json"))
     yield hosts
     for host in hosts:
@@ -124,21 +123,6 @@ async def test_keys_count_for_so_long_while_they_cannot_be_fetched(
     verdict = await world.receive(world.draft(3))
     assert (verdict.status, verdict.code) == (503, "keys_unavailable")
     assert "Retry-After" in dict(verdict.headers)
-
-
-async def test_a_revoked_key_is_refused_once_its_set_has_been_fetched_again(
-    make_world: WorldFactory, hosts: list[KeyHost]
-) -> None:
-    world = fetching(make_world, hosts[0])
-    assert (await world.receive(world.draft(1))).status == 202
-    hosts[0].keys = []
-    world.clock.advance(301)
-    numbers = iter(range(2, 1000))
-
-    async def refused() -> bool:
-        return (await world.receive(world.draft(next(numbers)))).status == 401
-
-    await eventually(refused)
 
 
 async def test_a_sender_whose_key_host_hangs_does_not_delay_others_at_its_path(

@@ -51,6 +51,7 @@ async def post(receiver: Receiver, number: int) -> int:
     return verdict.status
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_receiver_opened_repeatedly_waits_for_and_calls_back_what_another_stored(
     tmp_path: Path,
 ) -> None:

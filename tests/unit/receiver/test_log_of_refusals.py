@@ -204,17 +204,6 @@ async def test_each_refusal_of_a_known_sender_is_a_line_of_its_own(
     assert len(said(caplog)) == 3
 
 
-async def test_a_database_that_is_away_is_one_traceback(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    await world.start()
-    world.execute("ALTER TABLE pushkit_sequences RENAME TO elsewhere")
-    for number in range(1, 20):
-        assert (await world.receive(world.draft(number))).status == 503
-    [line] = said(caplog)
-    assert line.startswith("refused 503 storage")
-
-
 # --- the method -------------------------------------------------------------------------------
 
 

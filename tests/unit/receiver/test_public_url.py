@@ -19,6 +19,7 @@ from receiver.diagnosis.public_url import TrialRequest, check_public_url, faults
 from receiver.diagnosis.report import Checked
 from receiver.steps import Result
 from tests.ports import free_port
+from tests.served import answering
 
 KEY = generate_key(Algorithm.ES256)
 ISSUER = "https://agent.example.com"
@@ -261,9 +262,7 @@ async def test_a_proxy_at_fault_is_named_with_what_it_does(
     async def answer(request: web.Request) -> web.Response:
         return await PROXIES[says](request, probe.url)
 
-    app = web.Application()
-    app.add_routes([web.post("/a2a/push", answer)])
-    await aiohttp_server(app, port=port)
+    await aiohttp_server(answering(answer), port=port)
     through = replace(probe, url=f"{public}/a2a/push", own_url=f"{public}/a2a/push")
     links = await check_public_url(through)
     assert faults(links) == ["proxy", *(["body"] if says == "the body was changed" else [])], links

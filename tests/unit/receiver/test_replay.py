@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -126,15 +124,6 @@ async def test_a_refused_request_leaves_its_id_free(world: World) -> None:
     assert [verdict.status for verdict in verdicts] == [401, 202]
 
 
-async def test_copies_with_two_bodies_at_once_have_one_winner(world: World) -> None:
-    await world.start()
-    requests = [world.draft(state=state).request() for state in ("working", "failed")] * 20
-
-    verdicts = await asyncio.gather(*(world.receiver.receive(request) for request in requests))
-
-    assert Counter(verdict.status for verdict in verdicts) == {202: 1, 200: 19, 409: 20}
-
-
 @pytest.mark.parametrize(
     ("state", "status", "code"),
     [
@@ -160,35 +149,6 @@ async def test_retention_deletes_a_notification_with_its_queue_and_keeps_its_id(
     assert [after[name] for name in names] == [0, 0, 1]
     assert (retried.status, retried.code) == (status, code)
     assert world.rows() == after
-
-
-async def test_a_task_continues_after_its_notifications_were_deleted(world: World) -> None:
-    called = record_calls(world.receiver)
-    await world.receive(world.draft(1))
-    await all_called(world.receiver)
-    world.clock.advance(60)
-    await world.receiver.inbox.retain(InboxRetention(done=timedelta(seconds=59)))
-
-    accepted = await world.receive(world.draft(2))
-    await all_called(world.receiver)
-
-    assert accepted.status == 202
-    assert called == ["delivery-task-1-1", "delivery-task-1-2"]
-
-
-async def test_a_purged_inbox_forgets_what_is_done_and_keeps_the_ids(world: World) -> None:
-    await world.receive(world.draft(1))
-    await world.receiver.dispatcher.run_once()
-    await world.receive(world.draft(2))
-    world.clock.advance(8 * 24 * 3600)
-
-    purged = await world.receiver.inbox.purge(older_than=timedelta(days=7))
-
-    assert purged == 1
-    assert world.rows()["pushkit_inbox"] == 1
-    world.clock.now -= timedelta(days=8)
-    again = await world.receive(world.draft(1))
-    assert (again.status, again.code) == (200, "duplicate")
 
 
 async def test_a_receiver_keeps_house_from_its_start(world: World) -> None:

@@ -76,7 +76,7 @@ async def test_pushkits_own_sender_does_nothing_wrong(tmp_path: Path) -> None:
         options=options,
         clock=lambda: began + timedelta(seconds=loop.time() - opened),
     ) as push:
-        results = await examined(push, *SCENARIOS, patience=timedelta(seconds=4))
+        results = await examined(push, *SCENARIOS, patience=timedelta(seconds=2.5))
     outcomes = {name: result.outcome for name, result in results.items()}
     assert CheckOutcome.FAILED not in outcomes.values(), results
     # The others may be unseen in so short a time on a slow machine.

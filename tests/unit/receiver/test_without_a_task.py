@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tenacity import stop_after_attempt
 
 from pushkit.a2a import MessageUpdate
-from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from receiver import Notification, TaskPolicy
 from receiver.testing import Draft
 from tests.unit.receiver.drafts import claiming
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 MESSAGE = {"messageId": "m", "role": "agent", "parts": [{"text": "hi"}]}
 OLD_MESSAGE = {**MESSAGE, "kind": "message", "parts": [{"kind": "text", "text": "hi"}]}
-AT_ONCE = RetryPolicy(wait=wait_schedule((0,)), stop=stop_after_attempt(3))
 
 
 def message(world: World, number: int = 1, **document: Any) -> Draft:
@@ -49,23 +46,6 @@ async def test_a_message_without_a_task_is_accepted_once_and_called_back(
     assert isinstance(notification.update, MessageUpdate)
     assert (notification.task_id, notification.state) == (None, None)
     assert (notification.seq, notification.missing, notification.late) == (1, 0, False)
-
-
-async def test_a_callback_that_failed_for_a_message_without_a_task_is_called_again(
-    make_world: WorldFactory,
-) -> None:
-    world, called = make_world({"retry": AT_ONCE}), list[str]()
-
-    @world.receiver.on_update
-    async def fail_once(notification: Notification) -> None:
-        called.append(notification.delivery_id)
-        if len(called) == 1:
-            raise ValueError
-
-    await world.receive(message(world))
-    await world.until_done(1)
-
-    assert called == ["delivery-task-1-1"] * 2
 
 
 @pytest.mark.parametrize("tasks", TaskPolicy)

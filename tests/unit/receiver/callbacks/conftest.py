@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -114,6 +116,19 @@ class House:
                 raise RuntimeError("this message-is-private")
 
         self.registry.add(record, name=name)
+
+
+@contextlib.asynccontextmanager
+async def running(dispatcher: Dispatcher) -> AsyncIterator[Dispatcher]:
+    """Call back while the block runs."""
+    task = asyncio.create_task(dispatcher.run())
+    try:
+        yield dispatcher
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await dispatcher.finish(timedelta(0))
+        await dispatcher.retire()
 
 
 @pytest.fixture

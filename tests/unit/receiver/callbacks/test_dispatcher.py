@@ -10,7 +10,7 @@ import re
 import sqlite3
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,14 +27,13 @@ from pushkit.storage.script import Script
 from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
-from receiver.callbacks.settling import Settled, Settler
 from receiver.inbox import inspection
 from receiver.inbox.inspection import InboxFilter
-from receiver.inbox.model import Attempted, Call, CallbackOutcome
+from receiver.inbox.model import Call
 from receiver.inbox.store import INBOX, group_of, queue_id_of, record_calls
 from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.unit.receiver.callbacks.conftest import BODY, RETRY, START, House
-from tests.unit.receiver.storing import last_ask, store
+from tests.unit.receiver.storing import store
 
 LEASE = timedelta(seconds=60)
 LEASED, SURE_FOR = "receiver.callbacks.dispatcher._LEASE", "receiver.callbacks.dispatcher._SURE_FOR"
@@ -73,13 +72,6 @@ async def test_an_object_with_an_asynchronous_call_is_awaited(house: House) -> N
     await house.run_once()
 
     assert recorder.called == 1
-
-
-async def test_a_notification_that_nobody_wants_is_done(house: House) -> None:
-    await house.store()
-
-    assert await house.run_once() == 1
-    assert await house.counts() == {"done": 1}
 
 
 async def test_an_unmatched_notification_can_be_redriven(house: House) -> None:
@@ -121,17 +113,6 @@ async def forget(_: Notification) -> None:
 # --- order --------------------------------------------------------------------------------------
 
 
-async def test_the_notifications_of_a_task_are_called_back_in_order(house: House) -> None:
-    house.record("record")
-    for number in (1, 2, 3):
-        await house.store(number)
-
-    rounds = [await house.run_once() for _ in range(2)]
-
-    assert rounds == [3, 0]
-    assert house.called == ["record:task-1#1", "record:task-1#2", "record:task-1#3"]
-
-
 async def test_tasks_run_beside_each_other(house: House) -> None:
     meeting = asyncio.Barrier(3)  # none passes unless all three run at once
 
@@ -145,13 +126,6 @@ async def test_tasks_run_beside_each_other(house: House) -> None:
     await house.run_once()
 
     assert await house.counts() == {"done": 3}
-
-
-async def test_messages_without_a_task_do_not_wait_for_each_other(house: House) -> None:
-    for number in (1, 2):
-        await house.store(number, None, body=b'{"message":{"messageId":"m"}}')
-
-    assert await house.run_once() == 2
 
 
 async def test_no_more_callbacks_run_at_once_than_the_concurrency(house: House) -> None:
@@ -287,7 +261,7 @@ async def test_a_callback_that_succeeded_is_not_repeated_for_one_that_fails(hous
     await house.store()
     await house.run_once()
     house.now += timedelta(seconds=10)
-    await house.run_once()
+    await house.another_dispatcher().run_once()  # as after a restart
 
     assert house.called == [
         "first:task-1#1",
@@ -295,60 +269,6 @@ async def test_a_callback_that_succeeded_is_not_repeated_for_one_that_fails(hous
         "last:task-1#1",
         "failing:task-1#1",
     ]
-
-
-async def test_a_worker_suspended_beyond_its_lease_calls_no_further_callback(house: House) -> None:
-    other, slept = house.another_dispatcher(), list[datetime]()
-
-    async def sleeping(_: Notification) -> None:
-        house.called.append("sleeping")
-        if not slept:
-            slept.append(house.now)
-            house.now += LEASE
-            await other.run_once()
-
-    house.registry.add(sleeping, name="sleeping")
-    house.record("next")
-    await house.store()
-    await house.run_once()
-
-    assert house.called == ["sleeping", "sleeping", "next:task-1#1"]
-    assert await house.counts() == {"done": 1}
-
-
-async def test_a_worker_suspended_beyond_its_lease_does_not_continue_by_its_own_new_claim(
-    house: House,
-) -> None:
-    other = house.another_dispatcher()
-
-    async def sleeping(_: Notification) -> None:
-        house.called.append("sleeping")
-        if house.called.count("sleeping") == 2:
-            raise RuntimeError
-        house.now += LEASE
-        await other.run_once()
-        house.now += timedelta(hours=1)
-        assert len(await house.claim(house.dispatcher.name)) == 1
-
-    house.registry.add(sleeping, name="sleeping")
-    house.record("next")
-    await house.store()
-    await house.run_once()
-
-    assert house.called == ["sleeping", "sleeping", "next:task-1#1"]
-    assert await house.counts() == {"in_progress": 1}
-
-
-async def test_a_successful_call_is_remembered_across_a_restart(house: House) -> None:
-    house.record("first")
-    house.record("failing", failures=1)
-    await house.store()
-    await house.run_once()
-    house.now += timedelta(seconds=10)
-    await house.another_dispatcher().run_once()
-
-    assert house.called.count("first:task-1#1") == 1
-    assert await house.counts() == {"done": 1}
 
 
 @pytest.mark.parametrize(
@@ -406,28 +326,6 @@ def test_the_default_schedule_gives_up_after_ten_attempts_in_about_two_hours() -
 # --- leases -------------------------------------------------------------------------------------
 
 
-async def test_a_notification_under_a_lease_is_claimed_by_no_other_worker(house: House) -> None:
-    house.locks.hold("gone")
-    await house.store()
-    taken = await house.claim("gone")
-    house.now += LEASE - timedelta(microseconds=1)
-
-    assert len(taken) == 1
-    assert await house.run_once() == 0
-
-
-async def test_a_lease_that_ended_gives_its_notification_back(house: House) -> None:
-    house.locks.hold("gone")
-    house.record("record")
-    await house.store()
-    await house.claim("gone")
-    house.now += LEASE
-    await house.run_once()
-
-    assert house.called == ["record:task-1#1"]
-    assert await house.counts() == {"done": 1}
-
-
 async def test_a_worker_suspended_in_a_claim_calls_nothing_back(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,85 +362,6 @@ def let_time_leap(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}.seconds", measured)
 
 
-@contextlib.asynccontextmanager
-async def during_a_callback(house: House) -> AsyncIterator[None]:
-    """Store a notification, and hold its callback until the block ends."""
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(_: Notification) -> None:
-        house.called.append("slow")
-        started.set()
-        await go_on.wait()
-
-    house.registry.add(slow)
-    await house.store()
-    first = asyncio.create_task(house.run_once())
-    await started.wait()
-    yield
-    go_on.set()
-    await first
-
-
-async def test_a_worker_that_lost_its_lease_settles_nothing(house: House) -> None:
-    async with during_a_callback(house):
-        house.now += LEASE
-        house.locks.hold("other")
-        await house.claim("other")
-
-    assert await house.counts() == {"in_progress": 1}
-
-
-async def test_a_call_that_is_settled_again_is_not_recorded_for_a_deleted_notification(
-    house: House,
-) -> None:
-    """The first commit succeeded, but was said to have failed, and the inbox was purged since."""
-    for number in (1, 2):
-        await house.store(number)
-    [job] = await house.claim("one")
-    job.result = Attempted(CallbackOutcome.DONE, call=Call(job.notification.id, "record", None))
-    ask = last_ask(job)._replace(has=(2,), tail=2, looks=False, releases=False)
-    settler, inbox = Settler(house.database, RETRY), InboxAdmin(house.database)
-
-    [settled] = await house.database.write(settler.script([ask]))
-    assert isinstance(settled, Settled)
-    assert settled.reply.kept
-    house.now += timedelta(seconds=1)
-    assert await inbox.purge(older_than=timedelta(0)) == 1
-    await house.database.write(settler.script([ask]))
-
-    assert execute(house.location, "SELECT * FROM pushkit_callbacks") == []
-    assert execute(house.location, "SELECT place FROM pushkit_inbox") == [(2,)]
-
-
-async def test_a_clock_that_leaps_does_not_call_back_what_is_held(house: House) -> None:
-    async with during_a_callback(house):
-        house.now += timedelta(hours=1)
-        await house.dispatcher.runner.fill()
-
-    assert house.called == ["slow"]
-    assert await house.counts() == {"done": 1}
-
-
-async def test_two_dispatchers_on_one_inbox_share_the_work(house: House) -> None:
-    house.record("record")
-    for number in range(20):
-        await house.store(1, f"task-{number}")
-
-    await asyncio.gather(house.run_once(), house.another_dispatcher().run_once())
-    await house.run_once()
-
-    assert sorted(house.called) == sorted(f"record:task-{number}#1" for number in range(20))
-
-
-async def test_a_dead_dispatchers_notifications_are_taken_over_at_once(house: House) -> None:
-    house.record("record")
-    await house.store()
-    await house.claim("gone")
-    await house.run_once()  # no process holds the lock of `gone`
-
-    assert house.called == ["record:task-1#1"]
-
-
 async def break_off(house: House) -> None:
     """Claim what is due, as a process that dies before it settles; another process notices."""
     dying, other = house.another_dispatcher(), house.another_dispatcher()
@@ -570,84 +389,6 @@ async def test_a_notification_that_keeps_ending_its_process_is_a_dead_letter(
     assert house.called == ["deadly:task-1#2", "also:task-1#2"]
     assert await house.counts() == {"dead": 1, "done": 1}
     assert "the process ended 3 times in the middle of: deadly, also" in caplog.text
-
-
-async def test_a_notification_broken_off_once_is_called_again_at_once(house: House) -> None:
-    house.record("record")
-    await house.store()
-    await break_off(house)
-    await house.run_once()
-
-    assert house.called == ["record:task-1#1"]
-
-
-async def test_a_worker_suspended_before_it_repeats_a_call_does_not_make_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.record("record")
-    await house.store()
-    await break_off(house)
-    suspend_after(house.database.read, house, monkeypatch)
-    await house.run_once()
-    assert house.called == []
-    assert await house.counts() == {"in_progress": 1}  # the other worker has it
-
-
-async def test_a_worker_that_was_suspended_makes_the_call_if_it_still_leases_the_queue(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.record("record")
-    await house.store()
-    await break_off(house)
-    suspend_after(house.database.read, house, monkeypatch, loses_lease=False)
-    await house.run_once()
-    assert house.called == ["record:task-1#1"]
-
-
-async def test_a_worker_suspended_once_a_call_is_recorded_does_not_make_the_next(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def first(_: Notification) -> None:
-        house.called.append("first")
-        suspend_after(house.database.write, house, monkeypatch)  # which records this call
-
-    house.registry.add(first, name="first")
-    house.record("second")
-    await house.store()
-    await house.run_once()
-    assert house.called == ["first"]
-    house.locks.release("other")
-    for _ in range(2):  # after the second lease in a row that ended it waits for a second
-        await house.run_once()
-        house.now += timedelta(seconds=1)
-    assert house.called == ["first", "second:task-1#1"]
-
-
-def suspend_after(
-    wait: Callable[[Script[Any]], Awaitable[Any]],
-    house: House,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    loses_lease: bool = True,
-) -> None:
-    """Suspend this process as long as a lease lasts, once it has waited for this.
-
-    Meanwhile another worker takes its queue over, if it loses the lease.
-    """
-    slept, name = [0.0], wait.__name__
-    let_time_leap(slept, monkeypatch)
-
-    async def suspended(script: Script[Any]) -> Any:
-        found = await wait(script)
-        monkeypatch.setattr(house.database, name, wait)
-        slept[:] = [LEASE.total_seconds()]
-        if loses_lease:
-            house.now += LEASE
-            house.locks.hold("other")
-            assert await house.claim("other")
-        return found
-
-    monkeypatch.setattr(house.database, name, suspended)
 
 
 async def test_a_notification_broken_off_more_often_waits_a_little_and_goes_alone(
@@ -680,18 +421,6 @@ async def test_the_deaths_of_a_queue_are_forgotten_once_a_notification_of_it_has
         await house.run_once()
 
     assert house.called == ["record:task-1#1", "record:task-1#2", "record:task-1#3"]
-
-
-async def test_a_notification_that_failed_as_often_but_was_never_broken_off_has_its_last_attempt(
-    house: House,
-) -> None:
-    house.record("record", failures=2)
-    await house.store()
-    for second in (0, 10, 30):
-        house.now = START + timedelta(seconds=second)
-        await house.run_once()
-
-    assert await house.counts() == {"done": 1}
 
 
 async def test_a_dispatcher_that_ends_gives_back_what_it_broke_off(house: House) -> None:
@@ -839,50 +568,6 @@ async def test_a_fault_of_the_database_before_a_call_is_not_taken_for_a_death(
     assert house.called == ["record:task-1#1"]
     assert report is not None
     assert report.notification.attempts == 2  # the death before, and this one
-
-
-async def test_a_redriven_notification_is_called_back_where_it_failed(house: House) -> None:
-    house.record("good")
-    house.record("bad", failures=3)
-    await house.store()
-    for second in (0, 10, 30):
-        house.now = START + timedelta(seconds=second)
-        await house.run_once()
-    house.called.clear()
-    admin = InboxAdmin(house.database)
-    redriven = await admin.redrive(InboxFilter(task_id="task-1"))
-    await house.run_once()
-    report = await admin.show(redriven.ids[0])
-
-    assert house.called == ["bad:task-1#1"]
-    assert report is not None
-    assert [(state.callback, state.done, state.attempts) for state in report.callbacks] == [
-        ("bad", True, 4),
-        ("good", True, 1),
-    ]
-
-
-async def test_a_call_made_while_the_database_went_away_is_not_repeated(
-    house: House,
-) -> None:
-    away, calls = "ALTER TABLE pushkit_callbacks RENAME TO away", 0
-
-    async def lose_the_database(_: Notification) -> None:
-        nonlocal calls
-        calls += 1
-        execute(house.location, away)
-
-    house.record("first")
-    house.registry.add(lose_the_database, name="second")
-    await house.store()
-    running = asyncio.create_task(house.run_once())
-
-    await eventually(lambda: calls == 1)
-    execute(house.location, "ALTER TABLE away RENAME TO pushkit_callbacks")
-    await running
-
-    assert (calls, house.called) == (1, ["first:task-1#1"])
-    assert await house.counts() == {"done": 1}
 
 
 @pytest.mark.parametrize("names", [("lose",), ("lose", "record")], ids=["one", "several"])
@@ -1047,21 +732,6 @@ async def test_the_error_of_a_callback_is_freed_without_the_garbage_collector(
 # --- sequence -----------------------------------------------------------------------------------
 
 
-async def test_gaps_and_late_updates_are_flagged(house: House) -> None:
-    seen: list[tuple[int | None, int, bool]] = []
-
-    async def look(notification: Notification) -> None:
-        seen.append((notification.seq, notification.missing, notification.late))
-
-    house.registry.add(look)
-    for seq in (1, 2, 5, 4, 6):
-        await house.store(seq)
-    while await house.run_once():
-        continue
-
-    assert seen == [(1, 0, False), (2, 0, False), (5, 2, False), (4, 0, True), (6, 0, False)]
-
-
 async def test_every_subscription_has_its_own_sequence(house: House) -> None:
     seen: list[tuple[str | None, int, bool]] = []
 
@@ -1093,23 +763,6 @@ async def test_a_notification_that_fails_before_its_callbacks_becomes_a_dead_let
         house.now += LEASE + timedelta(seconds=1)
     assert await house.counts() == {"dead": 1}
     assert house.called == []
-
-
-@pytest.mark.parametrize("is_restarted", [False, True], ids=["under-way", "at-the-next-start"])
-async def test_a_new_notification_does_not_wait_for_a_clock_that_was_set_back(
-    house: House, is_restarted: bool
-) -> None:
-    house.record("other")
-    await house.run_once()
-    for number in (1, 2):
-        await house.store(number)
-    house.now -= 3 * timedelta(hours=1)
-
-    dispatcher = house.another_dispatcher() if is_restarted else house.dispatcher
-    while await dispatcher.run_once():
-        pass
-
-    assert house.called == ["other:task-1#1", "other:task-1#2"]
 
 
 async def test_a_retry_waits_for_its_time_although_the_clock_was_set_back(house: House) -> None:

@@ -16,10 +16,6 @@ from tests.eventually import eventually
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
 
-OUTAGE = (
-    "CREATE TRIGGER outage BEFORE UPDATE ON pushkit_inbox WHEN NEW.state = 'done'"
-    " BEGIN SELECT RAISE(ABORT, 'outage'); END"
-)
 REFUSAL = (
     "CREATE TRIGGER refusal AFTER INSERT ON pushkit_inbox_queues"
     " BEGIN SELECT RAISE(ABORT, 'refusal'); END"
@@ -66,31 +62,6 @@ async def test_slots_and_leases_come_back_however_many_notifications_are_called_
 
     assert called["slow"] == 1
     assert max(len(ids.split(",")) for sql in traced for ids in IDS.findall(sql)) <= 8
-
-
-async def test_a_lease_is_held_until_the_result_is_stored_through_a_long_outage(
-    make_world: WorldFactory,
-) -> None:
-    world, called = make_world({"retry": AFTER_TEN_SECONDS}), Counter[str | None]()
-
-    @world.receiver.on_update
-    async def fail_once(notification: Notification) -> None:
-        called[notification.task_id] += 1
-        if called == {"done": 1, "failed": 1}:
-            raise ValueError
-
-    await world.start()
-    world.execute(OUTAGE)
-    await world.receive(world.draft(task_id="done"))
-    await eventually(lambda: called["done"] == 1)
-    await world.receive(world.draft(task_id="failed"))
-    await settled(world, 1, InboxStatus.RECEIVED)
-    world.clock.advance(90)  # longer than a lease
-    await eventually(lambda: called["failed"] == 2)  # claimed with all that was due then
-    world.execute("DROP TRIGGER outage")
-    await settled(world, 2)
-
-    assert called == {"done": 1, "failed": 2}
 
 
 async def test_a_notification_whose_commit_failed_is_not_called_back(

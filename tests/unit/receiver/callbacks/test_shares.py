@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from datetime import timedelta
 
 import pytest
 
 from receiver import Notification
-from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.shares import CrowdedError, Slot, new_shares, share_of
 from tests.eventually import eventually
-from tests.unit.receiver.callbacks.conftest import House
+from tests.unit.receiver.callbacks.conftest import House, running
 
 # --- of senders ----------------------------------------------------------------------------------
 
@@ -36,36 +32,6 @@ class Hanging:
         await asyncio.Event().wait()
 
 
-@contextlib.asynccontextmanager
-async def running(dispatcher: Dispatcher) -> AsyncIterator[Dispatcher]:
-    """Call back while the block runs."""
-    task = asyncio.create_task(dispatcher.run())
-    try:
-        yield dispatcher
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        await dispatcher.finish(timedelta(0))
-        await dispatcher.retire()
-
-
-@pytest.mark.parametrize("permits", [2, 3, 8])
-async def test_one_of_several_senders_leaves_permits_to_the_others(
-    house: House, permits: int
-) -> None:
-    hanging = Hanging(house, "slow")
-    for number in range(permits):
-        await house.store(1, f"task-{number}", sender="slow")
-    async with running(house.another_dispatcher(permits, timeout=None, senders=2)) as dispatcher:
-        await eventually(lambda: hanging.inside)
-        for number in range(12):
-            await house.store(1, f"task-{number}", sender="quick")
-        dispatcher.wake()
-        await eventually(lambda: len(hanging.called) == 12)
-
-    assert len(hanging.inside) == share_of(permits, alone=False)
-
-
 async def test_the_only_sender_has_all_permits(house: House) -> None:
     hanging = Hanging(house, "slow")
     for number in range(12):
@@ -76,7 +42,7 @@ async def test_the_only_sender_has_all_permits(house: House) -> None:
     assert len(hanging.inside) == 8
 
 
-@pytest.mark.parametrize("permits", [2, 8])
+@pytest.mark.parametrize("permits", [2, 3, 8])
 async def test_a_sender_whose_backlog_hangs_does_not_keep_others_from_being_claimed(
     house: House, permits: int
 ) -> None:

@@ -8,7 +8,7 @@ import gc
 import json
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,28 +18,16 @@ import pytest
 from pushkit.errors import ConfigError
 from receiver import Notification
 from receiver.admin import InboxAdmin
-from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.inspection import InboxFilter
 from tests.eventually import DEADLINE, PATIENT, eventually
-from tests.unit.receiver.callbacks.conftest import House
+from tests.unit.receiver.callbacks.conftest import House, running
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
 
 SOON = timedelta(milliseconds=50)
-
-
-@contextlib.asynccontextmanager
-async def running(dispatcher: Dispatcher) -> AsyncIterator[None]:
-    """Call back what is due while the block runs."""
-    task = asyncio.create_task(dispatcher.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        await dispatcher.finish(within=timedelta(0))
-        await dispatcher.retire()
+PATIENCE = "receiver.callbacks.shares._PATIENCE"  # in seconds, with a share that is used up
+GRACE = "receiver.callbacks.calls._GRACE"  # in seconds, for a coroutine that is cancelled
 
 
 @pytest.fixture
@@ -154,7 +142,10 @@ async def test_a_callback_may_have_a_time_of_its_own(house: House) -> None:
         }
 
 
-async def test_a_coroutine_that_swallows_its_cancellation_gives_up_its_slot(house: House) -> None:
+async def test_a_coroutine_that_swallows_its_cancellation_gives_up_its_slot(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GRACE, 0.05)
     go_on, called = asyncio.Event(), []
 
     async def stubborn(notification: Notification) -> None:
@@ -215,11 +206,12 @@ async def test_a_plain_function_that_times_out_delays_only_its_own_task(
     assert "callback slow hangs: it did not end within 0.05 s" in caplog.text
 
 
-@pytest.mark.slow
 async def test_the_receiver_is_not_ready_once_too_many_threads_hang(
-    make_world: WorldFactory, release: threading.Event
+    make_world: WorldFactory, release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("receiver.request_handler._READINESS_HOLDS", SOON)
     world = make_world({"concurrency": 2, "callback_timeout": SOON})
+    world.edge = "asgi"
     called = hanging_in_threads(world, release)
 
     await world.receive(world.draft(task_id="task-1"))
@@ -243,24 +235,6 @@ async def until_ready(world: World, expected: dict[str, object]) -> None:
         return bool(json.loads((await world.get("/readyz")).text) == expected)
 
     await eventually(look)
-
-
-async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_end(
-    make_world: WorldFactory, release: threading.Event
-) -> None:
-    world = make_world({"drain": SOON})
-    inside = hanging_in_threads(world, release, tasks=["task-1"])
-
-    @world.receiver.on_update(name="coroutine", tasks=["task-2"])
-    async def coroutine(notification: Notification) -> None:
-        inside.append(notification.delivery_id)
-        await asyncio.Event().wait()
-
-    for task in ("task-1", "task-2"):
-        await world.receive(world.draft(task_id=task))
-
-    await eventually(lambda: len(inside) == 2)
-    assert await after_the_end(world) == {"task-1": "in_progress", "task-2": "received"}
 
 
 async def test_a_notification_whose_thread_still_runs_is_not_given_back_at_the_next_end_either(
@@ -354,8 +328,9 @@ async def test_a_call_that_waits_for_a_slot_at_the_end_keeps_none(
 
 
 async def test_a_coroutine_that_swallows_its_cancellation_does_not_keep_the_receiver_from_closing(
-    make_world: WorldFactory,
+    make_world: WorldFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(GRACE, 0.05)
     world = make_world({"drain": SOON})
     inside, go_on = asyncio.Event(), asyncio.Event()
 
@@ -458,7 +433,10 @@ async def test_a_coroutine_that_ends_itself_by_a_cancellation_has_failed(house: 
 # --- fairness -------------------------------------------------------------------------------------
 
 
-async def test_a_callback_that_always_hangs_leaves_slots_to_the_others(house: House) -> None:
+async def test_a_callback_that_always_hangs_leaves_slots_to_the_others(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PATIENCE, 0.1)
     inside: list[str] = []
 
     async def hang(notification: Notification) -> None:
@@ -478,7 +456,10 @@ async def test_a_callback_that_always_hangs_leaves_slots_to_the_others(house: Ho
     assert len(inside) == 3
 
 
-async def test_tasks_that_timed_out_before_leave_slots_to_the_others(house: House) -> None:
+async def test_tasks_that_timed_out_before_leave_slots_to_the_others(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PATIENCE, 0.1)
     inside: list[str] = []
     again = asyncio.Event()
 
@@ -487,7 +468,7 @@ async def test_tasks_that_timed_out_before_leave_slots_to_the_others(house: Hous
         if again.is_set():
             inside.append(task)
         if task.startswith("bad"):
-            await (asyncio.Event().wait() if again.is_set() else asyncio.sleep(1))
+            await asyncio.Event().wait()
 
     house.registry.add(some_hang, name="some-hang")
     for number in range(4):

@@ -10,15 +10,10 @@ from urllib.parse import quote
 
 import pytest
 from pytest_aiohttp.plugin import AiohttpClient
-from tenacity import stop_after_attempt
 
-from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.webui.access import DashboardAccess
-from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.callbacks.dispatcher import Dispatcher
-from receiver.callbacks.registry import CallbackRegistry
 from receiver.dashboard.app import inbox_dashboard
 from tests.browser import Browser
 from tests.unit.receiver import storing
@@ -91,26 +86,8 @@ async def test_a_notification_without_a_task_is_alone_in_its_queue(
     assert "no task" in await reader.get("/queues")
 
 
-async def test_a_queue_is_gone_once_its_callbacks_have_run(
-    database: Database, reader: Browser
-) -> None:
-    await store(database, "task-1")
-    registry = CallbackRegistry()
-
-    async def told(_: Notification) -> None:
-        return
-
-    registry.add(told, name="told")
-    retry = RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1))
-    dispatcher = Dispatcher(database, registry, retry=retry, concurrency=1)
-    await dispatcher.run_once()
-    await dispatcher.retire()
-
-    assert await reader.document("/queues") == {"queues": [], "after": None}
-    assert "No process leases a queue" in await reader.get("/queues")
-
-
 async def test_queues_come_in_pages(database: Database, reader: Browser) -> None:
+    assert "No process leases a queue" in await reader.get("/queues")
     tasks = ["a/b", "c d", "\x1b[31m", "é"]
     for task in tasks:
         await store(database, task)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +16,6 @@ from pushkit.webui.access import DashboardAccess
 from receiver.dashboard.app import dashboard_of, receiver_dashboard, steps_of_refused
 from receiver.dashboard.memory import RecentEvents, event_sockets, receiving, sending
 from receiver.refusals import REFUSALS
-from receiver.steps import Step
 from tests.browser import Browser
 from tests.emitted import refused
 from tests.eventually import eventually
@@ -173,22 +171,6 @@ async def test_the_overview_says_whether_there_were_more_refusals_than_are_kept(
     for _ in range(number):
         memory.record(refused(world.clock.now, "invalid_token", "agent"))
     assert f"{says} within the last hour" in await client.get("/")
-
-
-@pytest.mark.parametrize("sender", ["agent", None])
-@pytest.mark.parametrize("step", Step)
-def test_a_refusal_is_shown_at_its_step_and_none_after_it_is_passed(
-    world: World, step: Step, sender: str | None
-) -> None:
-    place = list(Step).index(step)
-    event = dataclasses.replace(
-        refused(world.clock.now, "storage", sender),
-        steps=tuple(each.word for each in Step)[: place + 1],
-    )
-    steps = steps_of_refused(event)
-    results = [each.result for each in steps]
-    assert results == ["passed"] * place + ["refused"] + ["not_reached"] * (len(Step) - place - 1)
-    assert (steps[place].name, steps[place].found) == (step.word, event.reason)
 
 
 def test_a_request_that_was_no_notification_has_no_steps(world: World) -> None:

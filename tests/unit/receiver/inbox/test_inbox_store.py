@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ import pytest
 from pushkit.queue.leases import give_back
 from pushkit.storage.script import DEFERRED, Deferred, Script, Statement, from_micros, to_micros
 from receiver.inbox import inspection, retention
-from receiver.inbox.model import CallbackState, InboxStatus, NotificationJob
+from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox.store import (
     INBOX,
     PUT_OFF,
@@ -36,13 +35,6 @@ if TYPE_CHECKING:
 LEASE = timedelta(seconds=30)
 
 
-def renew(shelf: Shelf, job: NotificationJob) -> bool:
-    """Extend the lease under which a notification was claimed; return whether it still held."""
-    until = to_micros(shelf.now + LEASE)
-    held, _ = shelf.run(INBOX.renew({job.queue_id: job.epoch}, until))
-    return job.queue_id in held
-
-
 def next_due(shelf: Shelf) -> datetime | None:
     """Return when a claim may find something next."""
     moments = shelf.run(INBOX.moments(to_micros(shelf.now)))
@@ -50,21 +42,6 @@ def next_due(shelf: Shelf) -> datetime | None:
 
 
 # --- storing --------------------------------------------------------------------------------------
-
-
-def test_ids_grow_and_a_delivery_is_stored_once(shelf: Shelf) -> None:
-    first, again, second = shelf.store(1), shelf.store(1), shelf.store(2)
-
-    assert again is None
-    assert first is not None
-    assert second is not None
-    assert first < second
-
-
-def test_the_same_id_of_another_sender_is_another_delivery(shelf: Shelf) -> None:
-    shelf.store(1)
-
-    assert shelf.store(1, sender="other") is not None
 
 
 def test_an_accepted_id_is_known_with_its_body_also_when_it_was_deleted(shelf: Shelf) -> None:
@@ -98,21 +75,6 @@ def test_a_stored_notification_is_read_back_whole(shelf: Shelf) -> None:
     assert notification.update.task_id == "task-1"
 
 
-def test_gaps_and_late_updates_are_reported(shelf: Shelf) -> None:
-    for seq in (1, 2, 5, 4, 6):
-        shelf.store(seq)
-
-    rows = shelf.query("SELECT seq, missing, late FROM pushkit_inbox ORDER BY id")
-
-    assert [(row["seq"], row["missing"], row["late"]) for row in rows] == [
-        (1, 0, 0),
-        (2, 0, 0),
-        (5, 2, 0),
-        (4, 0, 1),
-        (6, 0, 0),
-    ]
-
-
 def test_generations_that_do_not_follow_are_reported(shelf: Shelf) -> None:
     large = 2**62
     for seq, generation in ((1, 1), (2, None), (3, 4), (5, large), (4, 2), (6, 1), (7, 2)):
@@ -143,45 +105,6 @@ def test_only_the_oldest_of_a_task_is_claimed(shelf: Shelf) -> None:
 
     assert shelf.claimed_ids() == ["task-1#1", "task-2#1"]
     assert shelf.claimed_ids("two") == []
-
-
-def test_the_next_one_is_claimed_once_the_one_before_is_settled(shelf: Shelf) -> None:
-    first = shelf.claimed(2)
-    shelf.settle(first)
-
-    assert shelf.claimed_ids("two") == ["task-1#2"]
-
-
-def test_a_dead_letter_does_not_delay_its_task(shelf: Shelf) -> None:
-    first = shelf.claimed(2)
-    shelf.settle(first, InboxStatus.DEAD)
-
-    assert shelf.claimed_ids() == ["task-1#2"]
-
-
-def test_a_retry_delays_its_task(shelf: Shelf) -> None:
-    first = shelf.claimed(2)
-    shelf.settle(first, InboxStatus.RECEIVED, retry_in=10)
-
-    before = shelf.claimed_ids()
-    shelf.advance(10)
-
-    assert (before, shelf.claimed_ids()) == ([], ["task-1#1"])
-
-
-def test_a_redriven_one_waits_for_what_is_in_progress_of_its_task(shelf: Shelf) -> None:
-    first_id = shelf.stored(1)
-    shelf.store(2)
-    shelf.store(3)
-    [first] = shelf.claim()
-    shelf.settle(first, InboxStatus.DEAD)
-    [second] = shelf.claim()
-    shelf.redrive(first_id)
-
-    meanwhile = shelf.claimed_ids()
-    shelf.settle(second)
-
-    assert (meanwhile, shelf.claimed_ids()) == ([], ["task-1#1"])
 
 
 def test_tasks_of_two_senders_with_one_name_do_not_wait_for_each_other(shelf: Shelf) -> None:
@@ -230,16 +153,6 @@ def test_a_lease_that_ended_counts_as_broken_off(shelf: Shelf) -> None:
     assert (second.attempts, second.broken_off) == (1, True)
 
 
-def test_a_renewed_lease_is_claimed_by_no_other_worker(shelf: Shelf) -> None:
-    claimed = shelf.claimed()
-    shelf.advance(LEASE.total_seconds() - 1)
-    kept = renew(shelf, claimed)
-    shelf.advance(LEASE.total_seconds() - 1)
-
-    assert kept
-    assert shelf.claim("two") == []
-
-
 def test_a_worker_does_not_claim_what_it_holds(shelf: Shelf) -> None:
     for number in range(150):
         shelf.store(1, f"task-{number}")
@@ -248,17 +161,6 @@ def test_a_worker_does_not_claim_what_it_holds(shelf: Shelf) -> None:
 
     assert len(held) == 150
     assert shelf.claim(held=held) == []
-
-
-def test_an_attempt_that_lost_its_lease_neither_continues_nor_settles(shelf: Shelf) -> None:
-    lost = shelf.claimed()
-    shelf.advance(LEASE.total_seconds())
-    [taken] = shelf.claim()  # the same worker, another attempt
-
-    assert not renew(shelf, lost)
-    assert not shelf.settle(lost)
-    assert renew(shelf, taken)
-    assert shelf.settle(taken)
 
 
 def test_the_notifications_of_a_dead_worker_are_taken_over_at_once(shelf: Shelf) -> None:
@@ -272,26 +174,6 @@ def test_the_notifications_of_a_dead_worker_are_taken_over_at_once(shelf: Shelf)
 
     assert [*working] == ["gone"]
     assert [(each.attempts, each.broken_off) for each in claimed] == [(1, True), (0, False)]
-
-
-def test_giving_back_is_no_attempt(shelf: Shelf) -> None:
-    notification_id = shelf.stored(1)
-    shelf.claim()
-    shelf.record(notification_id, "first")
-    shelf.run(give_back(INBOX, "one", to_micros(shelf.now), but=()))
-    [claimed] = shelf.claim("two")
-
-    assert (claimed.attempts, claimed.broken_off) == (0, False)
-    assert claimed.had_by("first")
-
-
-def test_what_calls_hang_on_is_not_given_back(shelf: Shelf) -> None:
-    shelf.store(1, "task-1")
-    shelf.store(1, "task-2")
-    hanging, other = shelf.claim()
-    shelf.run(give_back(INBOX, "one", to_micros(shelf.now), but=[hanging.queue_id]))
-
-    assert [each.notification.id for each in shelf.claim("two")] == [other.notification.id]
 
 
 def test_putting_off_is_no_attempt_and_delays_the_task(shelf: Shelf) -> None:
@@ -354,16 +236,6 @@ def test_every_callback_has_its_own_state(shelf: Shelf) -> None:
     )
 
 
-def test_a_callback_that_is_done_stays_done(shelf: Shelf) -> None:
-    notification_id = shelf.stored(1)
-    shelf.record(notification_id, "good")
-    shelf.record(notification_id, "good", "ValueError")  # an attempt whose lease had ended
-    report = shelf.run(inspection.show(notification_id))
-
-    assert report is not None
-    assert [(each.done, each.attempts) for each in report.callbacks] == [(True, 1)]
-
-
 def test_calls_with_other_notifications_are_left_alone(shelf: Shelf) -> None:
     mine, other = shelf.stored(1, "task-1"), shelf.stored(1, "task-2")
     shelf.record(other, "good")
@@ -384,42 +256,6 @@ def test_a_task_is_read_in_order_after_an_id(shelf: Shelf) -> None:
     page = shelf.run(of_task("task-1", after=ids[0], sender="agent", limit=3))
 
     assert [each.id for each in page] == ids[1:4]
-
-
-# --- any order of events --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_queue_with_unfinished_notifications_is_leased_or_due_and_no_other_one_is(
-    shelf: Shelf, seed: int
-) -> None:
-    chance = random.Random(seed)  # noqa: S311  # repeatable, not secret
-    numbers = dict.fromkeys(("task-1", "task-2"), 0)
-    in_hand: list[NotificationJob] = []
-    for _ in range(60):
-        match chance.choice(["store", "store", "claim", "settle", "settle", "redrive", "expire"]):
-            case "store":
-                task = chance.choice(list(numbers))
-                numbers[task] += 1
-                shelf.store(numbers[task], task)
-            case "claim":
-                in_hand += shelf.claim(limit=chance.randint(1, 3))
-            case "settle" if in_hand:
-                claimed = in_hand.pop(chance.randrange(len(in_hand)))
-                status = chance.choice([InboxStatus.DONE, InboxStatus.DEAD, InboxStatus.RECEIVED])
-                shelf.settle(claimed, status, retry_in=1)
-            case "redrive":
-                shelf.redrive(*shelf.ids())
-            case "expire":
-                shelf.advance(LEASE.total_seconds())
-        queues = shelf.query(
-            "SELECT id FROM pushkit_inbox_queues"
-            " WHERE lease_worker IS NOT NULL OR due_at IS NOT NULL"
-        )
-        unfinished = shelf.query(
-            "SELECT DISTINCT queue_id FROM pushkit_inbox WHERE state = 'pending'"
-        )
-        assert {row["id"] for row in queues} == {row["queue_id"] for row in unfinished}
 
 
 # --- fairness among senders -----------------------------------------------------------------------

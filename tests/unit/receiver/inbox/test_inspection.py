@@ -293,35 +293,8 @@ def test_a_batch_is_bounded_in_bytes_and_never_empty(
     assert (two, one) == (ids[:2], ids[:1])
 
 
-def test_calls_are_deleted_with_their_notification(shelf: Shelf) -> None:
-    gone, kept = shelf.finish(1), shelf.finish(2)
-    for notification_id in (gone, kept):
-        shelf.record(notification_id, "good")
-
-    deleted = shelf.run(retention.delete_finished([gone], InboxStatus.DONE))
-
-    assert deleted == 1
-    assert shelf.ids() == [kept]
-    rows = shelf.query("SELECT notification_id FROM pushkit_callbacks")
-    assert [row["notification_id"] for row in rows] == [kept]
-
-
 def queues(shelf: Shelf) -> list[str]:
     return [row["id"] for row in shelf.query("SELECT id FROM pushkit_inbox_queues")]
-
-
-def test_a_queue_is_deleted_with_its_last_notification(shelf: Shelf) -> None:
-    done, dead = shelf.stored(1), shelf.stored(2)
-    [claimed] = shelf.claim()
-    shelf.settle(claimed)
-    [claimed] = shelf.claim()
-    shelf.settle(claimed, InboxStatus.DEAD)
-    shelf.run(retention.delete_finished([done], InboxStatus.DONE))
-    with_one_left = queues(shelf)
-    shelf.run(retention.delete_finished([dead], InboxStatus.DEAD))
-
-    assert with_one_left == ["agent\ntask-1"]
-    assert queues(shelf) == []
 
 
 @pytest.mark.parametrize("task_id", ["task-1", None])
@@ -350,31 +323,6 @@ def test_a_leased_queue_keeps_one_notification_of_several(shelf: Shelf) -> None:
 
     assert shelf.run(retention.delete_finished([first, second], InboxStatus.DONE)) == 1
     assert shelf.ids() == [second]
-
-
-def test_the_queue_of_a_notification_without_a_task_is_deleted_with_it(shelf: Shelf) -> None:
-    notification_id = shelf.stored(1, None)
-    [claimed] = shelf.claim()
-    shelf.settle(claimed)
-    shelf.run(retention.delete_finished([notification_id], InboxStatus.DONE))
-
-    assert queues(shelf) == []
-
-
-def test_a_task_whose_queue_was_deleted_gets_a_new_one_that_no_old_lease_holds(
-    shelf: Shelf,
-) -> None:
-    first = shelf.stored(1)
-    [old] = shelf.claim()
-    shelf.settle(old)
-    shelf.run(retention.delete_finished([first], InboxStatus.DONE))
-    shelf.advance(0.001)
-    shelf.store(2)
-    [new] = shelf.claim()
-
-    assert (new.seq, new.queue_id) == (old.seq, old.queue_id)
-    assert new.epoch > old.epoch
-    assert not shelf.settle(old)
 
 
 def test_a_notification_redriven_meanwhile_is_not_deleted(shelf: Shelf) -> None:

@@ -115,18 +115,6 @@ async def test_claims_at_once_never_hand_out_a_task_twice(boxes: Boxes) -> None:
     assert len(tasks) == len(set(tasks)) == 8
 
 
-async def test_a_task_is_handed_out_in_order(boxes: Boxes) -> None:
-    await boxes.keep(1, 2, 3)
-    seqs = []
-    for _ in range(3):
-        [only] = await boxes.claim()
-        assert await boxes.claim() == []
-        seqs.append(only.notification.seq)
-        await boxes.settle(only.receipt)
-
-    assert seqs == [1, 2, 3]
-
-
 async def test_mailboxes_are_apart(boxes: Boxes) -> None:
     number = await boxes.keep(1)
     assert await boxes.keep_again(number, box="another")

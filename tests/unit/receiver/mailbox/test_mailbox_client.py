@@ -15,6 +15,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 from pushkit.errors import ConfigError
 from receiver import Mailbox, MailboxRefusedError, Notification
 from tests.eventually import eventually
+from tests.served import answering
 from tests.unit.receiver.mailbox.conftest import MAILBOX_TOKEN
 
 if TYPE_CHECKING:
@@ -226,9 +227,7 @@ async def test_another_service_ends_the_loop(aiohttp_server: AiohttpServer, body
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=body)
 
-    app = web.Application()
-    app.router.add_get("/mailbox/laptop", answer)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(answer))
 
     async with Mailbox(str(server.make_url("/mailbox/laptop")), MAILBOX_TOKEN) as mailbox:
         with pytest.raises(MailboxRefusedError):
@@ -242,9 +241,7 @@ async def test_a_redirect_gets_no_token(aiohttp_server: AiohttpServer) -> None:
         asked.append(request.path)
         raise web.HTTPFound("/elsewhere")
 
-    app = web.Application()
-    app.router.add_get("/{path:.*}", lead)
-    server = await aiohttp_server(app)
+    server = await aiohttp_server(answering(lead))
     async with Mailbox(str(server.make_url("/mailbox/laptop")), MAILBOX_TOKEN) as mailbox:
         with pytest.raises(MailboxRefusedError):
             await first(mailbox)

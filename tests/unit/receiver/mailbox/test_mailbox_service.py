@@ -59,17 +59,6 @@ async def test_a_poll_waits_for_what_comes(laptop: Laptop) -> None:
     assert (await waiting).seqs == [("task-1", 1)]
 
 
-async def test_what_was_acked_is_done_and_the_same_ack_again_is_answered_alike(
-    laptop: Laptop,
-) -> None:
-    await laptop.accept(1)
-    receipt = (await laptop.poll()).found[0]["receipt"]
-
-    assert (await laptop.settle("ack", receipt)).message == {"state": "done"}
-    assert (await laptop.settle("ack", receipt)).message == {"state": "done"}
-    assert (await laptop.poll()).found == []
-
-
 async def test_a_lease_that_ends_gives_the_notification_out_again(laptop: Laptop) -> None:
     await laptop.accept(1, 2)
     lost = (await laptop.poll()).found[0]["receipt"]
@@ -98,18 +87,6 @@ async def test_a_lease_that_is_renewed_does_not_end(laptop: Laptop) -> None:
     assert renewed.message["lease_until"] == (START + 1.5 * LEASE).isoformat()
     assert (await laptop.poll()).found == []
     assert (await laptop.settle("ack", receipt)).status == 200
-
-
-async def test_what_was_nacked_comes_again_before_what_follows_it(laptop: Laptop) -> None:
-    await laptop.accept(1, 2)
-    receipt = (await laptop.poll()).found[0]["receipt"]
-
-    assert (await laptop.settle("nack", receipt)).message["state"] == "pending"
-    assert (await laptop.poll()).found == []
-    laptop.world.clock.advance(10)
-
-    [again] = (await laptop.poll()).found
-    assert (again["seq"], again["attempt"]) == (1, 2)
 
 
 async def test_a_client_may_say_when_it_wants_it_again(laptop: Laptop) -> None:

@@ -53,4 +53,4 @@ async def serve(world: World) -> AsyncIterator[Serve]:
 async def stop(site: Site) -> None:
     for client in site.clients:
         client.writer.transport.abort()
-    await site.server.drain(1)
+    await site.server.drain(0)

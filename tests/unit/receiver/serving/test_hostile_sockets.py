@@ -127,22 +127,6 @@ async def test_a_chunked_body_without_end_is_cut_at_the_limit(
     assert (answer.status, answer.code) == (413, "body_too_large")
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        pytest.param(b"".join(b"X-%d: y\r\n" % n for n in range(10_000)), id="10,000 fields"),
-        pytest.param(b"X: " + b"y" * 100_000 + b"\r\n", id="one long field"),
-    ],
-)
-async def test_a_head_over_the_limit_is_refused_before_its_end(serve: Serve, head: bytes) -> None:
-    client = await (await serve()).connect()
-    await client.send(b"POST /a2a/push HTTP/1.1\r\nHost: x\r\n" + head)  # and no end
-    answer = await client.answer()
-    assert answer.status in (400, 431)
-    assert answer.code in ("malformed_http", "headers_too_large")
-    await client.ended()
-
-
 async def test_a_head_without_end_is_refused_at_the_limit(serve: Serve) -> None:
     client = await (await serve(max_head_bytes=2000)).connect()
     await client.send(b"POST /a2a/push HTTP/1.1\r\nHost: x\r\n" + b"X: yyyyyyyyyyyyyyyyy\r\n" * 100)
@@ -166,18 +150,7 @@ async def test_a_large_body_behind_a_head_is_no_large_head(
     "data",
     [
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
-        pytest.param(b"GET / HTTP/9.9\r\n\r\n", id="version"),
-        pytest.param(b"POST /a2a/push HTTP/1.1\r\nHost : x\r\n\r\n", id="space before colon"),
         pytest.param(b"POST /a2a/push HTTP/1.1\r\nA: b\r\n c\r\n\r\n", id="folded"),
-        pytest.param(
-            b"POST /a2a/push HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-            id="two lengths",
-        ),
-        pytest.param(
-            b"POST /a2a/push HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-            id="length and chunks",
-        ),
-        pytest.param(b"POST /a2a/push HTTP/1.1\r\nContent-Length: +1\r\n\r\n", id="signed length"),
         pytest.param(b"\x00" * 100 + b"\r\n\r\n", id="zeros"),
     ],
 )

@@ -15,7 +15,14 @@ from pushkit.signing.jose import protected_header
 from pushkit.signing.notification_jwt import UnverifiedJwt, VerifiedJwt
 from tests.unit.receiver.wrong.miniature import Miniature, Stored, compact_json
 
-__all__ = ["CAUGHT_BY", "TOUCHED_TOO"]
+__all__ = [
+    "CAUGHT_BY",
+    "TOUCHED_TOO",
+    "AnswersBeforeStoring",
+    "CheckThenInsert",
+    "MarksBeforeStoring",
+    "NoReplayCheck",
+]
 
 
 class NoReplayCheck(Miniature):
