@@ -94,7 +94,7 @@ async def test_the_body_is_forwarded_untouched_with_the_verified_facts(
     assert headers["Receiver-Sender"] == "agent"
     assert headers["Receiver-Delivery-Id"] == draft.delivery_id
     assert headers["Receiver-Task-Id"] == "task-1"
-    assert headers["Receiver-Config-Id"] == "config-1"
+    assert headers["Receiver-Config-Id"] == "receiver-testing"
     assert headers["Receiver-Kind"] == "status-update"
     assert headers["Receiver-State"] == "working"
     assert headers["Receiver-Seq"] == "1"

@@ -160,7 +160,7 @@ async def test_with_secret_keys_answers_are_sealed_and_shown(
 async def test_a_rotation_seals_answers_that_were_kept_plain(
     senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pushkit.secrets.resealing._BATCH", 2)
+    monkeypatch.setattr("pushkit.secrets.vault._BATCH", 2)
     sender = await senders.open()
     for number in range(5):
         webhook.replies_with(lambda n=number: web.Response(status=400, body=f"{n} said".encode()))

@@ -311,7 +311,7 @@ async def rotated(
 async def test_rotation_reseals_everything_under_the_new_key(
     senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pushkit.secrets.resealing._BATCH", 2)
+    monkeypatch.setattr("pushkit.secrets.vault._BATCH", 2)
     before = await senders.open(secrets=SecretKeys([OLD]), seal_bodies=True)
     for number in range(5):
         await subscribe(before, webhook, f"task-{number}")
