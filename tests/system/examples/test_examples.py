@@ -288,7 +288,7 @@ async def test_ctrl_c_ends_the_demo_without_a_traceback(examples: Copy) -> None:
     async with examples.run("examples/demo/demo.py", group=True) as demo:
         await demo.printed("^receiver http")
         os.killpg(demo.process.pid, signal.SIGINT)  # to its processes, too, as a terminal does
-        assert await demo.ended() == 130
+        assert await demo.ended() == 130, demo.output()
         assert "Traceback" not in demo.output()
 
 
