@@ -36,6 +36,29 @@ async def test_a_large_config_is_recovered_in_steps(senders: Senders, webhook: W
     assert await sender.progress(KEY._replace(owner="bob")) is None
 
 
+async def test_progress_tells_the_newest_failure_that_was_not_made_good(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+
+    async def last_error(*answers: int) -> str | None:
+        for answer in answers:
+            webhook.replies_with(answer)
+            await sender.notify(status())
+            await deliver_due(sender)
+        progress = await sender.progress(KEY)
+        assert progress is not None
+        return progress.last_error
+
+    assert await last_error(422, 200) == "unprocessable"
+    [dead, _] = await sender.deliveries("task-1")
+    webhook.replies_with(200)
+    await sender.outbox.redrive([dead.id])
+    await deliver_due(sender)
+    assert await last_error(200) is None
+
+
 async def test_calls_at_once_share_one_bound(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open(max_recovered_per_owner=5)
     keys = [KEY._replace(task_id=f"task-{n}", config_id="c") for n in range(4)]

@@ -242,6 +242,7 @@ async def test_queues_say_who_leases_them_since_when_and_how_many_deliveries_wai
 ) -> None:
     leased, due, idle = [await desk.subscribe(f"task-{n}") for n in range(3)]
     await desk.finish(idle)
+    await desk.finish(due)
     await desk.enqueue(leased, 2)
     claimed_at = desk.later
     await desk.claim()
@@ -255,9 +256,9 @@ async def test_queues_say_who_leases_them_since_when_and_how_many_deliveries_wai
     assert (one.worker, one.leased_at, one.lease_until, one.epoch) == (
         ("worker-1", claimed_at, claimed_at + LEASE, 1)
     )
-    assert (other.id, other.worker, other.leased_at, other.epoch) == (due.id, None, None, 0)
+    assert (other.id, other.worker, other.leased_at, other.epoch) == (due.id, None, None, 2)
     assert [str(each.waiting) for each in (one, other)] == ["3", "1"]
-    assert [each.next_seq for each in (one, other)] == [1, 1]
+    assert [each.next_seq for each in (one, other)] == [1, 2]
     assert (one.paused, one.removed, one.abandoned) == (False, False, 0)
     assert other.due_at is not None
     assert await desk.admin.queues(after=found[0].id, limit=1) == found[1:]
