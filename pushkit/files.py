@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import errno
-import fcntl
 import glob
 import os
 import secrets
@@ -143,6 +142,8 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         KeyFileError: In place of an `OSError`, also one that is raised under the lock.
     """
+    import fcntl  # not on Windows, where requests and cards are verified, too
+
     if not path.name:  # like the path of an empty string, from a variable that is not set
         raise KeyFileError(f"{path}: a folder, expected a file")
     with _os_errors_of(path):

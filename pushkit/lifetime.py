@@ -79,9 +79,8 @@ class HasLifetime(abc.ABC):
             ConfigError: It was opened before this process was forked.
             StorageError: The database cannot be opened.
         """
-        closing = self._running_close()
         # What is called by the close itself may open it, too; the end of the close undoes that.
-        if closing is not None and closing is not asyncio.current_task():
+        while (closing := self._running_close()) not in (None, asyncio.current_task()):
             await asyncio.wait([closing])
         async with self._opening.here:
             self._closed = False

@@ -47,7 +47,6 @@ from receiver.expectation import OVERLAP
 from receiver.options import config_option
 from receiver.pinning import PinnedCard, pin_card
 from receiver.senders import choose_sender
-from receiver.settings import load_settings
 
 _MAX_EXPIRES_IN = 10 * 365 * 86400
 
@@ -167,6 +166,8 @@ def expect(
     overlap: int,
 ) -> None:
     """Mint a token, and print the push config to hand to the agent."""
+    from receiver.settings import load_settings
+
     if replaces is None:
         refuse_given("overlap", only_for="--replaces")
     settings = load_settings(config)

@@ -25,7 +25,6 @@ from pushkit.terminal.options import (
     gathered,
     variable_option,
 )
-from receiver.settings import load_settings
 
 config_option = variable_option(
     "--config",
@@ -52,6 +51,8 @@ class InboxOptions:
             return self.database
         source = click.get_current_context().get_parameter_source("config")
         if source is not ParameterSource.DEFAULT or file_exists(self.config):
+            from receiver.settings import load_settings  # `receiver pin` starts without it
+
             return load_settings(self.config).inbox_location  # reads the variable, too
         if found := os.environ.get(_DATABASE_VARIABLE):
             return found

@@ -330,7 +330,7 @@ def emit_settled(events: Listeners, settled: SettledDeliveries) -> None:
                     status=result.status,
                     error=result.error,
                     took=result.duration,
-                    retry_in=_retry_in(result),
+                    retry_in=_retry_in(result) if is_ours else None,
                     trace_id=trace_id_of(delivery.traceparent),
                     **_about(delivery),
                 )

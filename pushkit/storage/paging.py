@@ -114,11 +114,9 @@ class Listing(Generic[F, R]):
         """Return rows by id, the oldest first, after the last id of the page before."""
         return (yield from self._read((yield from self.find_ids(wanted, after=after, limit=limit))))
 
-    def find_ids(
-        self, wanted: F, *more: str, after: str | int | None, limit: int
-    ) -> Script[list[Any]]:
-        """Return the ids of these rows; those that also meet `more` conditions in SQL."""
-        where, values = _in_sql(self.conditions_of(wanted) | dict.fromkeys(more))
+    def find_ids(self, wanted: F, *, after: str | int | None, limit: int) -> Script[list[Any]]:
+        """Return the ids of these rows."""
+        where, values = _in_sql(self.conditions_of(wanted))
         if after:
             where, values = f"{where} AND id > ${len(values) + 1}", (*values, after)
         rows = yield Statement(
@@ -127,6 +125,14 @@ class Listing(Generic[F, R]):
             (*values, limit),
         )
         return [row["id"] for row in rows]
+
+    def meeting(self, ids: Sequence[Any], *conditions: str) -> Script[list[Any]]:
+        """Return those of some ids whose rows meet conditions in SQL, in the given order."""
+        rows = yield from run_for_ids(
+            f"SELECT id FROM {self.table} WHERE {' AND '.join(conditions)} AND id IN ($ids)", ids
+        )
+        found = {row["id"] for row in rows}
+        return [each for each in ids if each in found]
 
     def _read(self, ids: Sequence[Any]) -> Script[list[R]]:
         rows = yield from run_for_ids(f"{self.select} WHERE id IN ($ids)", ids)
@@ -281,14 +287,16 @@ async def chosen_ids(
         database: Where the rows are.
         of: What the filter is of.
         wanted: The ids, or the filter.
-        *more: Conditions in SQL that rows of the filter also meet.
+        *more: Conditions in SQL that rows of the filter also meet: asked of a page of rows, so that
+            no query looks for a full batch among many that do not meet them.
         size: How many at a time.
     """
     if isinstance(wanted, of.by):
         after = None
-        while ids := await database.read(of.find_ids(wanted, *more, after=after, limit=size)):
-            yield ids
+        while ids := await database.read(of.find_ids(wanted, after=after, limit=size)):
             after = ids[-1]
+            if some := await database.read(of.meeting(ids, *more)) if more else ids:
+                yield some
         return
     check_list("wanted", wanted)
     ids = list(dict.fromkeys(cast("Sequence[Id]", wanted)))

@@ -51,6 +51,30 @@ async def test_an_opening_during_a_close_waits_for_its_end(part: PushSender | Re
     await part.close()
 
 
+@pytest.mark.parametrize("turns", range(3))
+async def test_an_opening_waits_for_a_close_that_follows_the_one_it_waited_for(
+    part: PushSender | Receiver, turns: int
+) -> None:
+    await part.start()
+    closing = asyncio.create_task(part.close())
+    await asyncio.sleep(0)
+    starting = asyncio.create_task(part.start())
+
+    async def close_again() -> None:
+        while part._closing is None or not part._closing.done():  # noqa: ASYNC110 - turn by turn
+            await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await part.close()
+
+    await asyncio.gather(closing, starting, close_again())
+
+    # Whichever came last, it is open as a whole, or closed.
+    assert part._closed is not part.is_open
+    assert bool(part._background) is part.is_open
+    await part.close()
+
+
 def test_a_close_whose_event_loop_ended_is_made_anew_in_another(
     part: PushSender | Receiver,
 ) -> None:

@@ -62,3 +62,11 @@ def test_a_name_that_is_not_exported_is_an_attribute_error(package: str) -> None
     with pytest.raises(subprocess.CalledProcessError):
         loaded_after(f"import {package}; {package}.no_such_name")
     assert loaded_after(f"import {package}; assert set(dir({package})) == set({package}.__all__)")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["from receiver import verify_notification", "from pushkit.cards import verify_card"],
+)
+def test_to_verify_needs_nothing_that_windows_lacks(statement: str) -> None:
+    assert "receiver" in loaded_after(f"sys.modules['fcntl'] = None; import receiver; {statement}")
