@@ -170,6 +170,7 @@ async def process(
             cwd=folder,
             stderr=log,
             stdout=asyncio.subprocess.PIPE if callbacks is not None else log,
+            process_group=0,  # Ctrl-C is for the demo, which ends this: it may still be asked
         )
         reading = (
             asyncio.create_task(read_callbacks(running.stdout, callbacks))
@@ -179,7 +180,7 @@ async def process(
         try:
             yield
         finally:
-            with contextlib.suppress(ProcessLookupError):  # Ctrl-C has ended it, too
+            with contextlib.suppress(ProcessLookupError):  # it has failed
                 running.terminate()
             await running.wait()
             if reading is not None:

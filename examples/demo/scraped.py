@@ -119,11 +119,12 @@ async def scraping(folder: Path, port: int, pages: Mapping[str, str]) -> AsyncIt
             f"--web.listen-address=127.0.0.1:{port}",
             stdout=log,
             stderr=log,
+            process_group=0,  # Ctrl-C is for the demo, which ends this
         )
         try:
             yield Prometheus(url=f"http://127.0.0.1:{port}")
         finally:
-            with contextlib.suppress(ProcessLookupError):  # Ctrl-C has ended it, too
+            with contextlib.suppress(ProcessLookupError):  # it has failed
                 running.terminate()
             await running.wait()
 
