@@ -402,6 +402,21 @@ async def test_a_lease_is_relied_upon_as_far_as_it_was_extended(toy: Toy, extend
     assert_at_rest(toy)
 
 
+async def test_a_queue_keeps_its_lease_while_it_is_being_settled(toy: Toy) -> None:
+    gate = asyncio.Event()
+    toy.before["settle"] = gate.wait
+    toy.store(A)
+    await toy.runner.fill()
+    await eventually(lambda: toy.calls["settle"])
+    [queue] = toy.runner.memory.queues.values()
+    until = queue.until
+    await toy.runner.renew()
+    assert queue.until > until
+    gate.set()
+    await toy.runner.drain()
+    assert_at_rest(toy)
+
+
 async def test_an_idle_runner_does_nothing(toy: Toy) -> None:
     running = asyncio.ensure_future(toy.runner.run())
     await eventually(lambda: toy.calls["due"])
