@@ -352,6 +352,23 @@ async def test_a_worker_suspended_in_a_claim_calls_nothing_back(
     assert house.called == ["record:task-1#1"]
 
 
+async def test_a_lease_that_may_have_ended_is_asked_for_before_the_next_call(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    @house.registry.add
+    async def first(_: Notification) -> None:
+        for queue in house.dispatcher.runner.memory.queues.values():
+            queue.until = 0  # as after a sleep of this machine
+
+    house.record("record")
+    await house.store()
+    await house.run_once()
+
+    assert "its lease may have ended" not in caplog.text
+    assert house.called == ["record:task-1#1"]
+    assert await house.counts() == {"done": 1}
+
+
 def let_time_leap(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process measure so many more seconds than it was awake."""
 
