@@ -185,6 +185,17 @@ REGRESSIONS = {
             Step(26.0, "trigger", ("unsubscribe", "request", 0, 1.0)),
         ),
     ),
+    # Right: of two changes of one config at once, the later one moves what is unfinished, too.
+    "one config that is changed twice at once": Scenario(
+        seed=753753, agents=2, postgres=True, ends=36.0,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "tired")),
+            Step(4.0, "notify", (0, "task0", 0, "status")),
+            Step(8.0, "subscribe", (0, "task0", "owner0", "hook1", "1.0", "jwt", "")),
+            Step(8.0044, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+        ),
+    ),
     # Right: a result that comes after its lease is dropped, and the next worker keeps the queue.
     "a worker that stands still for longer than its lease": Scenario(
         seed=1, agents=2, postgres=True, ends=250.0,
