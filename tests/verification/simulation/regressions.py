@@ -185,6 +185,16 @@ REGRESSIONS = {
             Step(26.0, "trigger", ("unsubscribe", "request", 0, 1.0)),
         ),
     ),
+    # Right: a result that is stored again, as its commit may have failed, is logged once.
+    "a result whose commit may have failed": Scenario(
+        seed=4, ends=60.0,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.0, "behaviour", ("hook0", "sluggish")),
+            Step(2.0, "notify", (0, "task0", 0, "status")),
+            Step(9.0, "disk", ("uncertain", 2.0)),
+        ),
+    ),
     # Right: of two changes of one config at once, the later one moves what is unfinished, too.
     "one config that is changed twice at once": Scenario(
         seed=753753, agents=2, postgres=True, ends=36.0,

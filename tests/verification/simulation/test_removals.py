@@ -97,7 +97,7 @@ def test_the_page_lists_every_cut_with_its_seed() -> None:
     scenarios = {seed for seed in told.values() if not seed.isdigit()}
     assert scenarios <= {"-", *REGRESSIONS}
     unseen = {name for name, seed in told.items() if seed == "-"}
-    assert unseen == {"turns of owners", "turns of queues", "lock order", "late once"}
+    assert unseen == {"turns of owners", "turns of queues", "lock order"}
 
 
 def test_the_table_of_a_page_is_replaced() -> None:
