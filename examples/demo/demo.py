@@ -18,6 +18,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import aiohttp
 import httpx
@@ -418,7 +419,13 @@ def found_sdk() -> bool:
     return True
 
 
+def interrupt(_number: int, _frame: object) -> NoReturn:
+    """End the demo: asyncio's own way ends nothing if a library swallows the cancellation."""
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, interrupt)
     try:
         status = asyncio.run(main())
     except KeyboardInterrupt:

@@ -54,17 +54,19 @@ async def seen(notification):
 # Each hangs with what it gets, as long as there is no file `go-on`.
 HANGING = """\
 import asyncio, contextlib, pathlib, time
+def say(notification):  # threads do so at once: in one piece
+    print(f"SEEN {notification.task_id} {notification.seq}\\n", end="", flush=True)
 def wait():
     while not pathlib.Path("go-on").exists():
         time.sleep(0.05)
 def seen(notification):
-    print("SEEN", notification.task_id, notification.seq, flush=True)
+    say(notification)
     wait()
 async def in_a_thread_of_the_loop(notification):
-    print("SEEN", notification.task_id, notification.seq, flush=True)
+    say(notification)
     await asyncio.to_thread(wait)
 async def swallows_its_cancellation(notification):
-    print("SEEN", notification.task_id, notification.seq, flush=True)
+    say(notification)
     while not pathlib.Path("go-on").exists():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0.05)
