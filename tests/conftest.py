@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -125,6 +126,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if fast and _is_slow_room(collection_path) else None
 
 
+@functools.cache  # it is asked three times for each of thousands of tests, of a few hundred files
 def _is_slow_room(path: Path) -> bool:
     """Say whether this is a room of slow tests, or stands in one."""
     parts = path.relative_to(Path(__file__).parent).parts

@@ -196,31 +196,6 @@ async def test_a_wait_that_begins_during_closing_fails(
         await waiting[0]
 
 
-async def test_an_async_with_that_is_cancelled_at_its_start_leaves_nothing_open(
-    tmp_path: Path,
-) -> None:
-    receiver = receiver_of(tmp_path)
-    await receiver.open()
-    await receiver.close()
-    before = set(threading.enumerate())
-    with contextlib.closing(sqlite3.connect(tmp_path / "inbox.db")) as other:
-        other.execute("BEGIN IMMEDIATE")  # whoever opens it waits
-        entering = asyncio.create_task(receiver.__aenter__())
-        await asyncio.wait([entering], timeout=0.1)
-        entering.cancel()
-        await asyncio.wait([entering], timeout=0.1)
-    with pytest.raises(asyncio.CancelledError):
-        await entering
-
-    def have_ended() -> bool:
-        began = set(threading.enumerate()) - before
-        return not [each for each in began if each.name.startswith("pushkit")]
-
-    await eventually(have_ended)
-    assert not receiver.is_open
-    assert [each for each in asyncio.all_tasks() if each.get_name().startswith("receiver")] == []
-
-
 async def test_calls_open_a_new_receiver_but_not_a_closed_one(
     tmp_path: Path,
 ) -> None:
