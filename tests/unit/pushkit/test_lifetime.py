@@ -115,6 +115,19 @@ async def test_an_async_with_that_is_cancelled_at_its_start_leaves_nothing_open(
     assert tasks() == set()
 
 
+async def test_an_async_with_that_fails_once_the_database_is_open_leaves_nothing_open(
+    part: PushSender | Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(part, "_start_parts", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        await part.__aenter__()
+    assert not part.is_open
+    assert tasks() == set()
+
+
 async def test_metrics_that_are_made_while_it_runs_measure_at_once(
     part: PushSender | Receiver,
 ) -> None:
