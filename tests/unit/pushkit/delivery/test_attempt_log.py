@@ -120,6 +120,7 @@ async def test_an_answer_with_a_sound_status_line_counts_and_what_was_wrong_is_l
     [attempt] = report.attempts
     expected = (DeliveryState.DELIVERED, error) if status_code == 202 else ("dead", "gone")
     assert (report.delivery.state, attempt.error) == expected
+    assert report.delivery.last_error == attempt.error
     assert attempt.status == status_code
 
 
