@@ -225,8 +225,8 @@ class Claims:
             if each.lease_worker in ended
             or (each.lease_until is not None and each.lease_until <= now)
         ]
-        # From the second death in a row on, the first job may be what kills: it counts as an
-        # attempt of it, and it is handed out alone, so that what is innocent lives.
+        # The first job may be what kills: it is handed out alone next, so that what is innocent
+        # lives, and from the second death in a row on, a death counts as an attempt of it.
         pending = yield from self.tables.first_pending([each.id for each in over], QUANTUM)
         lost = [
             (held[0], LEFT_BEHIND[each.lease_worker not in ended], each.abandoned)

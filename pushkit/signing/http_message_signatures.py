@@ -8,7 +8,7 @@ As with the JWT, the receiver must know the sender before it can look for a key:
 
 1. `read_unverified_signatures` parses the signatures with the tag; each claims a `keyid`.
 2. `verify_http_signature` proves one with the key that the caller trusts for that `keyid`.
-3. `times.check_times` checks its times, and `check_content_digest` the body once it was read.
+3. `scheme.check_times` checks its times, and `check_content_digest` the body once it was read.
 
 The text that is signed, the signature base (§2.5), has header fields, with their lines combined,
 and the derived components of a request. Components with parameters (`sf`, `key`, `bs`, `req`, `tr`,

@@ -5,7 +5,7 @@ receiver verifies it in steps, because it must know the sender before it can loo
 
 1. `read_unverified` parses the token, which claims a `kid` and an issuer.
 2. `verify_signature` proves the claims with the key that the caller trusts for them.
-3. `check_body`, `times.check_times`, `check_issuer`, `check_audience` and `check_webhook_id`
+3. `check_body`, `scheme.check_times`, `check_issuer`, `check_audience` and `check_webhook_id`
    compare the proven claims with the request.
 """
 

@@ -2,7 +2,7 @@
 
 It refuses what two parsers might read differently: a bare line feed, a folded line, white space
 before a colon, two lengths, a length with a coding, any coding but `chunked`. llhttp reads every
-accepted request in the same way; the tests compare both. "Why it is so" in `docs/architecture.md`
+accepted request in the same way; the tests compare both. "Why it is so" in `docs/decisions.md`
 says why the service does not use llhttp.
 """
 
