@@ -214,8 +214,12 @@ class Pacing:
         earliest = failures[0].answered_at or 0.0
         if opened + _SETTLED < arrival.at < earliest + _OPEN_FOR:
             self._world.violated(f"came while its breaker was open: {arrival.delivery_id}")
-        if arrival.at > opened + _OPEN_FOR and any(each.is_under_way for each in earlier):
-            self._world.violated(f"came beside another on probation: {arrival.delivery_id}")
+        for each in earlier:
+            # Workers know others' requests by leases, which end when deliveries are withdrawn.
+            is_known = each.process is arrival.process or not self._was_withdrawn(each.delivery_id)
+            if arrival.at > opened + _OPEN_FOR and each.is_under_way and is_known:
+                self._world.violated(f"came beside another on probation: {arrival.delivery_id}")
+                break
 
     def _may_be_lost(self, arrival: Arrival, answered_at: float) -> bool:
         """Return whether an answer may not have counted for its destination.

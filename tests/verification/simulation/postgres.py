@@ -726,8 +726,10 @@ class PostgresServer:
         keys = [*changes, *self._unique_keys(changes)]
         if statement.before and self._comes_upon(statement, keys):
             return None
+        written = {key: each for key, each in changes.items() if each[0] != each[1]}
         try:
-            self._lock(transaction, keys)
+            # A row that is only locked keeps nobody from its unique keys, which may be of another.
+            self._lock(transaction, [*changes, *self._unique_keys(written)])
         except _BlockedError:
             self._undo()
             raise

@@ -60,6 +60,32 @@ def test_the_statement_that_closes_a_deadlock_fails_on_both_sides(real: RealSide
     model.loop.close()
 
 
+def test_a_removed_row_that_is_locked_keeps_nobody_from_its_unique_key(real: RealSide) -> None:
+    real.clear()
+    model = ModelSide(0)
+    columns = "tenant, task_id, owner, config_id, version, url, origin, schemes, profile, filter"
+    add = (
+        f"INSERT INTO pushkit_subscriptions (id, {columns}, created_at, updated_at)"
+        f" SELECT 'sub_new', {columns}, 0, 0 FROM pushkit_subscriptions WHERE id = $1 RETURNING id"
+    )
+    for side in (model, real):
+        side.begin(0, reads=False)
+        remove = "UPDATE pushkit_subscriptions SET removed_at = 1 WHERE id = $1 RETURNING id"
+        side.start(0, Statement(remove, ("sub_0",)))
+        assert isinstance(side.found(0), list)
+        side.end(0, commits=True)
+        side.begin(0, reads=False)
+        lock = "SELECT id FROM pushkit_subscriptions WHERE id IN ($1) ORDER BY id FOR UPDATE"
+        side.start(0, Statement(lock, ("sub_0",)))
+        side.begin(1, reads=False)
+        side.start(1, Statement(add, ("sub_0",)))
+        side.settle()
+        assert isinstance(side.found(1), list)
+        side.end(1, commits=False)
+        side.end(0, commits=False)
+    model.loop.close()
+
+
 def _touch(subscription_id: str) -> Statement:
     return Statement(
         "UPDATE pushkit_subscriptions SET updated_at = updated_at + 1 WHERE id = $1 RETURNING id",
