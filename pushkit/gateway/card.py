@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pushkit.a2a import WireVersion
@@ -53,18 +53,17 @@ class CardRewriter:
     trust: CardTrust | None  # the keys of signed cards; None to refuse them
     # What the gateway serves beside A2A, as members of `capabilities.extensions`.
     extensions: Sequence[JsonObject] = ()
-    # The agent's card, and the gateway's.
-    _last: tuple[bytes, bytes] | None = field(init=False, default=None)
 
     async def rewritten(self, body: bytes) -> bytes:
         """Return the gateway's card.
+
+        A signed one is not kept for later: by then the agent's key may be revoked, or the gateway
+        may sign with another one.
 
         Raises:
             CardUnavailableError: It is no card; it is signed, and no signature counts; or it has
                 no interface that the gateway speaks.
         """
-        if self._last is not None and self._last[0] == body:
-            return self._last[1]
         text, card = _read(body)
         is_signed = bool(card.get("signatures"))
         if is_signed:
@@ -74,7 +73,6 @@ class CardRewriter:
         changed = self.changed(text, card).encode()
         if is_signed:
             changed = sign_card(changed, self.ring(), now=utc_now()).content
-        self._last = (body, changed)
         return changed
 
     async def _verified(self, body: bytes) -> JsonObject:

@@ -13,15 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.bounded_json import JsonObject
+from pushkit.cards.origins import CardTrust
 from pushkit.cards.signing import sign_card
-from pushkit.cards.trust import TrustedKeys
+from pushkit.cards.trust import OriginTrust, TrustedKeys
 from pushkit.cards.verify import verify_card
 from pushkit.errors import CardUnavailableError
 from pushkit.gateway.card import CardRewriter, facts_of
 from pushkit.gateway.options import GatewayOptions
-from pushkit.keys.jwks import jwks_response
+from pushkit.keys.jwks import jwks_document, jwks_response
 from pushkit.keys.ring import KeyRing
+from pushkit.net.connection import HttpAnswer
 from pushkit.url import Url
+from pushkit.webhook import Headers
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
 from tests.unit.pushkit.gateway.conftest import Start
 
@@ -191,8 +194,40 @@ async def test_a_signed_card_is_verified_and_signed_anew(
         card = json.loads(body)
         assert card["url"].startswith(PUBLIC)
         assert card["capabilities"]["pushNotifications"] is True
-        trusted = TrustedKeys.pinned(ring.signing_key(datetime.now(UTC)).to_verification_key())
-        assert verify_card(body, trusted, now=datetime.now(UTC)).verified
+        assert is_by(ring, body)
+
+
+async def test_a_signed_card_follows_the_keys_of_both_sides() -> None:
+    now = datetime.now(UTC)
+    theirs, ours = KeyRing.create(now), KeyRing.create(now)
+    published = theirs
+
+    async def fetch(_url: str, _etag: str | None) -> HttpAnswer:
+        return HttpAnswer(status=200, headers=Headers(), body=jwks_document(published, now))
+
+    trust = {"http://agent:8000": OriginTrust(jwks_urls=("http://agent:8000/jwks.json",))}
+    cards = CardRewriter(
+        upstream=Url.parse("http://agent:8000"),
+        public_url=PUBLIC,
+        ring=lambda: ours,
+        trust=CardTrust(trust, fetch=fetch, clock=lambda: now),
+    )
+    card = sign_card({"name": "a", "url": "http://agent:8000/"}, theirs, now=now).content
+    assert is_by(ours, await cards.rewritten(card))
+
+    ours = ours.revoke(ours.signing_key(now).kid, now)
+    assert is_by(ours, await cards.rewritten(card))
+
+    published = theirs.revoke(theirs.signing_key(now).kid, now)
+    now += published.max_age
+    with pytest.raises(CardUnavailableError, match="no signature counts"):
+        await cards.rewritten(card)
+
+
+def is_by(ring: KeyRing, card: bytes) -> bool:
+    now = datetime.now(UTC)
+    trusted = TrustedKeys.pinned(ring.signing_key(now).to_verification_key())
+    return verify_card(card, trusted, now=now).verified
 
 
 _INTERFACES = [
