@@ -18,9 +18,11 @@ from pushkit.cards.signing import sign_card
 from pushkit.cards.verify import verify_card
 from pushkit.clock import utc_now
 from pushkit.errors import (
+    CanonicalizationError,
     CardUnavailableError,
     ConfigError,
     InvalidUrlError,
+    MalformedCardError,
     MalformedJsonError,
     UnsupportedVersionError,
 )
@@ -65,15 +67,15 @@ class CardRewriter:
                 no interface that the gateway speaks.
         """
         text, card = _read(body)
-        is_signed = bool(card.get("signatures"))
-        if is_signed:
+        if not card.get("signatures"):
+            return self.changed(text, card).encode()
+        try:
             card = await self._verified(body)
             del card["signatures"]
-            text = json.dumps(card, ensure_ascii=False)
-        changed = self.changed(text, card).encode()
-        if is_signed:
-            changed = sign_card(changed, self.ring(), now=utc_now()).content
-        return changed
+            changed = self.changed(json.dumps(card, ensure_ascii=False), card).encode()
+            return sign_card(changed, self.ring(), now=utc_now()).content
+        except (MalformedCardError, CanonicalizationError) as exc:
+            raise CardUnavailableError(f"the agent's card: {exc}") from exc
 
     async def _verified(self, body: bytes) -> JsonObject:
         origin = f"{self.upstream.scheme}://{self.upstream.authority}"
@@ -82,7 +84,7 @@ class CardRewriter:
                 "the agent's card is signed, and would not verify once it names the gateway: give"
                 " --trust with its keys, so that the gateway can verify it and sign its own"
             )
-        keys = await self.trust.keys_for(origin)
+        keys = await self.trust.keys_for(origin, body)
         verdict = verify_card(body, keys, now=utc_now())
         if not verdict.verified:
             raise CardUnavailableError(f"the agent's card: no signature counts: {verdict.reason}")

@@ -197,31 +197,55 @@ async def test_a_signed_card_is_verified_and_signed_anew(
         assert is_by(ring, body)
 
 
-async def test_a_signed_card_follows_the_keys_of_both_sides() -> None:
-    now = datetime.now(UTC)
-    theirs, ours = KeyRing.create(now), KeyRing.create(now)
-    published = theirs
+NOW = datetime.now(UTC)
 
+
+def signer(
+    ours: Callable[[], KeyRing],
+    theirs: Callable[[], KeyRing],
+    clock: Callable[[], datetime] = lambda: NOW,
+) -> CardRewriter:
     async def fetch(_url: str, _etag: str | None) -> HttpAnswer:
-        return HttpAnswer(status=200, headers=Headers(), body=jwks_document(published, now))
+        return HttpAnswer(status=200, headers=Headers(), body=jwks_document(theirs(), NOW))
 
-    trust = {"http://agent:8000": OriginTrust(jwks_urls=("http://agent:8000/jwks.json",))}
-    cards = CardRewriter(
+    trust = OriginTrust(jwks_urls=("http://agent:8000/jwks.json",))
+    return CardRewriter(
         upstream=Url.parse("http://agent:8000"),
         public_url=PUBLIC,
-        ring=lambda: ours,
-        trust=CardTrust(trust, fetch=fetch, clock=lambda: now),
+        ring=ours,
+        trust=CardTrust({"http://agent:8000": trust}, fetch=fetch, clock=clock),
     )
-    card = sign_card({"name": "a", "url": "http://agent:8000/"}, theirs, now=now).content
+
+
+def signed_by(ring: KeyRing) -> bytes:
+    return sign_card({"name": "a", "url": "http://agent:8000/"}, ring, now=NOW).content
+
+
+async def test_a_signed_card_follows_the_keys_of_both_sides() -> None:
+    ours, theirs, now = KeyRing.create(NOW), KeyRing.create(NOW), NOW
+    cards, card = signer(lambda: ours, lambda: theirs, lambda: now), signed_by(theirs)
     assert is_by(ours, await cards.rewritten(card))
 
-    ours = ours.revoke(ours.signing_key(now).kid, now)
+    ours = ours.revoke(ours.signing_key(NOW).kid, NOW)
     assert is_by(ours, await cards.rewritten(card))
 
-    published = theirs.revoke(theirs.signing_key(now).kid, now)
-    now += published.max_age
+    theirs = theirs.revoke(theirs.signing_key(NOW).kid, NOW)
+    now += theirs.max_age
     with pytest.raises(CardUnavailableError, match="no signature counts"):
         await cards.rewritten(card)
+
+
+async def test_a_new_key_of_the_agent_is_fetched_when_its_card_names_it() -> None:
+    ours, theirs = KeyRing.create(NOW), KeyRing.create(NOW)
+    cards = signer(lambda: ours, lambda: theirs)
+    assert is_by(ours, await cards.rewritten(signed_by(theirs)))
+    theirs = KeyRing.create(NOW)
+    assert is_by(ours, await cards.rewritten(signed_by(theirs)))
+
+
+async def test_a_signed_card_that_cannot_be_read_is_one_that_cannot_be_served() -> None:
+    with pytest.raises(CardUnavailableError, match="the agent's card: `signatures`: expected a l"):
+        await signer(no_keys, no_keys).rewritten(b'{"name":"a","signatures":{"a":1}}')
 
 
 def is_by(ring: KeyRing, card: bytes) -> bool:
