@@ -25,7 +25,7 @@ from pushkit.keys.jwk import (
     signing_key_from_pem,
 )
 from pushkit.keys.jwks import is_jwks, jwks_document
-from pushkit.keys.ring import KeyRing, KeyState, RingKey, in_seconds
+from pushkit.keys.ring import KeyRing, KeyState, RingKey, command_to_rotate, in_seconds
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import FILE, PATH, out_options, read_by
 from pushkit.terminal.output import FileKind, OutFile, example, moment, table
@@ -193,7 +193,7 @@ def use(algorithm: Algorithm, key_file: KeyFile) -> None:
     """Sign with the key of the algorithm ALG from now on.
 
     The previous key stays active for subscriptions that ask for its algorithm, and stays published.
-    Revoke it when it is no longer needed.
+    If it is revoked, the next one of its algorithm, or a new one, takes its place.
     """
     now = utc_now()
     ring = key_file.update(lambda ring: ring.use(algorithm, now))
@@ -253,7 +253,7 @@ def _print_key(ring: KeyRing, entry: RingKey, now: datetime) -> None:
     state = ring.state(entry.kid, now)
     when = ""
     if state is KeyState.PENDING and entry.activates_at is None:
-        when = "; `pushkit keys rotate` makes it sign"
+        when = f"; `{command_to_rotate(ring, entry.algorithm)}` makes it sign"
     elif state is KeyState.PENDING:
         when = f" and signs from {moment(entry.activates_at)}"
     click.echo(f"{entry.algorithm} key {entry.kid} is {state}{when}")

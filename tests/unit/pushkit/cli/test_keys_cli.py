@@ -64,6 +64,16 @@ def test_new_on_a_file_that_exists_adds_a_pending_key(path: Path) -> None:
     assert len(ring(path).keys) == 2
 
 
+def test_the_command_that_makes_a_key_of_another_algorithm_sign_names_it(path: Path) -> None:
+    done("new")
+    for _ in range(2):
+        told = done("new", "--alg", "EdDSA").stdout
+    [line] = [line for line in told.splitlines() if "makes it sign" in line]
+    done(*line.split("`")[1].split()[2:])
+    assert ring(path).keys[-1].kid in line
+    assert ring(path).keys[-1].activates_at is not None
+
+
 def test_list_shows_every_key() -> None:
     done("new")
     done("rotate")
