@@ -36,7 +36,7 @@ from pushkit.clock import utc_now
 from pushkit.delivery.reporting import NotifyResult
 from pushkit.delivery.sender import PushSender
 from pushkit.delivery.watches import LEASE, WatchRow
-from pushkit.errors import PushkitError, StorageError
+from pushkit.errors import PushkitError, SealedSecretError, StorageError
 from pushkit.gateway.calls import Binding, Place
 from pushkit.gateway.events import EventStream, TaskView, chain, with_chunk
 from pushkit.gateway.options import GatewayOptions
@@ -182,9 +182,10 @@ class Watcher:
         seen: Task | None = None,
     ) -> None:
         key = (row.tenant, row.task_id)
-        credentials = json.loads(row.credentials or self._unstored.get(key) or "[]")
         if own := self.options.upstream_authorization:
             credentials = [("Authorization", own)]
+        else:
+            credentials = json.loads(row.credentials or self._unstored.get(key) or "[]")
         watched = WatchedTask(self, row, credentials, leased_until=until, stream=stream, seen=seen)
         self._tasks[key] = watched
         watched.running.add_done_callback(lambda _: self._forget(key, watched))
@@ -207,10 +208,23 @@ class Watcher:
                 until = loop.time() + LEASE.total_seconds()
                 for row in await self.store.claim(min(room, 100)) if room > 0 else ():
                     if self.get(row.tenant, row.task_id) is None:
-                        self._begin(row, until)
+                        self._resume(row, until)
             except StorageError as exc:
                 self.faults.log("claim", logging.ERROR, "no task can be taken: %s", exc)
             await asyncio.sleep(_CLAIMED_EVERY)
+
+    def _resume(self, row: WatchRow, until: float) -> None:
+        """Watch a task that was claimed, unless its credentials cannot be opened.
+
+        To a caller without them the agent may not know the task, which would be its end. The row is
+        given back at the next renewal: another gateway may have the key.
+        """
+        try:
+            row = row if self.options.upstream_authorization else self.store.opened(row)
+        except SealedSecretError as exc:
+            self.faults.log("sealed", logging.ERROR, "a task cannot be watched here: %s", exc)
+        else:
+            self._begin(row, until)
 
     async def _renew(self, until: float) -> None:
         before, adding = dict(self._tasks), set(self._adding)

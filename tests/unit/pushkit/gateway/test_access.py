@@ -299,6 +299,25 @@ async def test_sealed_credentials_serve_the_next_gateway(
         assert len(await second.told(task_id, 2)) == 2
 
 
+async def test_a_gateway_without_the_secret_key_leaves_a_task_to_another(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, caplog: Any
+) -> None:
+    agent.users = {"a-callers-token": "alice"}
+    database, keys = tmp_path / "sealed.db", SecretKeys.generate()
+    async with gateway(agent, database, ring, secrets=keys) as first:
+        answer = await first.rpc("SendMessage", message(), Authorization="Bearer a-callers-token")
+        task_id = answer["result"]["task"]["id"]
+        await first.told(task_id, 1)
+    agent.status(task_id, "TASK_STATE_COMPLETED")
+    before = len(agent.asked("GetTask"))
+    async with gateway(agent, database, ring, secrets=SecretKeys.generate()) as second:
+        await eventually(lambda: "a task cannot be watched here" in caplog.text)
+        assert len(second.service.watcher) == 0
+        assert len(agent.asked("GetTask")) == before + 1  # to see what a stranger is told
+    async with gateway(agent, database, ring, secrets=keys) as third:
+        assert len(await third.told(task_id, 2)) == 2
+
+
 async def test_an_agent_is_asked_in_a_version_that_it_speaks(front: Front) -> None:
     task = await front.send()
     before = len(front.agent.received)
