@@ -124,6 +124,18 @@ class Watches:
         )
         return bool(changed)
 
+    async def set_credentials(self, tenant: str, task_id: str, credentials: str) -> None:
+        """Replace what the agent is asked with about a task that this gateway holds."""
+        await self._database.write(self._set_credentials(tenant, task_id, credentials))
+
+    def _set_credentials(self, tenant: str, task_id: str, credentials: str) -> Script[None]:
+        sealed = self._vault.seal_text(WATCHER, credentials, (tenant, task_id))
+        yield Statement(
+            "UPDATE pushkit_watches SET credentials = $1"
+            " WHERE tenant = $2 AND task_id = $3 AND holder = $4",
+            (sealed, tenant, task_id, self.holder),
+        )
+
     async def give_back(self, tenant: str, task_id: str) -> None:
         """Let a gateway take a task that this one holds, after a lease's time."""
         await self._write(

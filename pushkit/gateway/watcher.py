@@ -129,7 +129,7 @@ class Watcher:
         if there is not None and there.is_over:
             await asyncio.wait([there.running])  # it forgets the task: the row is free then
         elif there is not None:
-            return there.attach(stream)
+            return there.attach(stream, credentials)
         written = "" if self.options.upstream_authorization else json.dumps(credentials)
         row = WatchRow(
             tenant=place.tenant,
@@ -153,7 +153,19 @@ class Watcher:
                 self._begin(row, until, stream=stream, seen=seen)
                 return stream is not None
         there = self._tasks.get(key)
-        return there is not None and there.attach(stream)
+        return there is not None and there.attach(stream, credentials)
+
+    async def keep_credentials(self, row: WatchRow, credentials: list[tuple[str, str]]) -> None:
+        """Keep what the agent is asked with about a task, for whoever takes it over.
+
+        Raises:
+            StorageError: The database is out of reach.
+        """
+        written = json.dumps(credentials)
+        if self.store.seals:
+            await self.store.set_credentials(row.tenant, row.task_id, written)
+        else:
+            self._keep_unsealed((row.tenant, row.task_id), written)
 
     def _keep_unsealed(self, key: tuple[str, str], credentials: str) -> None:
         self._unstored[key] = credentials
@@ -275,6 +287,8 @@ class WatchedTask:
         self._watcher = watcher
         self._row = row
         self._credentials = credentials
+        # What a later caller proved to be allowed with, should the agent refuse the former one's.
+        self._newer: list[tuple[str, str]] | None = None
         self._place = Place(WireVersion(row.version), Binding(row.binding), row.path, row.tenant)
         self._view = TaskView()
         self._known = row.view  # the digest of what was told
@@ -294,11 +308,14 @@ class WatchedTask:
         self.leased_until = leased_until
         self.running = asyncio.create_task(self._run(), name="pushkit-gateway-task")
 
-    def attach(self, stream: EventStream | None) -> bool:
+    def attach(self, stream: EventStream | None, credentials: list[tuple[str, str]]) -> bool:
         """Read a further stream of the task after the one that ends; return whether it is read.
 
-        A stream has ended if it says no more of a task that waits for its client, too.
+        A stream has ended if it says no more of a task that waits for its client, too. The stream's
+        caller proved with `credentials` that it may see the task.
         """
+        if credentials != self._credentials:
+            self._newer = credentials
         self._news.set()
         if stream is None or self.is_over or self._next is not None:
             return False
@@ -427,6 +444,8 @@ class WatchedTask:
         try:
             task = await self._asked()
         except TaskRefusedError as exc:
+            if await self._asks_as_later_caller():
+                return
             self._unseen_since = self._unseen_since or loop.time()
             if exc.status == 404 and loop.time() - self._unseen_since > _UNSEEN.total_seconds():
                 _log.warning(
@@ -446,6 +465,16 @@ class WatchedTask:
             if self._next is None and not expected:
                 self._is_ahead = False
                 await self._compare(task)
+
+    async def _asks_as_later_caller(self) -> bool:
+        """Change to the credentials of a later caller, if there are any: a token may expire."""
+        if self._newer is None or self._watcher.options.upstream_authorization:
+            return False
+        self._credentials, self._newer = self._newer, None
+        keep = functools.partial(self._watcher.keep_credentials, self._row, self._credentials)
+        await self._patiently(keep)
+        self._news.set()
+        return True
 
     async def _asked(self) -> Task:
         """Ask for the task. Raises TaskRefusedError, UpstreamError."""

@@ -318,6 +318,33 @@ async def test_a_gateway_without_the_secret_key_leaves_a_task_to_another(
         assert len(await third.told(task_id, 2)) == 2
 
 
+@pytest.mark.parametrize("seals", [True, False])
+@pytest.mark.parametrize("call", ["SendMessage", "CreateTaskPushNotificationConfig"])
+async def test_a_later_callers_credentials_stand_in_for_some_that_expired(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, call: str, *, seals: bool
+) -> None:
+    agent.users = {"old": "alice"}
+    agent.streams = agent.subscribes = False
+    database, keys = tmp_path / "outbox.db", SecretKeys.generate() if seals else None
+
+    async def is_told(front: Front, state: str) -> bool:
+        return any(state.encode() in each.body for each in await front.sender.deliveries(task_id))
+
+    async with gateway(agent, database, ring, secrets=keys) as first:
+        answer = await first.rpc("SendMessage", message(), Authorization="Bearer old")
+        task_id = answer["result"]["task"]["id"]
+        await first.told(task_id, 1)
+        agent.users = {"new": "alice"}
+        again = message(task_id=task_id) if call == "SendMessage" else config_of(task_id)
+        await first.rpc(call, again, Authorization="Bearer new")
+        agent.status(task_id, "TASK_STATE_WORKING")
+        await eventually(lambda: is_told(first, "TASK_STATE_WORKING"))
+    if seals:  # else a restart asks without
+        agent.status(task_id, "TASK_STATE_COMPLETED")
+        async with gateway(agent, database, ring, secrets=keys) as second:
+            await eventually(lambda: is_told(second, "TASK_STATE_COMPLETED"))
+
+
 async def test_an_agent_is_asked_in_a_version_that_it_speaks(front: Front) -> None:
     task = await front.send()
     before = len(front.agent.received)
