@@ -56,7 +56,6 @@ _OF_THIS_REQUEST: Final = frozenset(
         "a2a-version",
         "accept",
         "accept-encoding",
-        "content-encoding",
         "content-type",
         "range",
         "user-agent",

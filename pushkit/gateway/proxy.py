@@ -80,6 +80,8 @@ from pushkit.webhook import Headers
 _log: Final = logging.getLogger("pushkit.gateway")
 
 _MOST_HELD: Final = 256 * 2**20  # bytes of all bodies at once
+# Content codings whose bodies aiohttp decodes, wherever it runs.
+_DECODED: Final = ("", "identity", "gzip", "deflate")
 _FINISHED_WITHIN: Final = 5.0  # seconds
 
 
@@ -198,10 +200,19 @@ class Gateway:
             raise web.HTTPNotImplemented(text="the gateway does not speak WebSocket\n")
         if request.content_type.startswith("application/grpc"):
             raise web.HTTPUnsupportedMediaType(text="the gateway does not speak gRPC\n")
+        codings = request.headers.getall("Content-Encoding", [])
+        if len(codings) > 1 or any(each.lower() not in _DECODED for each in codings):
+            raise web.HTTPUnsupportedMediaType(
+                text="expected gzip or deflate, or no content coding\n"
+            )
 
     @asynccontextmanager
     async def _body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
-        """Yield the body, which is held. Raises HTTPException: it is too long, or too slow."""
+        """Yield the body, decoded, which is held.
+
+        Raises:
+            HTTPException: It is too long, too slow, or not in the coding that it names.
+        """
         body, most = bytearray(), self.options.max_body_bytes
         if request.headers.get("Expect", "").lower() == "100-continue" and request.can_read_body:
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -218,6 +229,8 @@ class Gateway:
             yield bytes(body)
         except TimeoutError as exc:
             raise web.HTTPRequestTimeout(text="the body did not come in time\n") from exc
+        except web.RequestPayloadError as exc:
+            raise web.HTTPBadRequest(text="the body cannot be decoded\n") from exc
         finally:
             self._held -= len(body)
 
@@ -227,7 +240,7 @@ class Gateway:
         fields = [
             (name, value)
             for name, value in end_to_end(headers)
-            if name.lower() not in ("host", "content-length", "expect")
+            if name.lower() not in ("host", "content-length", "content-encoding", "expect")
             and self.identity.may_pass(name, from_proxy=from_proxy)
         ]
         if not from_proxy:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import io
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -26,6 +28,8 @@ CARD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 36\r\n"
     b"Connection: close\r\n\r\n" + b'{"capabilities":{"streaming": true}}'
 )
+
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"x"}}'
 
 
 @pytest.fixture
@@ -305,6 +309,39 @@ async def test_a_large_body_passes_as_it_is(front: Front) -> None:
     _, headers, received = front.agent.received[-1]
     assert received == body
     assert headers["Content-Length"] == "3000000"
+
+
+@pytest.mark.parametrize(
+    ("coding", "compressed", "status"),
+    [
+        pytest.param("gzip", gzip.compress(CALL), 200, id="gzip"),
+        pytest.param("GZIP", gzip.compress(CALL), 200, id="capitals"),
+        pytest.param("deflate", zlib.compress(CALL), 200, id="deflate"),
+        pytest.param("identity", CALL, 200, id="identity"),
+        pytest.param("gzip", CALL, 400, id="not-compressed"),
+        # The agent may know it, and would read what the gateway has not.
+        pytest.param("x-gzip", gzip.compress(CALL), 415, id="unknown"),
+        pytest.param("gzip, gzip", gzip.compress(gzip.compress(CALL)), 415, id="twice"),
+    ],
+)
+async def test_a_compressed_call_is_read_before_it_is_passed_on(
+    front: Front, coding: str, compressed: bytes, status: int
+) -> None:
+    before = len(front.agent.received)
+    headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+    assert await front.answers(status, "POST", "/", data=compressed, headers=headers)
+    passed = front.agent.received[before:]
+    assert len(passed) == (status == 200)
+    for _, received, body in passed:
+        assert "Content-Encoding" not in received
+        assert body == CALL
+
+
+async def test_a_second_coding_does_not_hide_the_first(front: Front) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Encoding: identity\r\n"
+    body = gzip.compress(CALL)
+    answer = await raw(front, head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    assert answer.startswith(b"HTTP/1.1 415 ")
 
 
 async def test_the_agents_error_is_the_clients(front: Front) -> None:
