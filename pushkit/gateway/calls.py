@@ -99,6 +99,9 @@ _METHODS: Final = {
 }
 _GET_TASK: Final = {V0_3: "tasks/get", V1_0: "GetTask"}
 _SUBSCRIBE: Final = {V0_3: "tasks/resubscribe", V1_0: "SubscribeToTask"}
+# What may precede the first brace for parsers that find out themselves how JSON is encoded, as
+# `json.loads` does: white space, byte order marks, the zeros of UTF-16 and UTF-32.
+_AHEAD_OF_JSON: Final = b" \t\n\v\f\r\0\xef\xbb\xbf\xfe\xff"
 _SENDING_PATH: Final = re.compile(r"(?P<base>.*)/message:(?P<act>send|stream)")
 _CONFIGS_PATH: Final = re.compile(r"(?P<base>.*?)/tasks/[^/]+/pushNotificationConfigs(/[^/]+)*")
 
@@ -119,7 +122,7 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
         base = decoded[: decoded.rindex("/tasks/")]
         place = Place(V1_0, Binding.HTTP_JSON, quote(base, safe="/:@"))
         return ClientCall(act=Act.CONFIGS, place=place, params={}, changes_config=method == "POST")
-    if method != "POST" or body.lstrip()[:1] not in (b"{", b"["):
+    if method != "POST" or body.lstrip(_AHEAD_OF_JSON)[:1] not in (b"{", b"["):
         return None
     try:
         document = read_json(body)

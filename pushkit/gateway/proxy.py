@@ -82,6 +82,9 @@ _log: Final = logging.getLogger("pushkit.gateway")
 _MOST_HELD: Final = 256 * 2**20  # bytes of all bodies at once
 # Content codings whose bodies aiohttp decodes, wherever it runs.
 _DECODED: Final = ("", "identity", "gzip", "deflate")
+# Of JSON; they differ only in text that is not ASCII.
+_CHARSETS: Final = frozenset({"utf-8", "utf8", "us-ascii", "iso-8859-1"})
+_CHARSET: Final = re.compile(r"charset[\s*]*=[\s\"']*([\w.:-]*)", re.ASCII)
 _FINISHED_WITHIN: Final = 5.0  # seconds
 
 
@@ -200,6 +203,9 @@ class Gateway:
             raise web.HTTPNotImplemented(text="the gateway does not speak WebSocket\n")
         if request.content_type.startswith("application/grpc"):
             raise web.HTTPUnsupportedMediaType(text="the gateway does not speak gRPC\n")
+        media_type = ",".join(request.headers.getall("Content-Type", [])).lower()
+        if "json" in media_type and not _CHARSETS.issuperset(_CHARSET.findall(media_type)):
+            raise web.HTTPUnsupportedMediaType(text="expected JSON in UTF-8\n")
         codings = request.headers.getall("Content-Encoding", [])
         if len(codings) > 1 or any(each.lower() not in _DECODED for each in codings):
             raise web.HTTPUnsupportedMediaType(
