@@ -118,9 +118,8 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
         MalformedCallError: Its JSON can be read in two ways, or holds several calls.
     """
     decoded = unquote(path)
-    if _CONFIGS_PATH.fullmatch(decoded):
-        base = decoded[: decoded.rindex("/tasks/")]
-        place = Place(V1_0, Binding.HTTP_JSON, quote(base, safe="/:@"))
+    if configs := _CONFIGS_PATH.fullmatch(decoded):
+        place = Place(V1_0, Binding.HTTP_JSON, quote(configs["base"], safe="/:@"))
         return ClientCall(act=Act.CONFIGS, place=place, params={}, changes_config=method == "POST")
     if method != "POST" or body.lstrip(_AHEAD_OF_JSON)[:1] not in (b"{", b"["):
         return None

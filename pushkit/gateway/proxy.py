@@ -76,6 +76,7 @@ from pushkit.net.connection import unexpected_status
 from pushkit.subscriptions.filters import GATHERED_EVERY
 from pushkit.subscriptions.model import Filter
 from pushkit.webhook import Headers
+from pushkit.webui.asgi import path_below
 
 _log: Final = logging.getLogger("pushkit.gateway")
 
@@ -353,10 +354,10 @@ class Gateway:
 
     async def _config(self, asked: Asked, call: ClientCall) -> web.Response:
         request = asked.request
-        path = "/"
+        path: str | None = "/"
         if call.place.binding is Binding.HTTP_JSON:
-            base = call.place.path.removesuffix(f"/{call.place.tenant}")
-            path = asked.path.removeprefix(base)
+            base = call.place.path.rpartition("/")[0] if call.place.tenant else call.place.path
+            path = path_below(unquote(base), asked.path)
         checked = _Checked(asked, call)
         before = _CHECKED.set(checked)
         try:

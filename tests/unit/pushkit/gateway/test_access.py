@@ -332,11 +332,12 @@ async def test_a_client_may_ask_for_the_task_as_it_stands(front: Front) -> None:
 # --- HTTP+JSON, tenants, paths ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tenant", ["", "/acme"])
+@pytest.mark.parametrize("tenant", ["", "/acme", "/acme inc.", "/m\xfcller", "/a+b;c", "/tasks"])
 async def test_http_json_is_understood_with_and_without_a_tenant(front: Front, tenant: str) -> None:
     status, answer = await front.rest("POST", f"{tenant}/message:send", message())
     assert status == 200
     task_id = answer["task"]["id"]
+    assert front.agent.tenants[task_id] == tenant.strip("/")
     status, stored = await front.rest("GET", f"{tenant}/tasks/{task_id}/pushNotificationConfigs")
     assert status == 200
     assert [each["id"] for each in stored["configs"]] == ["c1"]
