@@ -70,7 +70,7 @@ class ScriptedAgent:
     @asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[ScriptedAgent]:
         app = web.Application(client_max_size=2**26)
-        app.router.add_route("*", "/{path:.*}", self._handle)
+        app.router.add_route("*", r"/{path:[\s\S]*}", self._handle)
         async with served(app, port) as origin:
             self.origin = origin
             yield self

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from multidict import CIMultiDict
+from yarl import URL
 
 from pushkit.errors import ConfigError
 from pushkit.gateway.options import GatewayOptions
@@ -22,7 +23,7 @@ from pushkit.secrets.sealing import SecretKeys
 from tests.eventually import eventually
 from tests.served import answering, served
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, gateway, message
+from tests.unit.pushkit.gateway.conftest import HOOK, V1_0, Front, Start, gateway, message
 
 LOCAL = ("127.0.0.0/8",)
 HEADER = GatewayOptions(identity_header="X-User", trusted_proxies=LOCAL)
@@ -388,6 +389,39 @@ async def test_what_answers_beside_the_agents_interfaces_proves_nothing(
     assert refused["id"] == 7
     assert refused["error"]["code"] == -32601
     assert len(await front.sender.subscribers(task["id"])) == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/message:send/",
+        "/Message:SEND",
+        "/message:send;x=1",
+        "/%0A/message:send",
+        "/tasks/t/pushNotificationConfigs/",
+        "/tasks/t/pushnotificationconfigs",
+        "/tasks/t/pushNotificationConfigs;x=1/c",
+        "/tasks//t/pushNotificationConfigs",
+        "/tasks/t/x/../pushNotificationConfigs",
+        "/%0A/tasks/t/pushNotificationConfigs",
+    ],
+)
+async def test_a_config_does_not_pass_by_a_path_that_only_the_agent_understands(
+    front: Front, path: str
+) -> None:
+    """Routers may fold letters and slashes, drop what follows a semicolon, or resolve dots."""
+    url = URL(f"{front.origin}/rest{path}", encoded=True)
+    body = message() if "message" in path.lower() else {"url": HOOK}
+    async with front.client.post(url, json=body, headers=V1_0) as answer:
+        assert answer.status in (200, 400, 404)
+    assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
+
+
+async def test_a_path_like_those_of_a2a_passes(front: Front) -> None:
+    for path in ("/message:send/", "/tasks/t/pushNotificationConfigsOf"):
+        async with front.client.post(f"{front.origin}{path}", json={"a": 1}) as answer:
+            assert answer.status == 200
+        assert front.agent.received[-1][0] == path
 
 
 @pytest.mark.parametrize("named", ["X-User", "X_User"])
