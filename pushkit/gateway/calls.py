@@ -166,7 +166,7 @@ def _as_read_leniently(decoded: str) -> str:
 
 def _json_rpc_call(document: JsonObject, path: str) -> ClientCall | None:
     name, params = document.get("method"), document.get("params")
-    if not isinstance(name, str) or "jsonrpc" not in document:
+    if not isinstance(name, str):
         return None
     if PushConfigApi.serves(name):
         version = V0_3 if "/" in name else V1_0

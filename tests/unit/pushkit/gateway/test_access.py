@@ -417,6 +417,19 @@ async def test_a_config_does_not_pass_by_a_path_that_only_the_agent_understands(
     assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
 
 
+async def test_a_config_does_not_pass_by_a_call_that_only_the_agent_understands(
+    front: Front,
+) -> None:
+    """Some agents ask for no `jsonrpc`."""
+    for method, params in (
+        ("SendMessage", message()),
+        ("CreateTaskPushNotificationConfig", config_of("t")),
+    ):
+        body = {"id": 1, "method": method, "params": params}
+        assert await front.answers(200, "POST", "/", json=body)
+    assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
+
+
 async def test_a_path_like_those_of_a2a_passes(front: Front) -> None:
     for path in ("/message:send/", "/tasks/t/pushNotificationConfigsOf"):
         async with front.client.post(f"{front.origin}{path}", json={"a": 1}) as answer:
