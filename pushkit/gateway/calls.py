@@ -113,6 +113,7 @@ _SENDING_PATH: Final = re.compile(r"(?P<base>.*)/message:(?P<act>send|stream)", 
 _CONFIGS_PATH: Final = re.compile(
     r"(?P<base>.*?)/tasks/[^/]+/pushNotificationConfigs(/[^/]+)*", re.DOTALL
 )
+_CARD_PATH: Final = re.compile(r"(?P<base>.*)/extendedAgentCard", re.DOTALL)
 _LIKE_CONFIGS: Final = re.compile(r".*/tasks/[^/]+/pushnotificationconfigs(/.*)?", re.DOTALL)
 
 
@@ -134,6 +135,9 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
     lenient = _as_read_leniently(decoded)
     if _LIKE_CONFIGS.fullmatch(lenient):
         raise MalformedCallError("expected the path of a config as A2A spells it")
+    if method == "GET" and (card := _CARD_PATH.fullmatch(decoded)):
+        place = Place(V1_0, Binding.HTTP_JSON, quote(card["base"], safe="/:@"))
+        return ClientCall(act=Act.CARD, place=place, params={})
     if method != "POST" or body.lstrip(_AHEAD_OF_JSON)[:1] not in (b"{", b"["):
         return None
     try:

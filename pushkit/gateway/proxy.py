@@ -40,6 +40,7 @@ from pushkit.gateway.calls import (
     ClientCall,
     MalformedCallError,
     Place,
+    read_answer,
     read_call,
 )
 from pushkit.gateway.card import CardFacts, CardRewriter, facts_of
@@ -171,21 +172,21 @@ class Gateway:
         call = read_call(request.method, asked.path, asked.body)
         if call is None:
             return await self._pass_on(asked)
-        if call.act is Act.CARD:
-            return await self._extended_card(asked)
         try:
             return await self._call(asked, call)
         except ApiError as exc:
             return refusal(call, exc)
 
     async def _call(self, asked: Asked, call: ClientCall) -> web.StreamResponse:
-        """Answer a call about configs, or a message. Raises ApiError: it is refused."""
+        """Answer a call at one of the agent's interfaces. Raises ApiError: it is refused."""
         try:
             call.place = self._with_tenant(call)
         except ApiError:
             if call.act is Act.CONFIGS or has_inline_config(call.params):
                 raise
             return await self._pass_on(asked)
+        if call.act is Act.CARD:
+            return await self._extended_card(asked, call.place.binding)
         if call.act is Act.CONFIGS:
             return await self._config(asked, call)
         return await self._message(asked, call)
@@ -338,16 +339,15 @@ class Gateway:
             return web.Response(status=502, text="the agent's card cannot be served\n")
         return json_response(200, body)
 
-    async def _extended_card(self, asked: Asked) -> web.Response:
+    async def _extended_card(self, asked: Asked, binding: Binding) -> web.Response:
         async with self.upstream.asked(
             asked.request.method, asked.request.raw_path, not_compressed(asked.fields), asked.body
         ) as answer:
             body = await self.upstream.read(answer)
-        with suppress(MalformedJsonError):  # an error of the agent's, passed on
-            document = read_json_object(body)
-            card = document.get("result")
-            if isinstance(card, dict) and not card.get("signatures"):
-                body = self.cards.changed(body.decode(), document).encode()
+        with suppress(MalformedJsonError):
+            card = read_answer(body, binding).result  # an error of the agent's is passed on
+            if card is not None and not card.get("signatures"):
+                body = self.cards.changed(body.decode(), read_json_object(body)).encode()
         return json_response(answer.status, body)
 
     # --- push configs ----------------------------------------------------------------------------

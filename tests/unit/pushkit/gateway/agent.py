@@ -136,12 +136,16 @@ class ScriptedAgent:
             if token not in self.users:
                 return web.Response(status=401)
             user = self.users[token]
+        if request.path.endswith("/extendedAgentCard"):
+            return web.json_response(self.card)
         if found := _REST.fullmatch(request.path):
             return await self._handle_rest(request, document, user, *found.groups())
         if "method" not in document:
             return web.Response(text=f"{request.method} {request.path_qs} {len(body)}")
         old = "/" in method
         params, number = document.get("params", {}), document.get("id")
+        if method in ("agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard"):
+            return web.json_response({"jsonrpc": "2.0", "id": number, "result": self.card})
         if method in ("message/send", "SendMessage"):
             return self._answer(number, self._begun(params, user), old=old)
         if method in ("message/stream", "SendStreamingMessage"):

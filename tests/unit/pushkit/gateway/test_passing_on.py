@@ -335,6 +335,21 @@ async def test_a_card_is_asked_for_with_the_clients_query(front: Front) -> None:
     assert front.agent.paths[-1].endswith("?assistant_id=x")
 
 
+@pytest.mark.parametrize(
+    "how", ["agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard", "", "/acme"]
+)
+async def test_the_card_for_callers_who_are_known_names_the_gateway_too(
+    front: Front, how: str
+) -> None:
+    if "Card" in how:
+        card = (await front.rpc(how, {}))["result"]
+    else:
+        status, card = await front.rest("GET", f"{how}/extendedAgentCard")
+        assert status == 200
+    assert card["url"] == "https://agent.example.com/"
+    assert card["capabilities"]["pushNotifications"] is True
+
+
 async def test_a_large_body_passes_as_it_is(front: Front) -> None:
     body = b"".join(b"%07d\n" % number for number in range(375_000))
     async with front.client.put(f"{front.origin}/x", data=io.BytesIO(body)) as answer:
