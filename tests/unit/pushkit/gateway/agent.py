@@ -30,6 +30,7 @@ class ScriptedAgent:
         lingers: For how long a stream stays open after its last event, in seconds.
         hold: What answers to requests for a task wait for; None to answer at once.
         held: How many waited.
+        greeting: What a stream begins with, before its events.
         replays: Whether a stream that is joined begins with the task.
         mixes: Whether its streams are of 1.0 for clients of 0.3, too.
         users: The user of each bearer token; empty if everybody may see everything.
@@ -40,6 +41,7 @@ class ScriptedAgent:
         self.origin = ""
         self.streams = True
         self.subscribes = True
+        self.greeting = b""
         self.replays = True
         self.mixes = False
         self.users: dict[str, str] = {}
@@ -236,6 +238,7 @@ class ScriptedAgent:
             self._streams[task_id].append(queue)
         try:
             await response.prepare(request)
+            await response.write(self.greeting)
             if not is_told:
                 update = await queue.get()
             while True:

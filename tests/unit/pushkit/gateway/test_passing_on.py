@@ -551,6 +551,14 @@ def test_a_line_feed_counts_after_the_end_of_a_line() -> None:
     assert found == [b"a"]
 
 
+def test_a_stream_may_begin_with_a_byte_order_mark() -> None:
+    lines = EventLines(1000)
+    found = [
+        lines.feed(each) for each in (b"\xef\xbb", b"\xbfdata: a\n", b"\n\xef\xbb\xbfdata: b\n\n")
+    ]
+    assert found == [[], [], [b"a"]]
+
+
 @pytest.mark.parametrize(
     "line", [b"data: " + b"x" * 50, b"data: " + b"x" * 50 + b"\n", b"data\n" * 9]
 )

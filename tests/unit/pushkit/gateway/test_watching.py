@@ -402,6 +402,19 @@ async def test_an_event_of_a_later_version_is_told_as_it_is(front: Front) -> Non
     assert list(unknown) == ["odd"]
 
 
+@pytest.mark.parametrize(
+    "greeting", [b"id: 1\ndata:\n\n", b'event: ping\ndata: {"type": "ping"}\n\n']
+)
+async def test_an_event_that_says_nothing_does_not_hide_the_task(
+    front: Front, greeting: bytes
+) -> None:
+    """Some servers send one at once: a client has an id to resume at, or a sign of life."""
+    front.agent.greeting = greeting
+    task = await front.send()
+    front.agent.status(task["id"], COMPLETED)
+    assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "COMPLETED"]
+
+
 async def test_what_the_agent_answered_is_told_even_if_it_forgets(
     agent: ScriptedAgent, location: str, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
