@@ -171,12 +171,14 @@ class EventStream:
     # Whether the last event said that the task ended, or waits for its client.
     is_at_rest: bool = field(init=False, default=False)
     _is_over: bool = field(init=False, default=False)
+    _is_whole: bool = field(init=False, default=False)  # whether it was read to its end
     _unread: StreamEvent | None = field(init=False, default=None)
     _client: Waiting[bytes] | None = field(init=False, default=None)
     _reading: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
         self._reading = asyncio.create_task(self._read(), name="pushkit-gateway-stream")
+        self._reading.add_done_callback(self._end)  # also of a task that is cancelled unbegun
 
     def for_client(self) -> Waiting[bytes]:
         """Return the bytes for a client: call it before anything else is awaited."""
@@ -196,7 +198,6 @@ class EventStream:
             self._reading.cancel()
 
     async def _read(self) -> None:
-        is_whole = False
         try:
             async for chunk in self.answer.content.iter_any():
                 if self._client is not None:
@@ -205,20 +206,21 @@ class EventStream:
                         self._client.drop()
                 for data in self.lines.feed(chunk):
                     self._take(data)
-            is_whole = True
+            self._is_whole = True
         except (aiohttp.ClientError, TimeoutError, OSError, MalformedJsonError) as exc:
             self.faults.log(str(type(exc)), logging.WARNING, "a stream of the agent broke: %s", exc)
-        finally:
-            self.answer.close()
-            self.on_end(self)
-            self.events.end()
-            if self._client is not None:
-                self._client.lost = self._client.lost or not is_whole
-                self._client.end()
-            if not self.first.done():
-                self.first.set_result(self._unread)
-            if not self.settled.done():
-                self.settled.set_result(None)
+
+    def _end(self, _reading: asyncio.Task[None]) -> None:
+        self.answer.close()
+        self.on_end(self)
+        self.events.end()
+        if self._client is not None:
+            self._client.lost = self._client.lost or not self._is_whole
+            self._client.end()
+        if not self.first.done():
+            self.first.set_result(self._unread)
+        if not self.settled.done():
+            self.settled.set_result(None)
 
     def _take(self, data: bytes) -> None:
         update = None

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from pushkit.a2a import WireVersion
 from pushkit.gateway import watcher
+from pushkit.gateway.calls import Binding, Place
 from pushkit.keys.ring import KeyRing
 from tests.eventually import eventually
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
@@ -400,6 +402,19 @@ async def test_an_event_of_a_later_version_is_told_as_it_is(front: Front) -> Non
     first, unknown, *others = await front.told(task["id"], 4)
     assert states([first, *others]) == ["SUBMITTED", "one", "COMPLETED"]
     assert list(unknown) == ["odd"]
+
+
+async def test_a_stream_that_is_not_wanted_any_more_is_closed_before_it_was_read(
+    front: Front,
+) -> None:
+    """As when a message brings the task's stream while the watcher joins another one."""
+    task, upstream = await front.send(), front.service.upstream
+    place = Place(WireVersion.V1_0, Binding.JSON_RPC, "/")
+    stream = await upstream.subscribe(place, task["id"], [])
+    assert stream is not None
+    stream.unwatch()
+    await eventually(lambda: upstream.streams == 1)  # that of the message
+    assert stream.answer.closed
 
 
 @pytest.mark.parametrize(
