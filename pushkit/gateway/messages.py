@@ -63,6 +63,22 @@ _OF_THIS_REQUEST: Final = frozenset(
 )
 
 
+_OF_ITS_BODY: Final = frozenset(
+    {
+        "accept-ranges",
+        "content-digest",
+        "content-encoding",
+        "content-length",
+        "content-md5",
+        "content-type",
+        "digest",
+        "etag",
+        "last-modified",
+        "repr-digest",
+    }
+)
+
+
 class Asked(NamedTuple):
     """A request of a client, read."""
 
@@ -107,6 +123,18 @@ def whole(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
     response.headers.clear()
     for name, value in end_to_end(decoded(answer.raw_headers)):
         if name.lower() != "content-length":
+            response.headers.add(name, value)
+    return response
+
+
+def instead(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
+    """Return the agent's answer with another body, which is JSON.
+
+    What else its head says is for the client, such as to which web pages a browser may show it.
+    """
+    response = json_response(answer.status, body)
+    for name, value in end_to_end(decoded(answer.raw_headers)):
+        if name.lower() not in _OF_ITS_BODY:
             response.headers.add(name, value)
     return response
 
@@ -239,7 +267,7 @@ class Sending:
         early = self.call.answers_early
         as_is = isinstance(update, TaskSnapshot) and update.origin is self.call.place.version
         if not task_id or (early and as_is):
-            return _at_once(json_response(200, first.data))  # also of a message, or an error
+            return _at_once(instead(answer, first.data))  # also of a message, or an error
         return functools.partial(self._task_answered, stream, task_id, early=early)
 
     async def _task_answered(
@@ -257,7 +285,7 @@ class Sending:
             )
         except TaskRefusedError as exc:
             raise UpstreamError("the agent does not show the task that it began") from exc
-        return json_response(200, message_answer(self.call, written))
+        return instead(stream.answer, message_answer(self.call, written))
 
     async def _watch(
         self, task_id: str, *, stream: EventStream | None = None, seen: Task | None = None

@@ -51,9 +51,11 @@ from pushkit.gateway.messages import (
     cut,
     decoded,
     head_of,
+    instead,
     json_response,
     not_compressed,
     refusal,
+    whole,
 )
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.upstream import (
@@ -139,12 +141,12 @@ class Gateway:
             UpstreamError: The agent does not answer.
         """
         for path in (CARD_PATH, LEGACY_CARD_PATH):
-            status, body = await self.upstream.card(path)
-            if status == 200:
+            answer, body = await self.upstream.card(path)
+            if answer.status == 200:
                 self._facts = facts_of(body, self.upstream.base_path)
                 await self.cards.rewritten(body)
                 return self._facts
-        raise CardUnavailableError(f"the agent's card: {unexpected_status(status)}")
+        raise CardUnavailableError(f"the agent's card: {unexpected_status(answer.status)}")
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
@@ -329,15 +331,15 @@ class Gateway:
             for name, value in asked.fields
             if not name.lower().startswith(("if-", "accept", "range"))
         ]
-        status, body = await self.upstream.card(asked.request.raw_path, fields)
-        if status != 200:
-            return json_response(status, body)
+        answer, body = await self.upstream.card(asked.request.raw_path, fields)
+        if answer.status != 200:
+            return whole(answer, body)
         try:
             body = await self.cards.rewritten(body)
         except CardUnavailableError as exc:
             self._faults.log("card", logging.ERROR, "%s", exc)
             return web.Response(status=502, text="the agent's card cannot be served\n")
-        return json_response(200, body)
+        return instead(answer, body)
 
     async def _extended_card(self, asked: Asked, binding: Binding) -> web.Response:
         async with self.upstream.asked(
@@ -347,8 +349,9 @@ class Gateway:
         with suppress(MalformedJsonError):
             card = read_answer(body, binding).result  # an error of the agent's is passed on
             if card is not None and not card.get("signatures"):
-                body = self.cards.changed(body.decode(), read_json_object(body)).encode()
-        return json_response(answer.status, body)
+                changed = self.cards.changed(body.decode(), read_json_object(body))
+                return instead(answer, changed.encode())
+        return whole(answer, body)
 
     # --- push configs ----------------------------------------------------------------------------
 

@@ -289,15 +289,15 @@ class Upstream:
         own = _own_fields(place, request, "application/json")
         return self.asked(request.method, request.path, [*own, *fields], request.body)
 
-    async def card(self, path: str, fields: Fields = ()) -> tuple[int, bytes]:
-        """Return status and body of the answer to a request for the card.
+    async def card(self, path: str, fields: Fields = ()) -> tuple[aiohttp.ClientResponse, bytes]:
+        """Return the answer to a request for the card, and its body.
 
         Raises:
             UpstreamError: There is no whole answer.
         """
         own = [("Accept", "application/json"), ("Accept-Encoding", "identity")]
         async with self.asked("GET", path, [*own, *fields], b"") as answer:
-            return answer.status, await self.read(answer)
+            return answer, await self.read(answer)
 
     async def asks_who_calls(self, place: Place) -> bool:
         """Return whether the agent refuses a task to a caller without credentials, as unknown.

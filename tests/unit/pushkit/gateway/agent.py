@@ -73,6 +73,7 @@ class ScriptedAgent:
     async def served(self, port: int = 0) -> AsyncIterator[ScriptedAgent]:
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", r"/{path:[\s\S]*}", self._handle)
+        app.on_response_prepare.append(self._say_more)
         async with served(app, port) as origin:
             self.origin = origin
             yield self
@@ -119,6 +120,10 @@ class ScriptedAgent:
     def watchers(self, task_id: str) -> int:
         """How many streams of a task are open."""
         return len(self._streams[task_id])
+
+    async def _say_more(self, _request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Access-Control-Allow-Origin"] = "https://app.example.com"
+        response.headers["ETag"] = '"of-its-body"'
 
     # --- the wire --------------------------------------------------------------------------------
 

@@ -350,6 +350,30 @@ async def test_the_card_for_callers_who_are_known_names_the_gateway_too(
     assert card["capabilities"]["pushNotifications"] is True
 
 
+@pytest.mark.parametrize("what", ["card", "extended card", "early answer", "late answer"])
+async def test_what_the_agent_says_beside_a_changed_body_is_passed_on(
+    front: Front, what: str
+) -> None:
+    """Without it, no browser shows the answer to a web page of another origin."""
+    asked: dict[str, tuple[str, str, Any]] = {
+        "card": ("GET", "/.well-known/agent-card.json", None),
+        "extended card": ("GET", "/rest/extendedAgentCard", None),
+        "early answer": ("POST", "/rest/message:send", message()),
+        "late answer": ("POST", "/rest/message:send", message(early=False)),
+    }
+    method, path, body = asked[what]
+    url = f"{front.origin}{path}"
+    asking = asyncio.ensure_future(front.client.request(method, url, json=body))
+    if what == "late answer":
+        await eventually(lambda: front.agent.watchers("task-1"))
+        front.agent.status("task-1", "TASK_STATE_COMPLETED")
+    async with await asking as answer:
+        assert answer.status == 200
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
+        assert "ETag" not in answer.headers
+        assert answer.content_type == "application/json"
+
+
 async def test_a_large_body_passes_as_it_is(front: Front) -> None:
     body = b"".join(b"%07d\n" % number for number in range(375_000))
     async with front.client.put(f"{front.origin}/x", data=io.BytesIO(body)) as answer:
