@@ -266,7 +266,8 @@ class Sending:
             raise UpstreamError("the agent's stream ended before its first event")
         early = self.call.answers_early
         as_is = isinstance(update, TaskSnapshot) and update.origin is self.call.place.version
-        if not task_id or (early and as_is):
+        is_over = update is not None and update.state is not None and update.state.terminal
+        if not task_id or (as_is and (early or is_over)):
             return _at_once(instead(answer, first.data))  # also of a message, or an error
         return functools.partial(self._task_answered, stream, task_id, early=early)
 

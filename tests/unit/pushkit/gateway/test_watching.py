@@ -72,6 +72,14 @@ async def test_a_client_that_waits_gets_the_whole_task_at_its_end(front: Front) 
     assert states(await front.told(task_id, 4))[-1] == "COMPLETED"
 
 
+async def test_a_client_that_waits_gets_the_task_that_was_done_at_once(front: Front) -> None:
+    """The agent may remember no task."""
+    task = {"id": "task-9", "contextId": "c", "status": {"state": COMPLETED}}
+    front.agent.answer = {"task": task}
+    assert await front.send(early=False) == task
+    assert states(await front.told("task-9", 1)) == ["COMPLETED"]
+
+
 async def test_a_client_that_streams_gets_the_agents_bytes(front: Front) -> None:
     body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
     async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
