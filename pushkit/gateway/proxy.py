@@ -146,7 +146,10 @@ class Gateway:
                 self._facts = facts_of(body, self.upstream.base_path)
                 await self.cards.rewritten(body)
                 return self._facts
-        raise CardUnavailableError(f"the agent's card: {unexpected_status(answer.status)}")
+        found = f"the agent's card: {unexpected_status(answer.status)}"
+        if answer.status >= 500:  # of a proxy, perhaps, whose agent is not there yet
+            raise UpstreamError(found)
+        raise CardUnavailableError(found)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""

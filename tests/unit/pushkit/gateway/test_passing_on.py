@@ -17,7 +17,7 @@ import pytest
 from multidict import CIMultiDict
 
 from pushkit.errors import MalformedJsonError
-from pushkit.gateway import proxy
+from pushkit.gateway import proxy, service
 from pushkit.gateway.events import EventLines
 from pushkit.gateway.options import GatewayOptions
 from tests.eventually import eventually
@@ -51,15 +51,17 @@ async def raw(front: Front, request: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def bytes_agent(answers: Callable[[bytes], bytes | None]) -> AsyncIterator[ScriptedAgent]:
+async def bytes_agent(
+    answers: Callable[[bytes], bytes | None], card: Callable[[], bytes] = lambda: CARD
+) -> AsyncIterator[ScriptedAgent]:
     """An agent that answers each request with bytes; None to say nothing more."""
     agent = ScriptedAgent()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            if b"agent-card" in head:
-                writer.write(CARD)
+            if b"/.well-known/agent" in head:
+                writer.write(card())
             elif (answer := answers(head)) is not None:
                 writer.write(answer)
             else:
@@ -348,6 +350,23 @@ async def test_the_card_for_callers_who_are_known_names_the_gateway_too(
         assert status == 200
     assert card["url"] == "https://agent.example.com/"
     assert card["capabilities"]["pushNotifications"] is True
+
+
+async def test_an_agent_that_is_not_there_behind_its_proxy_is_waited_for(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service, "_ASKED_EVERY", 0.01)
+    unready = iter([b"HTTP/1.1 503 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"] * 6)
+
+    def answer(_: bytes) -> bytes:
+        return b"HTTP/1.1 204 No Content\r\n\r\n"
+
+    async with (
+        bytes_agent(answer, lambda: next(unready, CARD)) as agent,
+        start(before=agent) as front,
+    ):
+        assert not front.service.degraded()
+    assert "found 503" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["card", "extended card", "early answer", "late answer"])
