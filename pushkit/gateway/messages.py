@@ -99,8 +99,19 @@ class Asked(NamedTuple):
 
 
 def decoded(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """Return header fields as text, as aiohttp writes it again, byte for byte."""
-    return [(name.decode("ascii"), value.decode("utf-8", "surrogateescape")) for name, value in raw]
+    """Return header fields as text, which aiohttp writes again in UTF-8.
+
+    What is not UTF-8 is ISO 8859-1 (RFC 9110 §5.5). Of anything else aiohttp would leave bytes out:
+    the name of a user would be that of another one.
+    """
+    return [(name.decode("ascii"), _text(value)) for name, value in raw]
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def not_compressed(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

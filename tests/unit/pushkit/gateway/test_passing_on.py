@@ -144,6 +144,24 @@ async def test_fields_of_the_connection_stay_on_it(front: Front) -> None:
     assert headers.getall("X-Forwarded-For") == ["127.0.0.1"]
 
 
+async def test_a_field_that_is_not_in_utf_8_loses_nothing(start: Start) -> None:
+    """Names of users, as their proxies write them, would be those of others."""
+    heads: list[bytes] = []
+
+    def answer(head: bytes) -> bytes:
+        heads.append(head)
+        return b"HTTP/1.1 204 No Content\r\nX-Name: M\xfcller\r\nX-Other: M\xc3\xbcller\r\n\r\n"
+
+    async with bytes_agent(answer) as agent, start(before=agent) as front:
+        got = await raw(
+            front,
+            b"GET / HTTP/1.1\r\nHost: x\r\nX-Name: M\xfcller\r\nX-Other: M\xc3\xbcller\r\n\r\n",
+        )
+    for said in (heads[-1], got):
+        assert b"X-Name: M\xc3\xbcller\r\n" in said
+        assert b"X-Other: M\xc3\xbcller\r\n" in said
+
+
 @pytest.mark.parametrize(
     "request_bytes",
     [
