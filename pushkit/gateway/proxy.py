@@ -295,8 +295,8 @@ class Gateway:
                 if tenant and place.tenant and place.tenant != tenant:
                     raise ApiError(ErrorKind.PARAMS, "tenant: expected the tenant of the path")
                 if place.tenant and not tenant:
-                    return place._replace(path=f"{base}/{quote(place.tenant, safe='')}")
-                return place._replace(tenant=tenant)
+                    return place._replace(path=_below(base, place.tenant))
+                return place._replace(path=_below(base, tenant), tenant=tenant)
         raise ApiError(ErrorKind.METHOD, "the agent's card names no interface at this path")
 
     # --- what is passed on -----------------------------------------------------------------------
@@ -431,7 +431,7 @@ class Gateway:
         if place.binding is Binding.HTTP_JSON:
             if place.tenant != call.place.tenant:
                 # Of the query or the body: the agent has its tasks below the tenant's path.
-                place = place._replace(path=f"{place.path}/{quote(place.tenant, safe='')}")
+                place = place._replace(path=_below(place.path, place.tenant))
             return place
         if not spoken or place.version in spoken:
             return place
@@ -478,3 +478,10 @@ class Gateway:
             _, late = await asyncio.wait(self._sending, timeout=_FINISHED_WITHIN)
             for each in late:
                 each.cancel()
+
+
+def _below(base: str, tenant: str) -> str:
+    """Return the path of a tenant. Raises ApiError: the agent might read another path."""
+    if tenant in {".", ".."}:
+        raise ApiError(ErrorKind.PARAMS, "tenant: expected a name, found dots")
+    return f"{base}/{quote(tenant, safe='')}" if tenant else base

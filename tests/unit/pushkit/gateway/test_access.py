@@ -417,6 +417,28 @@ async def test_a_config_does_not_pass_by_a_path_that_only_the_agent_understands(
     assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
 
 
+@pytest.mark.parametrize("tenant", [".", ".."])
+@pytest.mark.parametrize("where", ["query", "body", "path", "message"])
+async def test_a_tenant_leads_to_no_other_path_of_the_agents(
+    front: Front, where: str, tenant: str
+) -> None:
+    """Some servers resolve dots: what answers there about a task is not the interface."""
+    before, path, body = len(front.agent.paths), "/tasks/t/pushNotificationConfigs", {"url": HOOK}
+    match where:
+        case "query":
+            path += f"?tenant={tenant}"
+        case "body":
+            body["tenant"] = tenant
+        case "path":
+            path = f"/{tenant.replace('.', '%2E')}{path}"
+        case _:
+            path, body = "/message:send", message(tenant=tenant)
+    url = URL(f"{front.origin}/rest{path}", encoded=True)
+    async with front.client.post(url, json=body, headers=V1_0) as answer:
+        assert answer.status in (400, 404)
+    assert not front.agent.paths[before:]
+
+
 async def test_a_config_does_not_pass_by_a_call_that_only_the_agent_understands(
     front: Front,
 ) -> None:
