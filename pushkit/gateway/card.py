@@ -41,6 +41,7 @@ class CardFacts(NamedTuple):
     versions: tuple[WireVersion, ...]  # of A2A, over JSON-RPC
     rest_bases: tuple[str, ...]  # the paths below which the agent speaks HTTP+JSON
     rpc_paths: tuple[str, ...]  # of its JSON-RPC endpoints, without a slash at their end
+    is_bare: bool = False  # whether one is the agent's base URL, whose path has no slash at its end
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,12 +181,15 @@ def facts_of(body: bytes, base_path: str) -> CardFacts:
         )
     paths = [(_binding(each), _path_of(each.get("url"), base_path)) for each in spoken]
     paths = paths or [("JSONRPC", "")]
-    stated = [each.get("protocolVersion", "0.3") for each in spoken if _binding(each) == "JSONRPC"]
+    rpc = [each for each in spoken if _binding(each) == "JSONRPC"]
+    stated = [each.get("protocolVersion", "0.3") for each in rpc]
+    targets = [url.target for each in rpc if (url := _parsed(str(each.get("url")))) is not None]
     return CardFacts(
         streams=streams,
         versions=tuple(filter(None, map(_version, stated))),
         rest_bases=tuple(path for name, path in paths if name == "HTTP+JSON"),
         rpc_paths=tuple(path for name, path in paths if name == "JSONRPC"),
+        is_bare=base_path in {target.partition("?")[0] for target in targets},
     )
 
 

@@ -144,6 +144,7 @@ class Gateway:
             answer, body = await self.upstream.card(path)
             if answer.status == 200:
                 self._facts = facts_of(body, self.upstream.base_path)
+                self.upstream.root = "" if self._facts.is_bare else "/"
                 await self.cards.rewritten(body)
                 return self._facts
         found = f"the agent's card: {unexpected_status(answer.status)}"

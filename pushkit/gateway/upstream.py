@@ -112,6 +112,7 @@ class Upstream:
         if query:
             raise ConfigError("upstream: found a query, expected the base URL of an agent")
         self.base_path: Final = path.rstrip("/")
+        self.root = "/"  # what follows the base path for a request at `/`; empty for nothing
         self._options = options
         self._tls: ssl.SSLContext | bool = True
         if options.upstream_ca_file is not None or options.upstream_certificate is not None:
@@ -189,6 +190,8 @@ class Upstream:
             sock_connect=options.connect_timeout.total_seconds(),
             sock_read=silence.total_seconds(),
         )
+        if path.partition("?")[0] == "/":
+            path = self.root + path[1:]
         scheme, authority = self.url.scheme, self.url.authority
         url = URL(f"{scheme}://{authority}{self.base_path}{path}", encoded=True)
         try:

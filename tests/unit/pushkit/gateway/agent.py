@@ -72,7 +72,7 @@ class ScriptedAgent:
     @asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[ScriptedAgent]:
         app = web.Application(client_max_size=2**26)
-        app.router.add_route("*", r"/{path:[\s\S]*}", self._handle)
+        app.router.add_route("*", r"/{path:[\s\S]*}", self.handle)
         app.on_response_prepare.append(self._say_more)
         async with served(app, port) as origin:
             self.origin = origin
@@ -127,7 +127,7 @@ class ScriptedAgent:
 
     # --- the wire --------------------------------------------------------------------------------
 
-    async def _handle(  # noqa: PLR0911, PLR0912  # one for each call
+    async def handle(  # noqa: PLR0911, PLR0912  # one for each call
         self, request: web.Request
     ) -> web.StreamResponse:
         body = await request.read()

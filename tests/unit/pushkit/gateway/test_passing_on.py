@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from multidict import CIMultiDict
 
 from pushkit.errors import MalformedJsonError
@@ -21,8 +22,9 @@ from pushkit.gateway import proxy, service
 from pushkit.gateway.events import EventLines
 from pushkit.gateway.options import GatewayOptions
 from tests.eventually import eventually
+from tests.served import served
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import Front, Start, message
+from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, message
 
 CARD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 36\r\n"
@@ -34,8 +36,8 @@ CALL = b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"x"}}'
 
 @pytest.fixture
 async def front(start: Start) -> AsyncIterator[Front]:
-    async with start() as served:
-        yield served
+    async with start() as front:
+        yield front
 
 
 async def raw(front: Front, request: bytes) -> bytes:
@@ -126,6 +128,28 @@ async def test_no_path_leads_out_of_the_agents(start: Start, target: bytes) -> N
             assert not asked
             got = await raw(front, b"GET /a..b/... HTTP/1.1\r\nHost: x\r\n\r\n")
             assert got.startswith(b"HTTP/1.1 204")
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+async def test_an_agent_is_asked_at_the_path_that_its_card_names(start: Start, end: str) -> None:
+    """ADK has agents at `/a2a/name`: a router answers 404 with a slash more, or redirects."""
+    agent = ScriptedAgent()
+
+    async def card(_: web.Request) -> web.Response:
+        return web.json_response({"url": f"{agent.origin}{end}", "capabilities": {}})
+
+    app = web.Application()
+    app.router.add_post(f"/a2a/name{end}", agent.handle)
+    app.router.add_get("/a2a/name/.well-known/agent-card.json", card)
+    async with served(app) as origin:
+        agent.origin = f"{origin}/a2a/name"
+        async with start(before=agent) as front:
+            answer = await front.rpc("SendMessage", message(config=False))
+            task_id = answer["result"]["task"]["id"]
+            config = {"taskId": task_id, "url": HOOK, "id": "c1"}
+            assert "result" in await front.rpc("CreateTaskPushNotificationConfig", config)
+            assert await front.answers(200, "POST", "/?x=1", data=CALL)
+    assert agent.paths[-1] == f"/a2a/name{end}?x=1"
 
 
 async def test_fields_of_the_connection_stay_on_it(front: Front) -> None:
