@@ -150,6 +150,15 @@ def instead(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
     return response
 
 
+def for_browsers(answer: aiohttp.ClientResponse) -> list[tuple[str, str]]:
+    """Return what the agent's answer says of the web pages to which a browser may show it."""
+    return [
+        (name, value)
+        for name, value in decoded(answer.raw_headers)
+        if name.lower() == "vary" or name.lower().startswith("access-control-")
+    ]
+
+
 def json_response(status: int, body: bytes) -> web.Response:
     """Return an answer of the gateway's own."""
     return web.Response(status=status, body=body, content_type="application/json")
@@ -289,7 +298,7 @@ class Sending:
         if not early:
             await asyncio.shield(stream.settled)
         try:
-            _, written = await self.upstream.task(
+            shown = await self.upstream.task(
                 self.call.place,
                 task_id,
                 self.asked.fields_to_ask_with,
@@ -297,7 +306,7 @@ class Sending:
             )
         except TaskRefusedError as exc:
             raise UpstreamError("the agent does not show the task that it began") from exc
-        return instead(stream.answer, message_answer(self.call, written))
+        return instead(stream.answer, message_answer(self.call, shown.written))
 
     async def _watch(
         self, task_id: str, *, stream: EventStream | None = None, seen: Task | None = None

@@ -50,6 +50,7 @@ from pushkit.gateway.messages import (
     Sending,
     cut,
     decoded,
+    for_browsers,
     head_of,
     instead,
     json_response,
@@ -100,6 +101,7 @@ class _Checked:
     call: ClientCall
     place: Place | None = None  # where the agent was asked for the task
     task: Task | None = None  # as the agent showed it
+    answer: aiohttp.ClientResponse | None = None  # the agent's, about the task
 
 
 _CHECKED: Final[ContextVar[_Checked]] = ContextVar("pushkit_gateway_call")
@@ -388,7 +390,10 @@ class Gateway:
                 await self.watcher.add(place, task.id, self._credentials(asked), known=task)
             except StorageError as exc:
                 raise UpstreamError("the task cannot be watched at the moment", 503) from exc
-        return web.Response(status=answer.status, headers=dict(answer.headers), body=answer.body)
+        found = web.Response(status=answer.status, headers=dict(answer.headers), body=answer.body)
+        for name, value in () if checked.answer is None else for_browsers(checked.answer):
+            found.headers.add(name, value)
+        return found
 
     async def _owner(self, asked: Asked) -> str | None:
         try:
@@ -423,8 +428,9 @@ class Gateway:
         """
         checked = _CHECKED.get()
         place, fields = self._place(checked.call, caller), checked.asked.fields_to_ask_with
-        task, _ = await self.upstream.task(place, task_id, fields)
-        return task
+        shown = await self.upstream.task(place, task_id, fields)
+        checked.answer = shown.answer
+        return shown.task
 
     def _place(self, call: ClientCall, caller: Caller) -> Place:
         """Return where the agent is asked for the caller, in a version that it speaks."""

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import aiohttp
 from yarl import URL
@@ -91,6 +91,14 @@ def end_to_end(fields: Fields) -> list[tuple[str, str]]:
         for field, value in found
         if (name := field.lower()) not in _HOP_BY_HOP and name not in named
     ]
+
+
+class ShownTask(NamedTuple):
+    """A task as the agent shows it."""
+
+    task: Task
+    written: JsonObject  # as the agent writes it
+    answer: aiohttp.ClientResponse  # its head
 
 
 class Upstream:
@@ -229,8 +237,8 @@ class Upstream:
 
     async def task(
         self, place: Place, task_id: str, fields: Fields, history_length: int | None = None
-    ) -> tuple[Task, JsonObject]:
-        """Return a task, and how the agent writes it.
+    ) -> ShownTask:
+        """Return a task.
 
         Raises:
             TaskRefusedError: There is no such task for these credentials.
@@ -246,7 +254,7 @@ class Upstream:
                 task = read_task(answered.result, place.version)
                 if task.id != task_id:
                     raise UpstreamError("the agent answered with another task than was asked for")
-                return task, answered.result
+                return ShownTask(task, answered.result, answer)
             refused = refused or answered.code == _NOT_FOUND
         except (MalformedJsonError, UnrecognisedBodyError) as exc:
             if not refused:

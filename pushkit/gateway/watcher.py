@@ -435,10 +435,8 @@ class WatchedTask:
 
     async def _asked(self) -> Task:
         """Ask for the task. Raises TaskRefusedError, UpstreamError."""
-        task, _ = await self._watcher.upstream.task(
-            self._place, self._row.task_id, self._credentials
-        )
-        return task
+        shown = await self._watcher.upstream.task(self._place, self._row.task_id, self._credentials)
+        return shown.task
 
     async def _compare(self, task: Task) -> None:
         view = TaskView.of(task)

@@ -394,6 +394,16 @@ async def test_the_card_for_callers_who_are_known_names_the_gateway_too(
     assert card["capabilities"]["pushNotifications"] is True
 
 
+async def test_an_answer_about_configs_is_shown_to_the_web_pages_of_the_agents(
+    front: Front,
+) -> None:
+    task, url = await front.send(), f"{front.origin}/rest"
+    async with front.client.get(f"{url}/tasks/{task['id']}/pushNotificationConfigs") as answer:
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
+        assert "ETag" not in answer.headers
+        assert len((await answer.json(content_type=None))["configs"]) == 1
+
+
 async def test_an_agent_that_is_not_there_behind_its_proxy_is_waited_for(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
