@@ -174,6 +174,15 @@ async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
                         assert await answer.content.readline() == b"event: changed\n"
 
 
+async def test_a_live_page_does_not_hold_up_a_server_that_stops(
+    monkeypatch: pytest.MonkeyPatch, ops: str, browser: aiohttp.ClientSession
+) -> None:
+    monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
+    async with asyncio.timeout(DEADLINE), browser.get(f"{ops}/live", headers=BEARER) as answer:
+        # It waits for the end of the answer, after which the browser reconnects.
+        assert await answer.read() == b"event: changed\nretry: 1000\ndata:\n\n"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [("DELETE", "/login", "GET, HEAD, POST"), ("OPTIONS", "/api/v1/deliveries", "GET, HEAD")],
