@@ -58,8 +58,6 @@ def audit_to(file: Path | None) -> None:
     Raises:
         ConfigError: The file cannot be opened, or is another one.
     """
-    audit = logging.getLogger("pushkit.dashboard.audit")
-    audit.setLevel(logging.INFO)
     if file is None:
         return
     try:
@@ -71,6 +69,7 @@ def audit_to(file: Path | None) -> None:
     except OSError as exc:
         raise ConfigError(f"audit log {file}: {exc.strerror}") from exc
     handler.setFormatter(logging.Formatter(_WRITTEN))
+    audit = logging.getLogger("pushkit.dashboard.audit")
     audit.addHandler(handler)
     audit.propagate = False
 

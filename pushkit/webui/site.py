@@ -496,7 +496,8 @@ class Site:
         if ids:
             more = ",…" if len(ids) > _AUDITED else ""
             line += f" ids={','.join(one_word(str(each)) for each in ids[:_AUDITED])}{more}"
-        _audit.info("%s from=%s", line, one_word(request.peer))
+        # A warning, so that it is also logged where an application leaves the levels as they are.
+        _audit.warning("%s from=%s", line, one_word(request.peer))
 
     # --- static --------------------------------------------------------------------------------
 

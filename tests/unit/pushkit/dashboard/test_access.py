@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import subprocess
 from collections.abc import Callable
@@ -261,7 +260,6 @@ async def test_no_page_allows_a_script_or_style_of_another_origin_or_a_frame(
 async def test_a_failed_delivery_is_redriven_and_delivered(
     house: House, operator: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "pushkit.dashboard.audit")
     delivery_id = await house.dead_letter("report-7")
     page = await operator.get("/")
     page = await operator.get(operator.link(page, "1 dead letter within"))
@@ -287,7 +285,6 @@ async def test_a_failed_delivery_is_redriven_and_delivered(
 async def test_the_audit_log_says_what_a_bulk_action_changed(
     house: House, operator: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "pushkit.dashboard.audit")
     ids = [await house.dead_letter(f"task-{n:02}") for n in range(12)]
     page = await operator.get("/deliveries?state=dead&error=rejected")
     await operator.submit(page, "Redrive", id=ids[0])
