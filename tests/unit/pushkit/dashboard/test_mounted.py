@@ -23,7 +23,7 @@ from pushkit.webui.aiohttp import application
 from pushkit.webui.site import Site
 from tests.asgi_server import serving
 from tests.browser import BEARER, TOKEN
-from tests.eventually import DEADLINE
+from tests.eventually import DEADLINE, eventually
 from tests.unit.pushkit.dashboard.conftest import House
 
 
@@ -97,6 +97,23 @@ async def test_a_failed_delivery_is_redriven_under_the_mount(
     async with browser.post(f"{page}/redrive", data=form, headers=headers) as answer:
         assert "1 redriven." in await answer.text()
     assert await house.state(delivery_id) == "pending"
+
+
+async def test_it_may_be_mounted_before_its_sender_opens_as_by_a_lifespan(house: House) -> None:
+    await house.sender.close()
+    mounted = sender_dashboard(house.sender, token=TOKEN, hosts=["127.0.0.1"], allow_actions=True)
+    host = FastAPI(lifespan=house.sender.lifespan)
+    host.mount("/ops", mounted.asgi())
+    async with serving(host) as base, httpx.AsyncClient(headers=BEARER) as client:
+        assert (await client.get(f"{base}/ops/api/v1/overview")).status_code == 200
+        delivery_id = await house.dead_letter()
+        house.statuses["/strict"] = 202
+        await client.post(f"{base}/ops/api/v1/deliveries/{delivery_id}/redrive")
+
+        async def is_delivered() -> bool:
+            return await house.state(delivery_id) == "delivered"
+
+        await eventually(is_delivered)
 
 
 async def test_the_api_and_its_description_stand_under_the_mount(
