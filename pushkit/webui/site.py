@@ -363,13 +363,15 @@ class Site:
         return await handler(request)
 
     def _login_first(self, request: PageRequest) -> PageAnswer:
-        if request.path.startswith("/api/") or request.method not in _READS:
+        if request.path.startswith("/api/") or request.method not in (*_READS, "POST"):
             challenge = ("WWW-Authenticate", "Bearer")
             raise PageRefused(401, "expected the token: Authorization: Bearer …", challenge)
         if self.access.token is None:
             raise PageRefused(403, "without a token, the dashboard answers loopback clients only")
-        query = urlencode(request.query)
-        then = urlencode({"next": request.path + (f"?{query}" if query else "")})
+        path, query = request.path, urlencode(request.query)
+        if request.method == "POST":  # a form of the page one level up, whose session is over
+            path = path.rpartition("/")[0] or "/"
+        then = urlencode({"next": path + (f"?{query}" if query else "")})
         return _see_other(request, f"/login?{then}")
 
     def _may_read(self, request: PageRequest) -> bool:

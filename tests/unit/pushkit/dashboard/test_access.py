@@ -422,6 +422,17 @@ async def test_logging_out_ends_the_session(operator: Browser) -> None:
     assert "<h1>Log in</h1>" in await operator.get("/")
 
 
+async def test_a_form_whose_session_is_over_leads_to_its_page_by_the_login(
+    house: House, operator: Browser
+) -> None:
+    delivery_id = await house.dead_letter()
+    page = await operator.get(f"/deliveries/{delivery_id}")
+    operator.client.session.cookie_jar.clear()
+    login = await operator.submit(page, "Redrive")
+    assert "Why it is dead" in await operator.submit(login, "Log in", token=TOKEN)
+    assert await house.state(delivery_id) == "dead"
+
+
 async def test_all_dead_letters_of_a_task_are_those_that_the_page_shows(
     house: House, operator: Browser
 ) -> None:
