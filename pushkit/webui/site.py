@@ -467,7 +467,12 @@ class Site:
 
     def _check_origin(self, request: PageRequest) -> None:
         if not self.access.is_same_origin(request.headers):
-            raise PageRefused(403, "the form is not from a page of this dashboard")
+            origin, host = request.headers.get("origin", "no page"), request.headers.get("host")
+            raise PageRefused(
+                403,
+                f"the form is from {origin}, and Host is {host}: expected a page of this dashboard,"
+                " and that a proxy passes on Host, with its port",
+            )
 
     def _check_form(self, request: PageRequest) -> None:
         self._check_origin(request)

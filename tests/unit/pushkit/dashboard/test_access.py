@@ -422,6 +422,16 @@ async def test_logging_out_ends_the_session(operator: Browser) -> None:
     assert "<h1>Log in</h1>" in await operator.get("/")
 
 
+async def test_a_login_through_a_proxy_that_replaces_the_host_says_so(open_dashboard: Open) -> None:
+    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+    headers = {"Origin": "https://ops.example.com", "Sec-Fetch-Site": "same-origin"}
+    async with browser.client.post("/login", data={"token": TOKEN}, headers=headers) as answer:
+        found = await answer.text()
+    host = browser.client.make_url("/").authority
+    assert f"the form is from https://ops.example.com, and Host is {host}:" in found
+    assert "a proxy passes on Host" in found
+
+
 async def test_a_form_whose_session_is_over_leads_to_its_page_by_the_login(
     house: House, operator: Browser
 ) -> None:
