@@ -18,6 +18,7 @@ from starlette.routing import Mount
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from pushkit.dashboard.app import sender_dashboard
+from pushkit.errors import ConfigError
 from pushkit.webui import asgi, site
 from pushkit.webui.aiohttp import application
 from pushkit.webui.site import Site
@@ -114,6 +115,12 @@ async def test_it_may_be_mounted_before_its_sender_opens_as_by_a_lifespan(house:
             return await house.state(delivery_id) == "delivered"
 
         await eventually(is_delivered)
+
+
+async def test_a_mounted_dashboard_needs_a_token(house: House) -> None:
+    unset: Any = None  # as of os.environ.get()
+    with pytest.raises(ConfigError, match="token: found NoneType, expected str"):
+        sender_dashboard(house.sender, token=unset, hosts=["ops.example.com"])
 
 
 async def test_the_api_and_its_description_stand_under_the_mount(
