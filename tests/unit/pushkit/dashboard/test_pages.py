@@ -16,10 +16,10 @@ from pytest_aiohttp.plugin import AiohttpServer
 from pushkit.dashboard.documents import findings, headline
 from pushkit.outbox import stats
 from pushkit.outbox.states import DeliveryState
-from pushkit.outbox.stats import _MOST_ERRORS, Finished, OutboxStats
+from pushkit.outbox.stats import _MOST_FIRST, Finished, OutboxStats
 from pushkit.storage.paging import AtMost
 from pushkit.webui import site
-from pushkit.webui.parts import HealthFinding, Severity, shown_body
+from pushkit.webui.parts import MOST_SHOWN, HealthFinding, Severity, shown_body
 from tests.browser import Browser
 from tests.eventually import DEADLINE
 from tests.unit.pushkit.dashboard.conftest import HOSTILE, House
@@ -58,8 +58,8 @@ async def test_a_new_dead_letter_is_shown_first(house: House, reader: Browser) -
     assert "Nothing arrives: every attempt fails." in page
     assert "1 dead letter within the last hour." in page
     assert "the webhook answered 400" in page
-    assert f"the {_MOST_ERRORS} queues that are due first" in page
-    assert f"the newest {_MOST_ERRORS} dead letters" in page
+    assert f"the {_MOST_FIRST:,} queues that are due first" in page
+    assert f"the newest {MOST_SHOWN // 20} dead letters" in page
 
 
 async def test_a_new_dead_letter_is_shown_however_much_is_delivered_after_it(
