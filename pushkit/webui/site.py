@@ -139,8 +139,8 @@ class Site:
         self.access = access
         self._live = 0
         self._wrong_tokens = RepeatedLog(_log, most=10)
-        # Cookies are shared by all ports of a host: each kind of dashboard has its own name.
-        self._cookie = f"{title}_dashboard"
+        # Cookies are shared by all ports of a host: each kind, and each token, has its own name.
+        self._cookie = f"{title}_dashboard_{access.token_mark()}"
         self._environment = Environment(
             loader=FileSystemLoader([templates, _HERE / "templates"]),
             autoescape=True,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from pushkit.clock import utc_now
@@ -430,6 +431,21 @@ async def test_a_login_through_a_proxy_that_replaces_the_host_says_so(open_dashb
     host = browser.client.make_url("/").authority
     assert f"the form is from https://ops.example.com, and Host is {host}:" in found
     assert "a proxy passes on Host" in found
+
+
+async def test_a_login_at_another_port_with_another_token_ends_no_session(
+    open_dashboard: Open,
+) -> None:
+    tokens = (TOKEN, TOKEN[::-1])
+    opened = [await open_dashboard(DashboardAccess(token=token)) for token in tokens]
+    bases = [str(each.client.make_url("/")).rstrip("/") for each in opened]
+    jar = aiohttp.CookieJar(unsafe=True)  # cookies know no port, here and in browsers
+    async with aiohttp.ClientSession(cookie_jar=jar) as browser:
+        for base, token in zip(bases, tokens, strict=True):
+            await browser.post(f"{base}/login", data={"token": token}, headers={"Origin": base})
+        for base in bases:
+            async with browser.get(f"{base}/") as answer:
+                assert "<h1>Log in</h1>" not in await answer.text()
 
 
 async def test_a_form_whose_session_is_over_leads_to_its_page_by_the_login(
