@@ -16,9 +16,19 @@
     String(window.getSelection()) !== "" ||
     document.querySelector("main input:checked, main details[open]") !== null;
 
+  // One at a time: a page that takes long is not asked for again meanwhile.
+  let asking = false;
   const refresh = async () => {
-    if (document.hidden || busy()) return;
-    const answer = await fetch(location.pathname + location.search, { credentials: "same-origin" });
+    if (asking || document.hidden || busy()) return;
+    asking = true;
+    try {
+      await show(await fetch(location.pathname + location.search, { credentials: "same-origin" }));
+    } finally {
+      asking = false;
+    }
+  };
+
+  const show = async (answer) => {
     if (answer.redirected) location.reload(); // to the login: the session is over
     if (!answer.ok || answer.redirected) return;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
