@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from pushkit.errors import ConfigError, KeyFileError
 from pushkit.terminal.options import DashboardOptions
 from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.asgi import joined_fields
-from pushkit.webui.serving import access_of
+from pushkit.webui.serving import access_of, audit_to
 from tests.browser import BEARER, TOKEN, Browser
 from tests.unit.pushkit.dashboard.conftest import House, Open
 
@@ -281,6 +282,21 @@ async def test_a_failed_delivery_is_redriven_and_delivered(
         f"redrive asked {path} from=127.0.0.1",
         f"redrive done {path} count=1 ids={delivery_id} from=127.0.0.1",
     ]
+
+
+def test_an_audit_log_that_was_rotated_away_is_begun_anew(tmp_path: Path) -> None:
+    audit, file = logging.getLogger("pushkit.dashboard.audit"), tmp_path / "audit.log"
+    audit_to(file)
+    [handler] = audit.handlers
+    try:
+        audit.warning("the first")
+        file.rename(tmp_path / "audit.log.1")
+        audit.warning("the second")
+        assert file.read_text("utf-8").endswith("pushkit.dashboard.audit: the second\n")
+    finally:
+        audit.removeHandler(handler)
+        audit.propagate = True
+        handler.close()
 
 
 async def test_the_audit_log_says_what_a_bulk_action_changed(
