@@ -158,7 +158,13 @@ class Receiver(Expecting, CallbackDecorators):
             tracing=tracing,
             clock=clock,
         )
-        self._mailboxes = Mailboxes(inbox, retry=retry, clock=clock, events=self.events)
+        self._mailboxes = Mailboxes(
+            inbox,
+            retry=retry,
+            clock=clock,
+            events=self.events,
+            request_timeout=limits.request_timeout,
+        )
         self.inbox: InboxAdmin = InboxAdmin(inbox, wake=self.dispatcher.wake)
         self._metrics: ReceiverMetrics | None = None
         self._arrivals = Arrivals(inbox)

@@ -52,7 +52,8 @@ from receiver.mailbox.messages import (
     message_of,
     written,
 )
-from receiver.request import Answer, BrokenBodyError, Request
+from receiver.request import Answer, Request
+from receiver.service_state import read_in_time
 
 _log = logging.getLogger("receiver")
 
@@ -145,8 +146,10 @@ class Mailboxes:
         retry: RetryPolicy,
         clock: Callable[[], datetime],
         events: Listeners,
+        request_timeout: timedelta,  # for the body of a settlement
     ) -> None:
         self._database = database
+        self._request_timeout = request_timeout
         self._queues = MailboxQueues(database, retry)
         self._clock = clock
         self._events = events
@@ -231,7 +234,7 @@ class Mailboxes:
             return await self._get(mailbox, request)
         if verb not in list(Verb) or request.method != "POST":
             raise _malformed("request", f"{request.method} {verb}", "POST to ack, nack or renew")
-        result = await self._settle(mailbox, Verb(verb), await _asked(request))
+        result = await self._settle(mailbox, Verb(verb), await self._asked(request))
         return Answer(status=200, headers=_JSON, body=written(result))
 
     def _authenticated(self, name: str, request: Request) -> _Mailbox:
@@ -334,6 +337,14 @@ class Mailboxes:
 
     # --- settlements -------------------------------------------------------------------------
 
+    async def _asked(self, request: Request) -> JsonObject:
+        body = request.body
+        if body is None:
+            body = await read_in_time(request, _MOST_ASKED, self._request_timeout)
+        if body is None or len(body) > _MOST_ASKED:
+            raise _malformed("body", "a longer one", f"JSON of at most {_MOST_ASKED} bytes")
+        return read_json_object(body)
+
     async def _settle(self, mailbox: _Mailbox, verb: Verb, asked: JsonObject) -> dict[str, Any]:
         receipt, pause, lease = _receipt_in(asked), _pause_in(asked), mailbox.options.lease
         settled = await self._database.write_patiently(
@@ -362,16 +373,6 @@ async def _wait(news: asyncio.Event, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await news.wait()
             await asyncio.sleep(_REST_SECONDS)
-
-
-async def _asked(request: Request) -> JsonObject:
-    try:
-        body = request.body if request.body is not None else await request.read(_MOST_ASKED)
-    except BrokenBodyError as exc:
-        raise MalformedRequestError("the body broke off") from exc
-    if body is None or len(body) > _MOST_ASKED:
-        raise _malformed("body", "a longer one", f"JSON of at most {_MOST_ASKED} bytes")
-    return read_json_object(body)
 
 
 def _receipt_in(asked: JsonObject) -> Receipt:
