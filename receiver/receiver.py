@@ -36,6 +36,7 @@ from receiver.mailbox.service import Mailboxes, MailboxOptions
 from receiver.request import Answer, Request
 from receiver.request_handler import RequestHandler
 from receiver.runtime import DRAIN
+from receiver.selection import path_of
 from receiver.senders import TrustedSender, check_memory
 from receiver.steps import Trail
 from receiver.trust import Trust, key_transport, warn_of_weak_trust
@@ -160,6 +161,7 @@ class Receiver(Expecting, CallbackDecorators):
         )
         self._mailboxes = Mailboxes(
             inbox,
+            path=path_of(self.url),
             retry=retry,
             clock=clock,
             events=self.events,

@@ -143,12 +143,14 @@ class Mailboxes:
         self,
         database: Database,
         *,
+        path: str,  # of the receiver's URL, decoded: it may stand before the paths of requests
         retry: RetryPolicy,
         clock: Callable[[], datetime],
         events: Listeners,
         request_timeout: timedelta,  # for the body of a settlement
     ) -> None:
         self._database = database
+        self._prefixes = (f"{path}{PREFIX}", PREFIX)
         self._request_timeout = request_timeout
         self._queues = MailboxQueues(database, retry)
         self._clock = clock
@@ -160,7 +162,7 @@ class Mailboxes:
 
     def __contains__(self, path: str) -> bool:
         """Whether a path is for mailboxes, if there are any."""
-        return bool(self._of_name) and path.startswith(PREFIX)
+        return bool(self._of_name) and path.startswith(self._prefixes)
 
     @property
     def options(self) -> list[MailboxOptions]:
@@ -226,7 +228,8 @@ class Mailboxes:
             InboundError: It is refused.
             StorageError: The inbox fails.
         """
-        name, _, verb = request.path.removeprefix(PREFIX).partition("/")
+        prefix = next(each for each in self._prefixes if request.path.startswith(each))
+        name, _, verb = request.path.removeprefix(prefix).partition("/")
         mailbox = self._authenticated(name, request)
         if not verb:
             if request.method != "GET":

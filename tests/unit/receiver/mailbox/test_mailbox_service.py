@@ -13,12 +13,13 @@ from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
 from pushkit.webui.access import DashboardAccess
-from receiver import MailboxOptions
+from receiver import MailboxOptions, Receiver
 from receiver.dashboard.app import inbox_dashboard
 from receiver.mailbox.messages import fetched
 from tests.clock import START
 from tests.eventually import eventually
 from tests.metrics_page import MetricsRead
+from tests.unit.receiver.conftest import BASE_URL, trusted_sender
 from tests.unit.receiver.mailbox.conftest import LEASE, MAILBOX_TOKEN, make_laptop
 
 if TYPE_CHECKING:
@@ -154,6 +155,20 @@ async def test_only_its_own_token_opens_a_mailbox(
 
     assert (refused.status, refused.code) == (401, "mailbox_unauthorized")
     assert refused.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("path", ["/hooks/mailbox/laptop", "/mailbox/laptop"])
+async def test_a_proxy_may_leave_the_path_of_the_url_or_strip_it(
+    tmp_path: Path, aiohttp_client: AiohttpClient, path: str
+) -> None:
+    receiver = Receiver(
+        url=f"{BASE_URL}/hooks", senders=[trusted_sender()], database=tmp_path / "inbox.db"
+    )
+    receiver.mailbox(MailboxOptions(name="laptop", tokens=[MAILBOX_TOKEN]))
+    client = await aiohttp_client(receiver.app())
+
+    async with client.get(path, headers={"Authorization": f"Bearer {MAILBOX_TOKEN}"}) as answer:
+        assert answer.status == 200
 
 
 async def test_every_token_of_a_mailbox_opens_it(
