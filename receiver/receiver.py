@@ -205,7 +205,7 @@ class Receiver(Expecting, CallbackDecorators):
         """
         from receiver.app import application  # the only method that needs aiohttp
 
-        return application(self.handler.handle, self)
+        return application(self.handler.handle, self, self.wind_down)
 
     def asgi(self) -> AsgiApp:
         """Return an ASGI application; served alone, it starts and stops this receiver.

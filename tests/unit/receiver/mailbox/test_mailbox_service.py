@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
@@ -272,6 +273,31 @@ async def test_polls_are_answered_when_the_service_stops(laptop: Laptop) -> None
     laptop.world.receiver.wind_down()
 
     assert (await waiting).found == []
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_polls_and_streams_end_before_an_aiohttp_application_breaks_them_off(
+    laptop: Laptop, accept: str
+) -> None:
+    runner = web.AppRunner(laptop.world.receiver.app(), shutdown_timeout=5)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    headers = {"Authorization": f"Bearer {MAILBOX_TOKEN}", "Accept": accept}
+
+    async def ask() -> bytes:
+        url = f"http://{host}:{port}/mailbox/laptop?wait=60"
+        async with laptop.client.session.get(url, headers=headers) as answer:
+            return await answer.read()
+
+    waiting = asyncio.create_task(ask())
+    server = runner.server
+    assert server is not None
+    await eventually(lambda: server.requests_count)
+
+    await runner.cleanup()
+
+    assert await waiting in (b'{"notifications":[]}', b": open\n\n")
 
 
 async def test_metrics_count_what_is_in_mailboxes(laptop: Laptop) -> None:
