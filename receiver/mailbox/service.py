@@ -261,6 +261,8 @@ class Mailboxes:
         query = dict(parse_qsl(request.target.partition("?")[2], keep_blank_values=True))
         most = _number(query, "max", 1, least=1, most=MOST_AT_ONCE)
         if EVENTS in (request.headers.one("Accept") or ""):
+            if not request.takes_streams:
+                raise _malformed("Accept", EVENTS, "polls: this framework sends whole answers")
             self._check_room(mailbox)  # now: a stream that has begun has no other status
             events = self._events_of(mailbox, most, request)
             return Answer(status=200, headers=_STREAM, stream=events, close=True)

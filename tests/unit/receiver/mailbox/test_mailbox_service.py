@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
 from pushkit.webui.access import DashboardAccess
-from receiver import MailboxOptions, Receiver
+from receiver import Headers, MailboxOptions, Receiver, WebhookRequest
 from receiver.dashboard.app import inbox_dashboard
 from receiver.mailbox.messages import fetched
 from tests.clock import START
@@ -208,6 +208,20 @@ async def test_a_malformed_request_is_refused(
     refused = await laptop.ask(method, f"/mailbox/laptop{path}", data=body)
 
     assert (refused.status, refused.code) in [(400, "malformed_request"), (400, "malformed_json")]
+
+
+async def test_a_framework_that_sends_whole_answers_is_asked_for_no_stream(
+    laptop: Laptop, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {"Authorization": f"Bearer {MAILBOX_TOKEN}", "Accept": "text/event-stream"}
+    asked = WebhookRequest(
+        method="GET", target="/mailbox/laptop", headers=Headers(fields), body=b""
+    )
+
+    answer = await laptop.world.receiver.receive(asked)
+
+    assert (answer.status, answer.code) == (400, "malformed_request")
+    assert "mailbox: Accept: found text/event-stream, expected polls" in caplog.text
 
 
 async def test_a_mailbox_gets_what_it_was_made_for(
