@@ -357,7 +357,10 @@ def change_mailbox(database: Database, mailbox: str, change: MailboxChange) -> S
         [row["id"] for row in rows],
         now,
     )
-    yield from reschedule(MAILBOXES, [*queues.values()], now)
+    changed_queues = [*queues.values()]
+    if change is MailboxChange.DROP_ALL:  # what is handed out, too
+        changed_queues = [released(each, None)._replace(abandoned=0) for each in changed_queues]
+    yield from reschedule(MAILBOXES, changed_queues, now)
     yield from database.announce()
     return len(changed)
 
