@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,25 @@ async def test_a_lease_that_is_renewed_does_not_end(laptop: Laptop) -> None:
     assert renewed.message["lease_until"] == (START + 1.5 * LEASE).isoformat()
     assert (await laptop.poll()).found == []
     assert (await laptop.settle("ack", receipt)).status == 200
+
+
+async def test_a_clock_that_is_set_back_ends_no_lease_of_another_mailbox(
+    make_world: WorldFactory, aiohttp_client: AiohttpClient
+) -> None:
+    world = make_world()
+    shortly = MailboxOptions(name="other", tokens=[MAILBOX_TOKEN], lease=timedelta(seconds=5))
+    world.receiver.mailbox(shortly)
+    laptop = await make_laptop(world, aiohttp_client)
+    await laptop.accept(1)
+    [found] = (await laptop.poll()).found
+    await laptop.ask("GET", "/mailbox/other")
+
+    world.clock.advance(-1)
+    await laptop.ask("GET", "/mailbox/other")
+    world.clock.advance(10)
+    await laptop.poll()
+
+    assert (await laptop.settle("ack", found["receipt"])).status == 200
 
 
 async def test_a_client_may_say_when_it_wants_it_again(laptop: Laptop) -> None:
