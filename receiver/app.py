@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
@@ -43,8 +43,15 @@ class HideMalformedRequests(logging.Filter):
         return True
 
 
-def application(handle: Handle, running: AbstractAsyncContextManager[object]) -> web.Application:
-    """Return an application that enters `running`, the receiver, when it starts."""
+def application(
+    handle: Handle,
+    running: AbstractAsyncContextManager[object],
+    wind_down: Callable[[], None],
+) -> web.Application:
+    """Return an application that enters `running`, the receiver, when it starts.
+
+    It calls `wind_down` before it waits for the last answers, of which some wait for that.
+    """
 
     async def answer(request: web.Request) -> web.StreamResponse:
         path = f"/{request.match_info['path']}"
@@ -54,10 +61,14 @@ def application(handle: Handle, running: AbstractAsyncContextManager[object]) ->
         async with running:
             yield
 
+    async def ending(_app: web.Application) -> None:
+        wind_down()
+
     app = web.Application()
     # Every path, since the senders' paths may change while it runs.
     app.router.add_route("*", r"/{path:[\s\S]*}", answer, expect_handler=_when_it_is_read)
     app.cleanup_ctx.append(lifespan)
+    app.on_shutdown.append(ending)
     return app
 
 

@@ -81,19 +81,25 @@ async def serve(
             raise ConsumedBodyError.of(len(found), int(stated))
         return found
 
-    answer = await handler.handle(
-        Request(
-            method=scope["method"],
-            path=path,
-            target=_target(scope),
-            headers=headers,
-            peer=client[0] if client else "",
-            read=read,
+    try:
+        answer = await handler.handle(
+            Request(
+                method=scope["method"],
+                path=path,
+                target=_target(scope),
+                headers=headers,
+                peer=client[0] if client else "",
+                read=read,
+                is_gone=body.is_lost,
+            )
         )
-    )
-    if body.is_cut_off:  # the client is gone; some servers log an error if a response is sent
-        return
-    await _send(answer, body, send, http1=scope.get("http_version", "1.1").startswith("1"))
+        if answer.stream is None:
+            body.unwatch()
+        if body.is_cut_off:  # the client is gone; some servers log an error if a response is sent
+            return
+        await _send(answer, body, send, http1=scope.get("http_version", "1.1").startswith("1"))
+    finally:
+        body.unwatch()
 
 
 def _target(scope: Message) -> str:
@@ -113,6 +119,7 @@ class _Body:
         self._patience: float | None = patience
         self.ended = False  # all of it was read, or its connection is lost
         self.is_cut_off = False  # its connection is lost
+        self._watching: asyncio.Task[None] | None = None
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the rest of it.
@@ -140,6 +147,26 @@ class _Body:
                 raise BrokenBodyError
             yield message.get("body", b"")
 
+    def is_lost(self) -> bool:
+        """Return whether the connection is lost; from the first call on the server is asked."""
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="receiver-watching")
+        return self.is_cut_off
+
+    def unwatch(self) -> None:
+        """Ask the server no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _watch(self) -> None:
+        message = await self._receive()
+        if message.get("more_body", False):  # a poll has no body: the rest of this one stays unread
+            return
+        self.ended = True
+        if message["type"] == "http.request":
+            message = await self._receive()
+        self.is_cut_off = message["type"] == "http.disconnect"
+
     async def discard(self) -> None:
         """Read and drop the rest of it, up to a time and size."""
         discarded = 0
@@ -165,8 +192,11 @@ async def _send(answer: Answer, body: _Body, send: Send, *, http1: bool) -> None
     if answer.stream is not None:
         async with contextlib.aclosing(answer.stream) as chunks:
             async for chunk in chunks:
+                if body.is_cut_off:
+                    return
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+        if not body.is_cut_off:
+            await send({"type": "http.response.body", "body": b""})
         return
     # A client that is refused by its head may still be writing the body. If the server closed the
     # connection now, that would be a reset, and the client would never read its answer

@@ -150,9 +150,12 @@ class StreamForward:
         if not (known and stream and maxlen.isdecimal()):
             raise ConfigError("forward: expected redis://host:port/db?stream=name[&maxlen=number]")
         seconds = timeout.total_seconds()
+        # Before version 6, redis accepts a valid certificate of any other name.
+        tls = {"ssl_check_hostname": True} if parts.scheme == "rediss" else {}
         try:
             self._redis: Redis = Redis.from_url(
                 urlunsplit(parts._replace(query="")),
+                **tls,
                 socket_timeout=seconds,
                 socket_connect_timeout=seconds,
                 # On a new connection: the old one was closed, or leads to a replica.

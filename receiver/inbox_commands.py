@@ -43,7 +43,7 @@ from receiver.inbox.inspection import InboxFilter, NotificationSummary
 from receiver.inbox.mailboxes import MailboxChange
 from receiver.inbox.model import InboxStatus
 from receiver.options import InboxOptions, inbox_options
-from receiver.recovery import Recovery
+from receiver.recovery import Recovery, RecoveryFailedError
 from receiver.settings.tables import LISTEN, VARIABLE
 
 _Chosen: TypeAlias = tuple[int, ...] | InboxFilter
@@ -218,18 +218,25 @@ def recover(*, inbox: _Inbox, sender: str, agent: str, task_id: str | None) -> N
     """
     token = secret_variable("RECEIVER_RECOVER_TOKEN")
 
+    refused: list[str] = []
+
     async def ask(admin: InboxAdmin) -> int:
+        number = 0
         async with closing(Recovery(agent, token=token)) as recovery:
-            return sum(
-                [
-                    await recovery.ask(
+            for each in await admin.gaps(sender, task_id=task_id):
+                try:
+                    number += await recovery.ask(
                         each.task_id, each.config_id, from_seq=each.from_seq, to_seq=each.to_seq
                     )
-                    for each in await admin.gaps(sender, task_id=task_id)
-                ]
-            )
+                except RecoveryFailedError as exc:
+                    if not exc.refused:
+                        raise
+                    refused.append(f"config {each.config_id!a} of task {each.task_id!a}: {exc}")
+        return number
 
     click.echo(f"{numbered(inbox.look(ask), 'notification')} sent again")
+    if refused:
+        raise ConfigError(f"the agent refused {numbered(len(refused), 'range')}; {refused[0]}")
 
 
 @inbox.command(

@@ -36,6 +36,7 @@ from receiver.mailbox.service import Mailboxes, MailboxOptions
 from receiver.request import Answer, Request
 from receiver.request_handler import RequestHandler
 from receiver.runtime import DRAIN
+from receiver.selection import path_of
 from receiver.senders import TrustedSender, check_memory
 from receiver.steps import Trail
 from receiver.trust import Trust, key_transport, warn_of_weak_trust
@@ -158,7 +159,14 @@ class Receiver(Expecting, CallbackDecorators):
             tracing=tracing,
             clock=clock,
         )
-        self._mailboxes = Mailboxes(inbox, retry=retry, clock=clock, events=self.events)
+        self._mailboxes = Mailboxes(
+            inbox,
+            path=path_of(self.url),
+            retry=retry,
+            clock=clock,
+            events=self.events,
+            request_timeout=limits.request_timeout,
+        )
         self.inbox: InboxAdmin = InboxAdmin(inbox, wake=self.dispatcher.wake)
         self._metrics: ReceiverMetrics | None = None
         self._arrivals = Arrivals(inbox)
@@ -197,7 +205,7 @@ class Receiver(Expecting, CallbackDecorators):
         """
         from receiver.app import application  # the only method that needs aiohttp
 
-        return application(self.handler.handle, self)
+        return application(self.handler.handle, self, self.wind_down)
 
     def asgi(self) -> AsgiApp:
         """Return an ASGI application; served alone, it starts and stops this receiver.

@@ -18,7 +18,15 @@ _TIMEOUT: Final = timedelta(seconds=30)
 
 
 class RecoveryFailedError(PushkitError, code="recovery_failed"):
-    """An agent did not send again what was asked for. Asking again is harmless."""
+    """An agent did not send again what was asked for. Asking again is harmless.
+
+    Attributes:
+        refused: Whether the agent answered with an error: it may send those of other configs.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class Recovery:
@@ -103,7 +111,8 @@ class Recovery:
             raise RecoveryFailedError(
                 f"{origin} answered {code}, expected a result: -32601 or 404 is an agent without"
                 " this extension, -32001 or 401 a config of another client, -32602 a config that is"
-                " disabled, or a client that has used up its day"
+                " disabled, or a client that has used up its day",
+                refused=isinstance(error, dict),
             )
         return result
 

@@ -62,10 +62,11 @@ class Request:
     is_gone: Callable[[], bool] = lambda: (
         False
     )  # whether its peer reads no answer, if that is known
+    takes_streams: bool = True  # whether an answer may be a stream
 
     @classmethod
     def of(cls, whole: WebhookRequest, path: str, *, peer: str = "", trail: Trail) -> Request:
-        """Return a request whose body is in memory."""
+        """Return a request whose body is in memory, and whose answer is sent as a whole."""
 
         async def read(limit: int) -> bytes | None:
             return whole.body if len(whole.body) <= limit else None
@@ -78,6 +79,7 @@ class Request:
             peer=peer,
             read=read,
             trail=trail,
+            takes_streams=False,
         )
 
 

@@ -92,6 +92,14 @@ def base_url(url: str) -> str:
     return normalised.rstrip("/")
 
 
+def path_of(url: str) -> str:
+    """Return the decoded path of a base URL, empty if it has none.
+
+    A proxy, or a mount, may take it away from the paths of requests, or leave it.
+    """
+    return unquote(Url.parse(url).target.rstrip("/"))
+
+
 def endpoints_of(url: str, entries: Sequence[Entry]) -> Mapping[str, ReceiverPath]:
     """Return the endpoint of each path under a base URL in one spelling.
 
@@ -108,13 +116,13 @@ def endpoints_of(url: str, entries: Sequence[Entry]) -> Mapping[str, ReceiverPat
 def by_request_path(url: str, endpoints: Mapping[str, ReceiverPath]) -> Mapping[str, ReceiverPath]:
     """Return endpoints by the decoded paths that requests may have, with the URL's own and without.
 
-    A proxy, or a mount, may take the URL's own path away; what is signed contains it.
+    What is signed contains the URL's own.
 
     Raises:
         ConfigError: One path could mean two of them.
     """
     found = {unquote(path): endpoint for path, endpoint in endpoints.items()}
-    prefix = unquote(Url.parse(url).target.rstrip("/"))
+    prefix = path_of(url)
     for path, endpoint in list(found.items()):
         other = found.setdefault(f"{prefix}{path}", endpoint)
         if other is not endpoint:

@@ -34,6 +34,8 @@ DEFAULT_PATH = "/a2a/push"
 _JWT_ALONE = frozenset({Scheme.JWT})
 _BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
 
+# No database takes a NUL and a lone surrogate, and a line break ends the name in the id of a queue.
+_IN_NO_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _IN_A_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 # RFC 3986 §3.3, without a query; braces would make it a pattern of aiohttp's router.
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
@@ -197,6 +199,8 @@ def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
     )
     if not sender.name:
         yield "name: found none, expected a short name"
+    elif _IN_NO_NAME.search(sender.name):
+        yield "name: expected it without line breaks and other control characters"
     if not _PATH.fullmatch(sender.path):
         yield "path: expected it to start with /, without query or braces"
     # An empty secret, from a variable that is not set, would be known to everybody.

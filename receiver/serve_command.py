@@ -409,10 +409,11 @@ class SettingsWatcher:
         # Including newly named files: one of them may be written after the configuration.
         self._files = _files_of(settings)
         self._seen = {path: before.get(path, at) for path, at in self._fingerprints().items()}
-        await self._receiver.reload_senders(settings.trusted_senders())
         old, new = self._started_from.document(), settings.document()
+        # Before the senders, which may be refused for want of it.
         if waiting := sorted(name for name in new.keys() - {"senders"} if old[name] != new[name]):
             _log.warning("changed, but only a restart applies it: %s", ", ".join(waiting))
+        await self._receiver.reload_senders(settings.trusted_senders())
         _log.warning("reloaded; trusting %s", ", ".join(sorted(self._receiver.senders)))
 
     def _fingerprints(self) -> dict[Path, tuple[int, ...] | None]:

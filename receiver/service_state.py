@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +15,7 @@ from pushkit.webhook import Headers
 from receiver.limits import Limits, RateLimit
 from receiver.notification import Accepted, Remembered
 from receiver.refusals import REFUSALS
-from receiver.request import HeadersTooLargeError, Request
+from receiver.request import BrokenBodyError, HeadersTooLargeError, Request
 from receiver.senders import TrustedSender
 from receiver.signatures import SignedClaims
 from receiver.steps import Step, Trail
@@ -68,6 +69,23 @@ def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> Body
     return BodyTooLargeError(
         f"a body of {found}, expected at most {limit}: max_body_bytes of {whose}"
     )
+
+
+async def read_in_time(request: Request, limit: int, within: timedelta) -> bytes | None:
+    """Return a body that did not come with the head; None if it is longer than the limit.
+
+    Raises:
+        BodyTimeoutError: It is not whole in time.
+        IncompleteBodyError: It broke off.
+    """
+    seconds = within.total_seconds()
+    try:
+        async with asyncio.timeout(seconds):
+            return await request.read(limit)
+    except TimeoutError as exc:
+        raise BodyTimeoutError(f"not whole within {seconds:g} s") from exc
+    except BrokenBodyError as exc:
+        raise IncompleteBodyError("the peer disconnected, or its framing is broken") from exc
 
 
 class ServiceState:

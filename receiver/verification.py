@@ -35,15 +35,10 @@ from pushkit.scheduling.event_loop import LoopLock
 from pushkit.webhook import Headers, WebhookRequest, hash_token
 from receiver.notification import Accepted, Verified, VerifiedNotification, read_notification
 from receiver.refusals import REFUSALS
-from receiver.request import LARGE_BODY, BrokenBodyError, Request, turn_to_decode
+from receiver.request import LARGE_BODY, Request, turn_to_decode
 from receiver.selection import ReceiverPath, keys_at_hand, read_signatures, select_sender
 from receiver.senders import TrustedSender
-from receiver.service_state import (
-    BodyTimeoutError,
-    IncompleteBodyError,
-    ServiceState,
-    body_too_large,
-)
+from receiver.service_state import ServiceState, body_too_large, read_in_time
 from receiver.signatures import SignedClaims, check_claims, prove_body, verify_signatures
 from receiver.steps import Step, Trail
 from receiver.tokens import HandedOut, check_secrets, read_secrets
@@ -123,16 +118,7 @@ class Verification:
         limits, body = self._state.limits, request.body
         limit = min(sender.max_body_bytes or limits.max_body_bytes, limits.max_body_bytes)
         if body is None:
-            seconds = limits.request_timeout.total_seconds()
-            try:
-                async with asyncio.timeout(seconds):
-                    body = await request.read(limit)
-            except TimeoutError as exc:
-                raise BodyTimeoutError(f"not whole within {seconds:g} s") from exc
-            except BrokenBodyError as exc:
-                raise IncompleteBodyError(
-                    "the peer disconnected, or its framing is broken"
-                ) from exc
+            body = await read_in_time(request, limit, limits.request_timeout)
             if body is None:
                 raise body_too_large(f"more than {limit} bytes", limit, sender)
             if len(body) > LARGE_BODY:

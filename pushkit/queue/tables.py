@@ -297,8 +297,12 @@ CREATE INDEX {self.jobs}_pending
         )
         return [row["due"] for row in rows if row["due"] is not None]
 
-    def after_setback(self, now: int, lease_until: int) -> Script[None]:
+    def after_setback(
+        self, now: int, lease_until: int, *, worker: str | None = None
+    ) -> Script[None]:
         """Let waits and leases that were set in the future begin now: the clock was set back.
+
+        With a `worker`, only its own leases: those of others may be longer.
 
         Queues whose first job, or whose group, was scheduled in the future are due now, and the
         claim that looks at them schedules them anew.
@@ -329,10 +333,12 @@ CREATE INDEX {self.jobs}_pending
                 " WHERE set_at > $1",
                 (now,),
             )
+        owner = () if worker is None else (worker,)
+        whose = "= $2" if owner else "IS NOT NULL"
         yield Statement(
             f"UPDATE {self.queues} SET lease_until = $1 WHERE id IN (SELECT id FROM {self.queues}"
-            " WHERE lease_worker IS NOT NULL AND lease_until > $1 FOR UPDATE SKIP LOCKED)",
-            (lease_until,),
+            f" WHERE lease_worker {whose} AND lease_until > $1 FOR UPDATE SKIP LOCKED)",
+            (lease_until, *owner),
         )
 
     # --- leases ------------------------------------------------------------------------------

@@ -20,9 +20,13 @@ AsgiApp: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 def application(served: AsgiApp) -> web.Application:
     """Return an aiohttp application that passes every request to an ASGI application."""
+    ending = asyncio.Event()
+
+    async def end(_app: web.Application) -> None:
+        ending.set()
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        exchange = _Exchange(request)
+        exchange = _Exchange(request, ending)
         with contextlib.suppress(ConnectionError):  # the client is gone
             await served(_scope(request), exchange.receive, exchange.send)
         return exchange.response or web.Response(status=500)  # which nobody reads
@@ -30,6 +34,7 @@ def application(served: AsgiApp) -> web.Application:
     app = web.Application()
     app.router.add_route("*", r"/{path:[\s\S]*}", serve)
     app.router.add_route("*", "", serve)  # the root of a sub-application, without a slash
+    app.on_shutdown.append(end)  # aiohttp then waits for the last answers, for a minute
     return app
 
 
@@ -54,8 +59,9 @@ def _scope(request: web.Request) -> Message:
 class _Exchange:
     """The messages of one request and of its answer."""
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, ending: asyncio.Event) -> None:
         self._request = request
+        self._ending = ending  # of the application: answers that do not end by themselves end then
         self._is_read = False
         self._start: Message = {}
         self.response: web.StreamResponse | None = None
@@ -63,7 +69,8 @@ class _Exchange:
     async def receive(self) -> Message:
         """Return the next part of the body; after the last one, wait as ASGI servers do."""
         if self._is_read:
-            await asyncio.Future()
+            await self._ending.wait()
+            return {"type": "http.disconnect"}
         content = self._request.content
         try:
             body = await content.readany()

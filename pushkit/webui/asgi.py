@@ -177,5 +177,11 @@ async def refuse_websocket(receive: Receive, send: Send) -> None:
 
 
 async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
+    """Return once the client has disconnected; never, if that is not said.
+
+    A middleware that has read the body may repeat it at each call, without a pause.
+    """
+    while (message := await receive()).get("more_body", False):
         pass
+    if message["type"] != "http.disconnect" and (await receive())["type"] != "http.disconnect":
+        await asyncio.Event().wait()

@@ -134,7 +134,7 @@ class MailboxQueues:
     def __init__(self, database: Database, retry: RetryPolicy) -> None:
         self._database = database
         self._retry = retry  # when one is handed out again that was not acked
-        self._seen_at = 0  # the time of the last claim
+        self._seen_at: dict[str, int] = {}  # the time of each mailbox's last claim
         # One object: a group commit collects the calls of the same function.
         self.keeping = self.keep
 
@@ -191,7 +191,10 @@ class MailboxQueues:
         now = to_micros((yield from self._database.now()))
         due = yield from MAILBOXES.due(now, 1, group=group_of(mailbox), lock=False)
         over = yield from MAILBOXES.leased_by(mailbox, until=now, limit=1)
-        return bool(due or over or now < self._seen_at)
+        return bool(due or over or self._is_set_back(mailbox, now))
+
+    def _is_set_back(self, mailbox: str, now: int) -> bool:
+        return now < self._seen_at.get(mailbox, 0)
 
     def claim(
         self, mailbox: str, most: int, lease: timedelta
@@ -202,9 +205,9 @@ class MailboxQueues:
         """
         now = yield from self._database.now()
         moment, until = to_micros(now), to_micros(now + lease)
-        if moment < self._seen_at:
-            yield from MAILBOXES.after_setback(moment, until)
-        self._seen_at = moment
+        if self._is_set_back(mailbox, moment):
+            yield from MAILBOXES.after_setback(moment, until, worker=mailbox)
+        self._seen_at[mailbox] = moment
         dead: list[int] = []
         claims = Claims(tables=MAILBOXES, lose=functools.partial(self._lose, dead))
         over = yield from MAILBOXES.leased_by(mailbox, until=moment, limit=_MOST_EXPIRED)
@@ -357,7 +360,10 @@ def change_mailbox(database: Database, mailbox: str, change: MailboxChange) -> S
         [row["id"] for row in rows],
         now,
     )
-    yield from reschedule(MAILBOXES, [*queues.values()], now)
+    changed_queues = [*queues.values()]
+    if change is MailboxChange.DROP_ALL:  # what is handed out, too
+        changed_queues = [released(each, None)._replace(abandoned=0) for each in changed_queues]
+    yield from reschedule(MAILBOXES, changed_queues, now)
     yield from database.announce()
     return len(changed)
 

@@ -169,10 +169,12 @@ def listen(
 
 async def _listen(options: Listening, listener: socket.socket, state: Path, local: str) -> None:
     with until_stopped() as stop:
-        async with listening(options, listener, state):
+        async with listening(options, listener, state, stop) as output:
             for line in _introduction(options, state, local):
                 click.echo(line, err=options.as_json)  # with --json, stdout is for objects
             await stop.wait()
+    if output.failure is not None:
+        raise output.failure
 
 
 def _introduction(options: Listening, state: Path, local: str) -> Iterator[str]:
@@ -241,9 +243,15 @@ class Listening:
 
 @contextlib.asynccontextmanager
 async def listening(
-    options: Listening, listener: socket.socket, state: Path
-) -> AsyncIterator[None]:
-    """Listen while the block runs, with an inbox in `state`. Raises PushkitError: wrong options."""
+    options: Listening, listener: socket.socket, state: Path, stop: asyncio.Event | None = None
+) -> AsyncIterator[Output]:
+    """Listen while the block runs, with an inbox in `state`.
+
+    `stop` is set if nothing can be shown any more.
+
+    Raises:
+        PushkitError: Wrong options.
+    """
     trusting = Trusting(
         source=options.source, path=options.path, token=options.token, trial_key=options.trial_key
     )
@@ -260,7 +268,7 @@ async def listening(
         ca_file=options.connections.ca_file,
         validation_echo=True,
     )
-    output = _Output(options, receiver)
+    output = Output(options, receiver, stop or asyncio.Event())
     handler = ListeningHandler(receiver, trusting, output.show)
     server = HttpServer(
         handler.handle,
@@ -272,7 +280,7 @@ async def listening(
     async with _quiet(), receiver, output:
         try:
             async with accepting(server.protocol_for, [listener]):
-                yield
+                yield output
         finally:
             await server.drain(_LAST_ANSWERS)
 
@@ -289,10 +297,12 @@ async def _quiet() -> AsyncIterator[None]:
         log.setLevel(level)
 
 
-class _Output:
+class Output:
     """Shows and saves each arrival, and forwards those that were accepted, one after another."""
 
-    def __init__(self, options: Listening, receiver: Receiver) -> None:
+    def __init__(self, options: Listening, receiver: Receiver, stop: asyncio.Event) -> None:
+        self.failure: OSError | None = None  # why nothing can be shown any more
+        self._stop = stop
         self._options = options
         self._receiver = receiver
         self._client = (
@@ -317,10 +327,10 @@ class _Output:
         """Show and save one, and queue it for the forward."""
         options = self._options
         if options.as_json:
-            click.echo(json.dumps(_as_json(arrival)))
+            self._write(json.dumps(_as_json(arrival)))
         else:
             for line in _lines_of(arrival, brief=options.brief):
-                click.echo(line)
+                self._write(line)
         if options.folder is not None:
             await self._save(arrival, options.folder)
         if arrival.code == "accepted" and self._client is not None:
@@ -341,7 +351,7 @@ class _Output:
         try:
             path = await asyncio.to_thread(save, folder, name, arrival.request, circumstances)
         except PushkitError as exc:
-            click.echo(f"error: {exc}", err=True)
+            self._write(f"error: {exc}", err=True)
         else:
             self._say(f"saved {path}")
 
@@ -375,7 +385,14 @@ class _Output:
 
     def _say(self, text: str, *, colour: str | None = None) -> None:
         # With --json, stdout is for objects.
-        click.echo(f"  {painted(text, colour, dim=colour is None)}", err=self._options.as_json)
+        self._write(f"  {painted(text, colour, dim=colour is None)}", err=self._options.as_json)
+
+    def _write(self, line: str, *, err: bool = False) -> None:
+        try:
+            click.echo(line, err=err)
+        except OSError as exc:  # whoever reads it has enough, as `head` has; or a disk is full
+            self.failure = exc
+            self._stop.set()
 
 
 # --- what is shown of an arrival -----------------------------------------------------------------

@@ -52,7 +52,8 @@ from receiver.mailbox.messages import (
     message_of,
     written,
 )
-from receiver.request import Answer, BrokenBodyError, Request
+from receiver.request import Answer, Request
+from receiver.service_state import read_in_time
 
 _log = logging.getLogger("receiver")
 
@@ -142,11 +143,15 @@ class Mailboxes:
         self,
         database: Database,
         *,
+        path: str,  # of the receiver's URL, decoded: it may stand before the paths of requests
         retry: RetryPolicy,
         clock: Callable[[], datetime],
         events: Listeners,
+        request_timeout: timedelta,  # for the body of a settlement
     ) -> None:
         self._database = database
+        self._prefixes = (f"{path}{PREFIX}", PREFIX)
+        self._request_timeout = request_timeout
         self._queues = MailboxQueues(database, retry)
         self._clock = clock
         self._events = events
@@ -157,7 +162,7 @@ class Mailboxes:
 
     def __contains__(self, path: str) -> bool:
         """Whether a path is for mailboxes, if there are any."""
-        return bool(self._of_name) and path.startswith(PREFIX)
+        return bool(self._of_name) and path.startswith(self._prefixes)
 
     @property
     def options(self) -> list[MailboxOptions]:
@@ -223,7 +228,8 @@ class Mailboxes:
             InboundError: It is refused.
             StorageError: The inbox fails.
         """
-        name, _, verb = request.path.removeprefix(PREFIX).partition("/")
+        prefix = next(each for each in self._prefixes if request.path.startswith(each))
+        name, _, verb = request.path.removeprefix(prefix).partition("/")
         mailbox = self._authenticated(name, request)
         if not verb:
             if request.method != "GET":
@@ -231,7 +237,7 @@ class Mailboxes:
             return await self._get(mailbox, request)
         if verb not in list(Verb) or request.method != "POST":
             raise _malformed("request", f"{request.method} {verb}", "POST to ack, nack or renew")
-        result = await self._settle(mailbox, Verb(verb), await _asked(request))
+        result = await self._settle(mailbox, Verb(verb), await self._asked(request))
         return Answer(status=200, headers=_JSON, body=written(result))
 
     def _authenticated(self, name: str, request: Request) -> _Mailbox:
@@ -255,6 +261,8 @@ class Mailboxes:
         query = dict(parse_qsl(request.target.partition("?")[2], keep_blank_values=True))
         most = _number(query, "max", 1, least=1, most=MOST_AT_ONCE)
         if EVENTS in (request.headers.one("Accept") or ""):
+            if not request.takes_streams:
+                raise _malformed("Accept", EVENTS, "polls: this framework sends whole answers")
             self._check_room(mailbox)  # now: a stream that has begun has no other status
             events = self._events_of(mailbox, most, request)
             return Answer(status=200, headers=_STREAM, stream=events, close=True)
@@ -334,6 +342,14 @@ class Mailboxes:
 
     # --- settlements -------------------------------------------------------------------------
 
+    async def _asked(self, request: Request) -> JsonObject:
+        body = request.body
+        if body is None:
+            body = await read_in_time(request, _MOST_ASKED, self._request_timeout)
+        if body is None or len(body) > _MOST_ASKED:
+            raise _malformed("body", "a longer one", f"JSON of at most {_MOST_ASKED} bytes")
+        return read_json_object(body)
+
     async def _settle(self, mailbox: _Mailbox, verb: Verb, asked: JsonObject) -> dict[str, Any]:
         receipt, pause, lease = _receipt_in(asked), _pause_in(asked), mailbox.options.lease
         settled = await self._database.write_patiently(
@@ -362,16 +378,6 @@ async def _wait(news: asyncio.Event, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await news.wait()
             await asyncio.sleep(_REST_SECONDS)
-
-
-async def _asked(request: Request) -> JsonObject:
-    try:
-        body = request.body if request.body is not None else await request.read(_MOST_ASKED)
-    except BrokenBodyError as exc:
-        raise MalformedRequestError("the body broke off") from exc
-    if body is None or len(body) > _MOST_ASKED:
-        raise _malformed("body", "a longer one", f"JSON of at most {_MOST_ASKED} bytes")
-    return read_json_object(body)
 
 
 def _receipt_in(asked: JsonObject) -> Receipt:

@@ -17,7 +17,7 @@ from receiver.listening.command import listen
 from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
 from tests.ports import free_port
-from tests.system.cli.conftest import ROOT, Run, running
+from tests.system.cli.conftest import ROOT, Run, environment, running
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +72,29 @@ def test_the_printed_command_works_and_saved_requests_are_verified_and_replayed(
     assert f'{{"url": "{url}", "token": "{token}"}}' in shown
     assert "Traceback" not in shown
     assert "\x1b" not in shown
+
+
+def test_it_ends_when_nobody_reads_what_it_shows(tmp_path: Path, pushkit_command: Run) -> None:
+    call = [*forked("receiver.cli"), "listen", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(  # noqa: S603  # our own command
+        call,
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            [tried] = [line for line in iter(process.stdout.readline, "\n") if "trigger" in line]
+            process.stdout.close()
+            pushkit_command(*shlex.split(tried)[1:])
+
+            assert process.wait(DEADLINE) == 1
+        finally:
+            process.kill()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
 
 
 def test_a_request_that_was_changed_is_explained(tmp_path: Path, pushkit_command: Run) -> None:

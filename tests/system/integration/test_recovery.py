@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,24 @@ async def test_an_operator_has_sent_again_what_came_after_the_backup(world: Worl
     assert (asked.exit_code, asked.output) == (0, "3 notifications sent again\n")
     await world.until(lambda: len(world.seqs) == 3)
     assert world.seqs == [3, 4, 5]
+
+
+async def test_a_config_that_the_client_removed_does_not_keep_others_from_being_recovered(
+    world: World,
+) -> None:
+    await world.lose()
+    receiver = await world.start()
+    expected = await receiver.expect(version="1.0")
+    await world.sender.subscribe("task-0", expected.as_json(), version="1.0", owner="alice")
+    await world.sender.notify(replace(update(), task_id="task-0"))
+    await world.until(lambda: world.seqs == [1])
+    await world.sender.unsubscribe("task-0", owner="alice")
+
+    asked = await recover(world)
+
+    assert asked.output == "3 notifications sent again\n"
+    assert "config 'task-0' of task 'task-0'" in str(asked.exception)
+    assert "-32001" in str(asked.exception)
 
 
 async def test_a_callback_has_sent_again_what_is_missing_before_an_update(world: World) -> None:

@@ -28,7 +28,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.errors import StorageError
 from pushkit.webhook import Headers
-from receiver import Limits, Notification, Receiver, TaskPolicy, TrustedSender, asgi
+from receiver import Limits, MailboxOptions, Notification, Receiver, TaskPolicy, TrustedSender, asgi
 from receiver.middleware import ReceiverMiddleware
 from tests.asgi_server import answers_to_a_websocket, serving
 from tests.eventually import DEADLINE, eventually
@@ -295,6 +295,38 @@ async def test_a_server_that_gives_up_a_start_leaves_no_receiver_open(
     await eventually(have_ended)
     assert living.cancelled()
     assert not world.receiver.is_open
+
+
+# --- mailboxes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_a_client_of_a_mailbox_that_is_gone_gets_nothing_leased(
+    world: World, accept: str
+) -> None:
+    token = "the-token-of-the-laptop-is-private"
+    world.receiver.mailbox(MailboxOptions(name="laptop", tokens=[token], max_polls=1))
+    headers = {"Authorization": f"Bearer {token}"}
+    async with serving(world.receiver.asgi()) as url, httpx.AsyncClient(headers=headers) as client:
+        poll = f"{url}/mailbox/laptop"
+
+        async def is_one_waiting() -> bool:
+            return (await client.get(poll)).status_code == 429
+
+        async def is_none_waiting() -> bool:
+            return not await is_one_waiting()
+
+        async with connected(port_of(url)) as gone:
+            lines = [f"GET {poll}?wait=60 HTTP/1.1", "Host: a", f"Accept: {accept}"]
+            await gone.send(
+                "\r\n".join([*lines, f"Authorization: Bearer {token}", "", ""]).encode()
+            )
+            await eventually(is_one_waiting)
+        await eventually(is_none_waiting, within=30)  # not only when a poll ends by itself
+        await world.receive(world.draft())
+        [found] = (await client.get(f"{poll}?wait=60", timeout=DEADLINE)).json()["notifications"]
+
+    assert found["attempt"] == 1
 
 
 # --- the body ------------------------------------------------------------------------------------

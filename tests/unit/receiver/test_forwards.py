@@ -229,6 +229,13 @@ async def test_a_key_that_is_not_a_stream_is_tried_again(
         await passed_on(StreamForward(f"{redis_server}?stream=updates"), await accepted(world))
 
 
+def test_every_version_of_redis_compares_the_name_of_a_server_with_its_certificate() -> None:
+    forward = StreamForward("rediss://redis.example.com/0?stream=updates")
+
+    # Only from version 6 on by default.
+    assert forward._redis.connection_pool.connection_kwargs["ssl_check_hostname"] is True
+
+
 async def test_a_redis_server_out_of_reach_is_tried_again(
     world: World, unused_tcp_port: int
 ) -> None:

@@ -222,6 +222,20 @@ async def test_a_reload_logs_settings_that_need_a_restart_until_they_are_restore
     assert done.levelno == logging.WARNING  # what a log has that nobody made more of
 
 
+async def test_a_sender_that_needs_a_setting_of_the_next_start_is_refused_beside_that_setting(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = service.watcher()
+    other = CONFIG.partition("[[senders]]")[2].replace("agent", "other")
+    other = other.replace('jwks_file = "jwks.json"', 'jwks_url = "http://10.0.0.5/jwks.json"')
+    service.write("receiver.toml", f'allow = ["10.0.0.5:80"]\n{CONFIG}[[senders]]{other}')
+
+    await watcher.run_once()
+
+    assert "only a restart applies it: allow" in caplog.text
+    assert "stay in use: sender 'other': jwks_url" in caplog.text
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 async def test_files_that_are_named_only_now_are_followed(service: Service, is_there: bool) -> None:
     watcher = service.watcher()

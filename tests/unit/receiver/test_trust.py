@@ -80,6 +80,8 @@ NO_TOKEN = Headers()
         pytest.param({"profile": "trpc"}, id="an-unknown-profile"),
         pytest.param({"tasks": "all"}, id="an-unknown-policy-of-tasks"),
         pytest.param({"name": ""}, id="no-name"),
+        pytest.param({"name": "agent\n"}, id="name-with-a-line-break"),
+        pytest.param({"name": "agent\0"}, id="name-with-a-nul"),
         pytest.param({"tolerance": 300}, id="a-tolerance-without-a-unit"),
         pytest.param({"stale_for": 3600}, id="a-time-of-stale-keys-without-a-unit"),
     ],

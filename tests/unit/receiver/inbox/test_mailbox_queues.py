@@ -172,3 +172,16 @@ async def test_operators_count_redrive_and_drop(boxes: Boxes) -> None:
     assert await admin.change_mailbox("laptop", MailboxChange.DROP_DEAD) == 0
     assert await admin.change_mailbox("laptop", MailboxChange.DROP_ALL) == 1
     assert await admin.mailboxes() == []
+
+
+async def test_a_drop_of_what_is_handed_out_ends_its_lease(boxes: Boxes) -> None:
+    await boxes.keep(1)
+    [dropped] = await boxes.claim()
+    await InboxAdmin(boxes.database).change_mailbox("laptop", MailboxChange.DROP_ALL)
+
+    await boxes.keep(2)
+    [second] = await boxes.claim()
+
+    assert second.notification.seq == 2
+    assert (await boxes.settle(dropped.receipt)).state == "done"
+    assert await boxes.claim() == []

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
 from pushkit.webui.access import DashboardAccess
-from receiver import MailboxOptions
+from receiver import Headers, MailboxOptions, Receiver, WebhookRequest
 from receiver.dashboard.app import inbox_dashboard
 from receiver.mailbox.messages import fetched
 from tests.clock import START
 from tests.eventually import eventually
 from tests.metrics_page import MetricsRead
+from tests.unit.receiver.conftest import BASE_URL, trusted_sender
 from tests.unit.receiver.mailbox.conftest import LEASE, MAILBOX_TOKEN, make_laptop
 
 if TYPE_CHECKING:
@@ -89,6 +92,25 @@ async def test_a_lease_that_is_renewed_does_not_end(laptop: Laptop) -> None:
     assert (await laptop.settle("ack", receipt)).status == 200
 
 
+async def test_a_clock_that_is_set_back_ends_no_lease_of_another_mailbox(
+    make_world: WorldFactory, aiohttp_client: AiohttpClient
+) -> None:
+    world = make_world()
+    shortly = MailboxOptions(name="other", tokens=[MAILBOX_TOKEN], lease=timedelta(seconds=5))
+    world.receiver.mailbox(shortly)
+    laptop = await make_laptop(world, aiohttp_client)
+    await laptop.accept(1)
+    [found] = (await laptop.poll()).found
+    await laptop.ask("GET", "/mailbox/other")
+
+    world.clock.advance(-1)
+    await laptop.ask("GET", "/mailbox/other")
+    world.clock.advance(10)
+    await laptop.poll()
+
+    assert (await laptop.settle("ack", found["receipt"])).status == 200
+
+
 async def test_a_client_may_say_when_it_wants_it_again(laptop: Laptop) -> None:
     await laptop.accept(1)
     receipt = (await laptop.poll()).found[0]["receipt"]
@@ -156,6 +178,20 @@ async def test_only_its_own_token_opens_a_mailbox(
     assert refused.headers["WWW-Authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize("path", ["/hooks/mailbox/laptop", "/mailbox/laptop"])
+async def test_a_proxy_may_leave_the_path_of_the_url_or_strip_it(
+    tmp_path: Path, aiohttp_client: AiohttpClient, path: str
+) -> None:
+    receiver = Receiver(
+        url=f"{BASE_URL}/hooks", senders=[trusted_sender()], database=tmp_path / "inbox.db"
+    )
+    receiver.mailbox(MailboxOptions(name="laptop", tokens=[MAILBOX_TOKEN]))
+    client = await aiohttp_client(receiver.app())
+
+    async with client.get(path, headers={"Authorization": f"Bearer {MAILBOX_TOKEN}"}) as answer:
+        assert answer.status == 200
+
+
 async def test_every_token_of_a_mailbox_opens_it(
     make_world: WorldFactory, aiohttp_client: AiohttpClient
 ) -> None:
@@ -192,6 +228,20 @@ async def test_a_malformed_request_is_refused(
     refused = await laptop.ask(method, f"/mailbox/laptop{path}", data=body)
 
     assert (refused.status, refused.code) in [(400, "malformed_request"), (400, "malformed_json")]
+
+
+async def test_a_framework_that_sends_whole_answers_is_asked_for_no_stream(
+    laptop: Laptop, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {"Authorization": f"Bearer {MAILBOX_TOKEN}", "Accept": "text/event-stream"}
+    asked = WebhookRequest(
+        method="GET", target="/mailbox/laptop", headers=Headers(fields), body=b""
+    )
+
+    answer = await laptop.world.receiver.receive(asked)
+
+    assert (answer.status, answer.code) == (400, "malformed_request")
+    assert "mailbox: Accept: found text/event-stream, expected polls" in caplog.text
 
 
 async def test_a_mailbox_gets_what_it_was_made_for(
@@ -257,6 +307,31 @@ async def test_polls_are_answered_when_the_service_stops(laptop: Laptop) -> None
     laptop.world.receiver.wind_down()
 
     assert (await waiting).found == []
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_polls_and_streams_end_before_an_aiohttp_application_breaks_them_off(
+    laptop: Laptop, accept: str
+) -> None:
+    runner = web.AppRunner(laptop.world.receiver.app(), shutdown_timeout=5)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    headers = {"Authorization": f"Bearer {MAILBOX_TOKEN}", "Accept": accept}
+
+    async def ask() -> bytes:
+        url = f"http://{host}:{port}/mailbox/laptop?wait=60"
+        async with laptop.client.session.get(url, headers=headers) as answer:
+            return await answer.read()
+
+    waiting = asyncio.create_task(ask())
+    server = runner.server
+    assert server is not None
+    await eventually(lambda: server.requests_count)
+
+    await runner.cleanup()
+
+    assert await waiting in (b'{"notifications":[]}', b": open\n\n")
 
 
 async def test_metrics_count_what_is_in_mailboxes(laptop: Laptop) -> None:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pushkit.webhook import Headers
-from receiver import MailboxOptions
+from receiver import Limits, MailboxOptions
 from receiver.request import Answer, Request
 from tests.eventually import DEADLINE, eventually
 from tests.unit.receiver.serving.sockets import SOON, Client, Serve, raw
 
 if TYPE_CHECKING:
-    from tests.unit.receiver.conftest import World
+    from tests.unit.receiver.conftest import World, WorldFactory
 
 TOKEN = "the-token-of-the-laptop-is-private"
 
@@ -231,6 +231,19 @@ async def test_polls_that_wait_leave_connections_to_senders(serve: Serve, world:
     await sender.send(raw(world.draft(1)))
 
     assert (await sender.answer()).status == 202
+
+
+async def test_a_settlement_that_stays_incomplete_is_refused_at_the_deadline(
+    make_world: WorldFactory, serve: Serve
+) -> None:
+    world = make_world({"limits": Limits(request_timeout=SOON)})
+    world.receiver.mailbox(MailboxOptions(name="laptop", tokens=[TOKEN]))
+    client = await (await serve(world)).connect()
+
+    await client.send(asking(verb="/ack", body={"receipt": "1.1"})[:-1])
+    answer = await client.answer()
+
+    assert (answer.status, answer.code) == (408, "body_timeout")
 
 
 async def test_a_token_is_in_no_log_line(
