@@ -190,6 +190,7 @@ class PostgresDatabase(Database):
         self._connections = connections
         self._command_timeout = command_timeout
         self._pool: asyncpg.Pool | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # the pool's
         self._waiting = self._reading = asyncio.Semaphore()
         self._faults = RepeatedLog(_log)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -218,7 +219,7 @@ class PostgresDatabase(Database):
             self._run_batches, most=_MAX_BATCH, patience=self._command_timeout, wait=False
         )
         self._begin = _BEGIN_READING if access is Access.READ else self._begin_writing
-        self._pool = pool
+        self._pool, self._loop = pool, asyncio.get_running_loop()
 
     async def _prepare(self, pool: asyncpg.Pool, access: Access) -> None:
         found = await self._schema_on(pool)
@@ -278,6 +279,11 @@ class PostgresDatabase(Database):
     async def close(self) -> None:
         """Finish the submitted items, and close the connections, after 5 s by force."""
         pool = self._pool
+        if self._loop is not None and self._loop.is_closed():
+            # Its connections can say nothing any more: they are closed as they are collected.
+            self._server.own_processes.clear()
+            self._pool, self._group_commit, self._closing = None, None, False
+            return
         if pool is None or self._closing:
             return
         self._closing = True

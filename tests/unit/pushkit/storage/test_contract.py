@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import subprocess
 import sys
@@ -252,6 +253,25 @@ def test_a_database_may_be_opened_again_in_another_event_loop(location: str) -> 
 
     asyncio.run(use("a"))
     asyncio.run(use("b"))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # left to the garbage collector
+def test_a_database_whose_event_loop_ended_is_closed_and_opened_in_another(location: str) -> None:
+    database = things(location)
+
+    async def use(name: str) -> None:
+        await database.open()
+        assert await database.write(insert(name)) == name
+
+    async def use_again() -> None:
+        await database.close()
+        await use("b")
+        assert await database.read(names()) == ["a", "b"]
+        await database.close()
+
+    asyncio.run(use("a"))
+    asyncio.run(use_again())
+    gc.collect()
 
 
 async def test_items_of_cancelled_callers_are_stored(database: Database) -> None:
