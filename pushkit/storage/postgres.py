@@ -26,7 +26,13 @@ from asyncpg.pool import PoolConnectionProxy
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.storage.database import Database
-from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit, held_too_long
+from pushkit.storage.group_commit import (
+    OTHER_LOOP,
+    Batch,
+    BatchesDone,
+    GroupCommit,
+    held_too_long,
+)
 from pushkit.storage.location import masked
 from pushkit.storage.migrations import (
     Access,
@@ -474,6 +480,8 @@ class PostgresDatabase(Database):
     def _check_open(self) -> None:
         if self._pool is None or self._closing:
             raise StorageError(_NOT_OPEN)
+        if asyncio.get_running_loop() is not self._loop:
+            raise StorageError(OTHER_LOOP)
 
     async def _listen_once(self, wake: Callable[[], None], news: Callable[[], None]) -> None:
         def notified(_: object, sender: int, __: str, payload: object) -> None:

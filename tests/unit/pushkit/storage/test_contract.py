@@ -12,7 +12,7 @@ import sys
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -253,6 +253,20 @@ def test_a_database_may_be_opened_again_in_another_event_loop(location: str) -> 
 
     asyncio.run(use("a"))
     asyncio.run(use("b"))
+
+
+async def test_a_database_serves_the_event_loop_in_which_it_was_opened(database: Database) -> None:
+    calls: list[Coroutine[Any, Any, object]] = [
+        database.write(insert("a")),
+        database.write_patiently(lambda: insert("a")),
+    ]
+    if isinstance(database, PostgresDatabase):
+        calls.append(database.read(names()))
+    for call in calls:
+        with pytest.raises(StorageError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, call)
+    assert await database.write(insert("b")) == "b"
+    assert await database.read(names()) == ["b"]
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # left to the garbage collector

@@ -482,18 +482,6 @@ async def test_two_groups_that_wait_beside_each_other_share_a_script_each(
     assert made == [["a", "c", "e"], ["B", "D"]]
 
 
-async def test_a_database_serves_the_event_loop_in_which_it_was_opened(
-    database: SqliteDatabase,
-) -> None:
-    def write_elsewhere() -> None:
-        asyncio.run(database.write(insert("a")))
-
-    with pytest.raises(StorageError, match="another event loop"):
-        await asyncio.to_thread(write_elsewhere)
-    assert await database.write(insert("b")) == "b"
-    assert await database.read(names()) == ["b"]
-
-
 async def test_a_group_whose_script_cannot_be_made_fails_for_its_items(
     database: SqliteDatabase,
 ) -> None:
