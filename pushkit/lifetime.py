@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pushkit.errors import ConfigError
 from pushkit.scheduling.event_loop import LoopLock, cancelled
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pushkit.alerts import Alerts
     from pushkit.telemetry.metrics import Metrics
     from pushkit.threads import ServingThread
+
+
+_ASKS_EVERY: Final = 0.02  # seconds
 
 
 class HasLifetime(abc.ABC):
@@ -80,8 +83,9 @@ class HasLifetime(abc.ABC):
             StorageError: The database cannot be opened.
         """
         # What is called by the close itself may open it, too; the end of the close undoes that.
-        while (closing := self._running_close()) not in (None, asyncio.current_task()):
-            await asyncio.wait([closing])
+        caller = asyncio.current_task()
+        while (closing := self._running_close()) is not None and closing is not caller:
+            await _ended(closing)
         async with self._opening.here:
             self._closed = False
             if self.is_open:
@@ -148,7 +152,10 @@ class HasLifetime(abc.ABC):
         if closing is None:
             closing = asyncio.create_task(self._close(), name=f"{self._package}-closing")
             self._closing = closing
-        await asyncio.shield(closing)
+        if closing.get_loop() is here:
+            await asyncio.shield(closing)
+        else:
+            await _ended(closing)
 
     def _running_close(self) -> asyncio.Task[None] | None:
         """Return the close that is under way; one whose event loop was closed will never end."""
@@ -202,3 +209,11 @@ class HasLifetime(abc.ABC):
         from pushkit.threads import ServingThread
 
         return ServingThread(self, self._package)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Wait for a task; one of another event loop, in another thread, does not wake this loop."""
+    if task.get_loop() is asyncio.get_running_loop():
+        await asyncio.wait([task])
+    while not task.done() and not task.get_loop().is_closed():  # noqa: ASYNC110  # nothing wakes it
+        await asyncio.sleep(_ASKS_EVERY)

@@ -14,7 +14,7 @@ import pytest
 from pushkit import KeyRing, PushSender
 from pushkit.keys.jwks import jwks_document
 from receiver import Receiver, TrustedSender
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 
 ISSUER = "https://agent.example.com"
 
@@ -89,6 +89,41 @@ def test_a_close_whose_event_loop_ended_is_made_anew_in_another(
 
     assert not closing.done()
     assert not part.is_open
+
+
+@pytest.mark.parametrize("call", ["open", "close"])
+def test_a_close_in_another_thread_is_waited_for(
+    part: PushSender | Receiver, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    closes, may_end, close_parts = threading.Event(), threading.Event(), part._close_parts
+
+    async def close_parts_later() -> None:
+        closes.set()
+        await asyncio.to_thread(may_end.wait, DEADLINE)
+        await close_parts()
+
+    async def open_and_close() -> None:
+        await part.open()
+        await part.close()
+
+    async def call_meanwhile() -> None:
+        calling = asyncio.create_task(getattr(part, call)())
+        assert not (await asyncio.wait([calling], timeout=0.1))[0]
+        may_end.set()
+        async with asyncio.timeout(DEADLINE):
+            await calling
+        assert part.is_open is (call == "open")
+        await part.close()
+
+    monkeypatch.setattr(part, "_close_parts", close_parts_later)
+    other = threading.Thread(target=asyncio.run, args=(open_and_close(),))
+    other.start()
+    assert closes.wait(DEADLINE)
+    try:
+        asyncio.run(call_meanwhile())
+    finally:
+        may_end.set()
+        other.join()
 
 
 async def test_an_async_with_that_is_cancelled_at_its_start_leaves_nothing_open(
