@@ -28,6 +28,7 @@ class HasLifetime(abc.ABC):
     * What a process opened is open there alone. A process that is forked from it can neither use
       nor open it, and closes nothing: tasks, threads and connections are the other one's.
     * It is closed in the event loop that opened it, while that runs; then it may be opened in any.
+      If that loop ended before, the next start closes it first.
     * An opening waits for the end of a close, and a close for an opening that has begun.
     * Metrics run while it is open; alerts from the start until what was begun is finished.
     """
@@ -42,6 +43,7 @@ class HasLifetime(abc.ABC):
         self._loop: asyncio.AbstractEventLoop | None = None  # that opened it
         self._opening = LoopLock()
         self._closing: asyncio.Task[None] | None = None
+        self._is_half_closed = False  # a close began, and broke off or goes on
 
     @property
     def is_open(self) -> bool:
@@ -86,6 +88,8 @@ class HasLifetime(abc.ABC):
         caller = asyncio.current_task()
         while (closing := self._running_close()) is not None and closing is not caller:
             await _ended(closing)
+        if closing is None and self._was_left:
+            await self.close()
         async with self._opening.here:
             self._closed = False
             if self.is_open:
@@ -164,7 +168,14 @@ class HasLifetime(abc.ABC):
             return None
         return closing
 
+    @property
+    def _was_left(self) -> bool:
+        """Whether the event loop that opened it ended before it was closed to the end."""
+        has_ended = self._loop is not None and self._loop.is_closed()
+        return has_ended and (self.is_open or self._is_half_closed)
+
     async def _close(self) -> None:
+        self._is_half_closed = True
         async with self._opening.here:
             pass
         await self._finish()
@@ -175,6 +186,7 @@ class HasLifetime(abc.ABC):
             await self._metrics.stop()
         await self._close_parts()
         self._shut()
+        self._is_half_closed = False
 
     def _shut(self) -> None:
         """Be open no more, from now on."""

@@ -91,6 +91,36 @@ def test_a_close_whose_event_loop_ended_is_made_anew_in_another(
     assert not part.is_open
 
 
+@pytest.mark.parametrize("begins_to_close", [True, False])
+def test_what_an_event_loop_did_not_close_to_its_end_starts_in_another(
+    part: PushSender | Receiver, monkeypatch: pytest.MonkeyPatch, begins_to_close: bool
+) -> None:
+    close_parts, hang = part._close_parts, asyncio.Event()
+
+    async def close_parts_later() -> None:
+        if hang.is_set():
+            return await close_parts()
+        hang.set()
+        return await asyncio.Event().wait() and None
+
+    async def start() -> None:
+        await part.start()
+        if begins_to_close:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await part.close()
+
+    async def start_again() -> None:
+        async with part:
+            assert await part._database.write(part._database.now())
+            assert await part.unready() == {}
+
+    if begins_to_close:
+        monkeypatch.setattr(part, "_close_parts", close_parts_later)
+    asyncio.run(start())
+    asyncio.run(start_again())
+
+
 @pytest.mark.parametrize("call", ["open", "close"])
 def test_a_close_in_another_thread_is_waited_for(
     part: PushSender | Receiver, monkeypatch: pytest.MonkeyPatch, call: str
