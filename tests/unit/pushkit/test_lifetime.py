@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sqlite3
 import threading
 from datetime import UTC, datetime
@@ -119,6 +120,24 @@ def test_what_an_event_loop_did_not_close_to_its_end_starts_in_another(
         monkeypatch.setattr(part, "_close_parts", close_parts_later)
     asyncio.run(start())
     asyncio.run(start_again())
+
+
+# Python says of each task that it was destroyed, and of each coroutine what it did then.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_an_event_loop_left_running_when_it_was_closed_starts_in_another(
+    part: PushSender | Receiver,
+) -> None:
+    first = asyncio.new_event_loop()
+    first.run_until_complete(part.start())
+    first.run_until_complete(asyncio.sleep(0.1))
+    first.close()
+
+    async def start_again() -> None:
+        async with part:
+            assert await part._database.write(part._database.now())
+
+    asyncio.run(start_again())
+    gc.collect()
 
 
 @pytest.mark.parametrize("call", ["open", "close"])
