@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pushkit.errors import ConfigError
 from pushkit.scheduling.event_loop import LoopLock, cancelled
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from pushkit.threads import ServingThread
 
 
+_ASKS_EVERY: Final = 0.02  # seconds
+
+
 class HasLifetime(abc.ABC):
     """What is opened, started and closed, again and again.
 
     * What a process opened is open there alone. A process that is forked from it can neither use
       nor open it, and closes nothing: tasks, threads and connections are the other one's.
     * It is closed in the event loop that opened it, while that runs; then it may be opened in any.
+      If that loop ended before, the next start closes it first.
     * An opening waits for the end of a close, and a close for an opening that has begun.
     * Metrics run while it is open; alerts from the start until what was begun is finished.
     """
@@ -39,6 +43,7 @@ class HasLifetime(abc.ABC):
         self._loop: asyncio.AbstractEventLoop | None = None  # that opened it
         self._opening = LoopLock()
         self._closing: asyncio.Task[None] | None = None
+        self._is_half_closed = False  # a close began, and broke off or goes on
 
     @property
     def is_open(self) -> bool:
@@ -80,8 +85,11 @@ class HasLifetime(abc.ABC):
             StorageError: The database cannot be opened.
         """
         # What is called by the close itself may open it, too; the end of the close undoes that.
-        while (closing := self._running_close()) not in (None, asyncio.current_task()):
-            await asyncio.wait([closing])
+        caller = asyncio.current_task()
+        while (closing := self._running_close()) is not None and closing is not caller:
+            await _ended(closing)
+        if closing is None and self._was_left:
+            await self.close()
         async with self._opening.here:
             self._closed = False
             if self.is_open:
@@ -152,7 +160,10 @@ class HasLifetime(abc.ABC):
         if closing is None:
             closing = asyncio.create_task(self._close(), name=f"{self._package}-closing")
             self._closing = closing
-        await asyncio.shield(closing)
+        if closing.get_loop() is here:
+            await asyncio.shield(closing)
+        else:
+            await _ended(closing)
 
     def _running_close(self) -> asyncio.Task[None] | None:
         """Return the close that is under way; one whose event loop was closed will never end."""
@@ -161,7 +172,14 @@ class HasLifetime(abc.ABC):
             return None
         return closing
 
+    @property
+    def _was_left(self) -> bool:
+        """Whether the event loop that opened it ended before it was closed to the end."""
+        has_ended = self._loop is not None and self._loop.is_closed()
+        return has_ended and (self.is_open or self._is_half_closed)
+
     async def _close(self) -> None:
+        self._is_half_closed = True
         async with self._opening.here:
             pass
         await self._finish()
@@ -172,6 +190,7 @@ class HasLifetime(abc.ABC):
             await self._metrics.stop()
         await self._close_parts()
         self._shut()
+        self._is_half_closed = False
 
     def _shut(self) -> None:
         """Be open no more, from now on."""
@@ -206,3 +225,11 @@ class HasLifetime(abc.ABC):
         from pushkit.threads import ServingThread
 
         return ServingThread(self, self._package)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Wait for a task; one of another event loop, in another thread, does not wake this loop."""
+    if task.get_loop() is asyncio.get_running_loop():
+        await asyncio.wait([task])
+    while not task.done() and not task.get_loop().is_closed():  # noqa: ASYNC110  # nothing wakes it
+        await asyncio.sleep(_ASKS_EVERY)

@@ -110,7 +110,8 @@ class Runtime(HasLifetime):
         if self._ends_at is None:
             self._ends_at = asyncio.get_running_loop().time() + self._drain.total_seconds()
             for task in self._background:
-                task.cancel()
+                if not task.get_loop().is_closed():
+                    task.cancel()
 
     async def _finish(self) -> None:
         self.wind_down()

@@ -15,7 +15,7 @@ from pushkit.delivery.answers import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.events import Listeners, OutboxChange, OutboxChanged
 from pushkit.options import Age, Number, check_list, checked
-from pushkit.outbox import changes, inspection, retention, stats
+from pushkit.outbox import changes, destinations, inspection, retention, stats
 from pushkit.outbox import store as outbox
 from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.changes import Requeued, Retried
@@ -35,7 +35,7 @@ from pushkit.outbox.stats import FailingDestination, Finished, OutboxStats
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, read_now
 from pushkit.storage.paging import MOST_COUNTED, Page, added, chosen_ids, in_batches
-from pushkit.storage.script import Script
+from pushkit.storage.script import Script, chunks
 from pushkit.subscriptions import store as subscriptions
 
 D = TypeVar("D", Requeued, Retried)
@@ -43,6 +43,7 @@ D = TypeVar("D", Requeued, Retried)
 _log = logging.getLogger("pushkit.delivery")
 
 _BATCH = 200
+_MOST_FORGOTTEN = 20_000  # destinations, at a time
 _BREAKER = BreakerPolicy()
 _RESENDABLE = (DeliveryState.DELIVERED, DeliveryState.CANCELLED)
 
@@ -291,18 +292,23 @@ class OutboxAdmin(Admin):
         """Delete deliveries whose retention is over; return how many.
 
         Subscriptions that were withdrawn at their task's end are deleted after their last delivery;
-        so are those that have been disabled for as long as dead letters are kept.
+        so are those that have been disabled for as long as dead letters are kept. Of destinations
+        that work again, or to which nothing is sent any more, failures and waits are forgotten.
         """
+        now = await self._database.read(self._database.now())
         purged, disabled_before = 0, None
         if policy.delivered is not None or policy.per_task is not None:
             purged += await self.purge(older_than=policy.delivered, per_task=policy.per_task)
         if policy.dead is not None:
             purged += await self.purge(older_than=policy.dead, states=(DeliveryState.DEAD,))
-            disabled_before = await self._database.read(self._database.now()) - policy.dead
+            disabled_before = now - policy.dead
         forgettable = functools.partial(
             subscriptions.forgettable, disabled_before=disabled_before, limit=_BATCH
         )
         await self._delete(self._left(forgettable), lambda _: None, subscriptions.forget)
+        left = await self._database.read(destinations.forgettable(now, limit=_MOST_FORGOTTEN))
+        for some in chunks(left):
+            await self._database.write(destinations.forget(some, now))
         return purged
 
     async def erase(self, task_id: str, *, tenant: str = "") -> Erased:

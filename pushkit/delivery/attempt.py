@@ -214,8 +214,9 @@ class Attempt:
             if answer.status == _UNAUTHORIZED and tokens and token:
                 # The webhook answered: if this side fails now, that answer is the result.
                 with contextlib.suppress(OAuthError, SigningError):
-                    token = await tokens.replace(token, timeout=_until(ends))
-                    answer = await (await self._sign(delivery, body, route, token, ends))
+                    other = await tokens.replace(token, timeout=_until(ends))
+                    answer = await (await self._sign(delivery, body, route, other, ends))
+                    token = other  # the one that this answer may repeat
         except (EgressProxyError, ResourcesExhaustedError):
             raise  # faults of this side
         except (AddressRefusedError, DestinationRefusedError) as exc:

@@ -1,7 +1,8 @@
 """The destinations table, as scripts: until when each one waits, and its failures in a row.
 
-A destination is one origin for one owner. It has a row only after it failed or asked to wait. A
-transaction that settles runs these scripts last: many transactions need the row of one destination.
+A destination is one origin for one owner. It has a row only after it failed or asked to wait, until
+it is known to work, or nothing is sent to it any more. A transaction that settles runs these
+scripts last: many transactions need the row of one destination.
 """
 
 from __future__ import annotations
@@ -95,3 +96,32 @@ def answered(delivery: Delivery) -> Script[None]:
         " WHERE tenant = $1 AND owner = $2 AND origin = $3",
         destination_of(delivery),
     )
+
+
+def forgettable(now: datetime, *, limit: int) -> Script[list[DestinationKey]]:
+    """Return destinations that do not wait, and that answered, or to which nothing is to be sent.
+
+    No active subscription has them, nor one that has deliveries left, as after a redrive.
+    """
+    idle = "SELECT tenant, owner, origin FROM pushkit_destinations WHERE until <= $1"
+    theirs = "SELECT tenant, owner, origin FROM pushkit_subscriptions WHERE"
+    rows = yield Statement(
+        f"{idle} EXCEPT {theirs} removed_at IS NULL AND active = 1"
+        " AND owner IN (SELECT owner FROM pushkit_destinations)"
+        f" EXCEPT {theirs} due_at IS NOT NULL AND lease_worker IS NULL"
+        f" EXCEPT {theirs} lease_worker IS NOT NULL"
+        f" UNION {idle} AND failures = 0 LIMIT CAST($2 AS BIGINT)",
+        (to_micros(now), limit),
+    )
+    return [(row["tenant"], row["owner"], row["origin"]) for row in rows]
+
+
+def forget(keys: Sequence[DestinationKey], now: datetime) -> Script[None]:
+    """Delete destinations that do not wait; one that another transaction holds stays."""
+    for key in keys:
+        yield Statement(
+            "DELETE FROM pushkit_destinations WHERE (tenant, owner, origin) IN"
+            " (SELECT tenant, owner, origin FROM pushkit_destinations WHERE tenant = $1"
+            " AND owner = $2 AND origin = $3 AND until <= $4 FOR UPDATE SKIP LOCKED)",
+            (*key, to_micros(now)),
+        )

@@ -134,10 +134,11 @@ class LoopLock:
 
 async def cancelled(task: asyncio.Task[None]) -> None:
     """Cancel a task until it ends: before Python 3.12, `wait_for` may swallow a cancellation."""
+    if task.get_loop().is_closed():  # it has ended there, or never will
+        return
     if not task.cancelling():  # a second cancellation would interrupt its clean-up
         task.cancel()
-    # A done one may belong to an event loop that is closed, where nothing can be waited for.
-    while not task.done() and (await asyncio.wait([task], timeout=1))[1]:
+    while (await asyncio.wait([task], timeout=1))[1]:
         task.cancel()
 
 

@@ -22,6 +22,7 @@ from pushkit.storage.script import Deferred, Group, OnDone, Refused, Script
 Item = TypeVar("Item")
 T = TypeVar("T")
 
+OTHER_LOOP: Final = "the database was opened in another event loop: open one in each"
 _FIRST_PAUSE: Final = 0.005  # seconds
 _LONGEST_PAUSE: Final = 0.05
 # Rounds of the event loop before the next transaction: a result takes two to reach the task that
@@ -192,7 +193,7 @@ class GroupCommit:
         self, group: Group[Item, T], item: Item, on_done: OnDone[T] | None
     ) -> _Waiting[Item, T]:
         if asyncio.get_running_loop() is not self._loop:
-            raise StorageError("the database was opened in another event loop: open one in each")
+            raise StorageError(OTHER_LOOP)
         if os.getpid() != self._process:
             raise StorageError("the database was opened before this process was forked")
         self._unfinished += 1

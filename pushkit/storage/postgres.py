@@ -26,7 +26,13 @@ from asyncpg.pool import PoolConnectionProxy
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.storage.database import Database
-from pushkit.storage.group_commit import Batch, BatchesDone, GroupCommit, held_too_long
+from pushkit.storage.group_commit import (
+    OTHER_LOOP,
+    Batch,
+    BatchesDone,
+    GroupCommit,
+    held_too_long,
+)
 from pushkit.storage.location import masked
 from pushkit.storage.migrations import (
     Access,
@@ -190,6 +196,7 @@ class PostgresDatabase(Database):
         self._connections = connections
         self._command_timeout = command_timeout
         self._pool: asyncpg.Pool | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # the pool's
         self._waiting = self._reading = asyncio.Semaphore()
         self._faults = RepeatedLog(_log)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -218,7 +225,7 @@ class PostgresDatabase(Database):
             self._run_batches, most=_MAX_BATCH, patience=self._command_timeout, wait=False
         )
         self._begin = _BEGIN_READING if access is Access.READ else self._begin_writing
-        self._pool = pool
+        self._pool, self._loop = pool, asyncio.get_running_loop()
 
     async def _prepare(self, pool: asyncpg.Pool, access: Access) -> None:
         found = await self._schema_on(pool)
@@ -278,6 +285,11 @@ class PostgresDatabase(Database):
     async def close(self) -> None:
         """Finish the submitted items, and close the connections, after 5 s by force."""
         pool = self._pool
+        if self._loop is not None and self._loop.is_closed():
+            # Its connections can say nothing any more: they are closed as they are collected.
+            self._server.own_processes.clear()
+            self._pool, self._group_commit, self._closing = None, None, False
+            return
         if pool is None or self._closing:
             return
         self._closing = True
@@ -468,6 +480,8 @@ class PostgresDatabase(Database):
     def _check_open(self) -> None:
         if self._pool is None or self._closing:
             raise StorageError(_NOT_OPEN)
+        if asyncio.get_running_loop() is not self._loop:
+            raise StorageError(OTHER_LOOP)
 
     async def _listen_once(self, wake: Callable[[], None], news: Callable[[], None]) -> None:
         def notified(_: object, sender: int, __: str, payload: object) -> None:

@@ -105,6 +105,7 @@ class SqliteDatabase(Database):
         self._reader: ThreadPoolExecutor | None = None
         self._read_connection: sqlite3.Connection | None = None
         self._opened: tuple[int | None, ...] = (None, None, None)  # inodes that the writer opened
+        self._reads_copy = False  # whether the reader was told that the file does not change
         self._log_check_at = 0.0  # when the log's length is checked again
         self._faults = RepeatedLog(_log)
         self.locks: WorkerLocks = WorkerLocks(self._file, self.write_fault.note)
@@ -272,7 +273,8 @@ class SqliteDatabase(Database):
 
     def _look(self, script: Script[T]) -> T:
         try:
-            with contextlib.closing(self._connect(Access.READ)) as connection:
+            is_copy = self._is_copy()
+            with contextlib.closing(self._connect(Access.READ, is_copy=is_copy)) as connection:
                 return run_script(connection, script)
         except (sqlite3.Error, OSError) as exc:
             raise StorageError(f"database: {self.path}: {_reason(exc)}") from exc
@@ -375,7 +377,7 @@ class SqliteDatabase(Database):
         self._check_file()
         try:
             if self._read_connection is None:
-                self._read_connection = self._connect(self._access)
+                self._read_connection = self._connect(self._access, is_copy=self._reads_copy)
                 self._read_connection.execute("PRAGMA query_only = ON")
             self._read_connection.execute("BEGIN")
             try:
@@ -387,12 +389,13 @@ class SqliteDatabase(Database):
 
     def _leave_replaced_file(self) -> None:
         """Let a process that only reads, as a dashboard does, open the file that is there now."""
-        found = _inode(self._files[0])
+        found, is_copy = _inode(self._files[0]), self._is_copy()
         if found is None:
             raise StorageError(f"{self.path}: there is no such file")
-        if found != self._opened[0] or self._is_copy():  # which is changed by others only
+        # A copy is changed by others only, and is none once somebody writes to it.
+        if found != self._opened[0] or is_copy or self._reads_copy:
             self._close_read_connection()
-            self._opened = (found, None, None)
+            self._opened, self._reads_copy = (found, None, None), is_copy
 
     def _is_copy(self) -> bool:
         """Return whether the file has no log, and none can be made in its folder, as of a backup.
@@ -409,7 +412,7 @@ class SqliteDatabase(Database):
             self._read_connection.close()
             self._read_connection = None
 
-    def _connect(self, access: Access) -> sqlite3.Connection:
+    def _connect(self, access: Access, *, is_copy: bool = False) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _MIN_SQLITE:
             raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
         try:
@@ -421,7 +424,7 @@ class SqliteDatabase(Database):
                 # its log and the log's index the same mode.
                 with contextlib.suppress(FileExistsError):
                     self._file.touch(mode=0o600, exist_ok=False)
-            copy = "&immutable=1" if access is Access.READ and self._is_copy() else ""
+            copy = "&immutable=1" if is_copy else ""
             connection = sqlite3.connect(
                 f"{self._file.as_uri()}?mode={_MODES[access]}{copy}",
                 uri=True,

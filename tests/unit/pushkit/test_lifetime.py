@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sqlite3
 import threading
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ import pytest
 from pushkit import KeyRing, PushSender
 from pushkit.keys.jwks import jwks_document
 from receiver import Receiver, TrustedSender
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 
 ISSUER = "https://agent.example.com"
 
@@ -89,6 +90,89 @@ def test_a_close_whose_event_loop_ended_is_made_anew_in_another(
 
     assert not closing.done()
     assert not part.is_open
+
+
+@pytest.mark.parametrize("begins_to_close", [True, False])
+def test_what_an_event_loop_did_not_close_to_its_end_starts_in_another(
+    part: PushSender | Receiver, monkeypatch: pytest.MonkeyPatch, begins_to_close: bool
+) -> None:
+    close_parts, hang = part._close_parts, asyncio.Event()
+
+    async def close_parts_later() -> None:
+        if hang.is_set():
+            return await close_parts()
+        hang.set()
+        return await asyncio.Event().wait() and None
+
+    async def start() -> None:
+        await part.start()
+        if begins_to_close:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await part.close()
+
+    async def start_again() -> None:
+        async with part:
+            assert await part._database.write(part._database.now())
+            assert await part.unready() == {}
+
+    if begins_to_close:
+        monkeypatch.setattr(part, "_close_parts", close_parts_later)
+    asyncio.run(start())
+    asyncio.run(start_again())
+
+
+# Python says of each task that it was destroyed, and of each coroutine what it did then.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_an_event_loop_left_running_when_it_was_closed_starts_in_another(
+    part: PushSender | Receiver,
+) -> None:
+    first = asyncio.new_event_loop()
+    first.run_until_complete(part.start())
+    first.run_until_complete(asyncio.sleep(0.1))
+    first.close()
+
+    async def start_again() -> None:
+        async with part:
+            assert await part._database.write(part._database.now())
+
+    asyncio.run(start_again())
+    gc.collect()
+
+
+@pytest.mark.parametrize("call", ["open", "close"])
+def test_a_close_in_another_thread_is_waited_for(
+    part: PushSender | Receiver, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    closes, may_end, close_parts = threading.Event(), threading.Event(), part._close_parts
+
+    async def close_parts_later() -> None:
+        closes.set()
+        await asyncio.to_thread(may_end.wait, DEADLINE)
+        await close_parts()
+
+    async def open_and_close() -> None:
+        await part.open()
+        await part.close()
+
+    async def call_meanwhile() -> None:
+        calling = asyncio.create_task(getattr(part, call)())
+        assert not (await asyncio.wait([calling], timeout=0.1))[0]
+        may_end.set()
+        async with asyncio.timeout(DEADLINE):
+            await calling
+        assert part.is_open is (call == "open")
+        await part.close()
+
+    monkeypatch.setattr(part, "_close_parts", close_parts_later)
+    other = threading.Thread(target=asyncio.run, args=(open_and_close(),))
+    other.start()
+    assert closes.wait(DEADLINE)
+    try:
+        asyncio.run(call_meanwhile())
+    finally:
+        may_end.set()
+        other.join()
 
 
 async def test_an_async_with_that_is_cancelled_at_its_start_leaves_nothing_open(

@@ -16,8 +16,10 @@ from pushkit import (
     ClientCertificate,
     DestinationCredentials,
     OAuthClient,
+    Subscription,
     agentvault_credentials,
 )
+from pushkit.delivery.signatures import Signing
 from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
@@ -25,7 +27,7 @@ from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, Authorizat
 from tests.clock import Clock
 from tests.eventually import DEADLINE
 from tests.internet import HOOKS, Internet
-from tests.unit.pushkit.delivery.conftest import Senders, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import Senders, deliver_due, report_of, status
 
 ORIGIN = f"https://{HOOKS}"
 CLIENT = OAuthClient(token_url=TOKEN_URL, client_id="agent:1 %", client_secret="s3cret&+:")
@@ -201,6 +203,34 @@ async def test_a_refused_token_is_replaced_within_the_same_attempt(
     refused, repeated = hook.requests[1:]
     assert refused["webhook-id"] == repeated["webhook-id"]
     assert refused["Authorization"] != repeated["Authorization"]
+
+
+async def test_a_refused_token_is_masked_though_its_successor_is_not_sent(
+    public: Internet, server: AuthorizationServer, senders: Senders
+) -> None:
+    asked: list[Subscription] = []
+
+    def fails_again(subscription: Subscription) -> Signing:
+        asked.append(subscription)
+        if len(asked) == 2:
+            raise LookupError
+        return Signing()
+
+    async def repeats(request: web.Request) -> web.Response:
+        return web.Response(status=401, text=request.headers["Authorization"])
+
+    await public.serve(repeats)
+    credentials = [DestinationCredentials(origin=ORIGIN, oauth=CLIENT)]
+    sender = await senders.open(
+        allow=(), ca_file=public.ca_file, credentials=credentials, signing=fails_again
+    )
+    await sender.subscribe("task-1", {"url": f"{ORIGIN}/hook"}, version="1.0")
+    [delivery_id] = (await sender.notify(status())).ids
+    await sender.worker.run_once()
+
+    [attempt] = (await report_of(sender, delivery_id)).attempts
+    assert (attempt.status, len(server.issued)) == (401, 2)
+    assert attempt.answer == b"Bearer ***"
 
 
 async def test_a_destination_that_refuses_every_token_gets_two_requests_per_attempt(

@@ -17,6 +17,7 @@ from pushkit.delivery import admin
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.errors import ConfigError
 from pushkit.outbox import attempts, destinations
+from pushkit.outbox import store as outbox
 from pushkit.outbox.inspection import DeliveryFilter
 from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.retention import Retention
@@ -603,6 +604,27 @@ async def test_a_disabled_subscription_without_deliveries_goes_after_a_while(
     await desk.admin.retain(Retention(dead=keep_dead))
     left = {row["id"] for row in await desk.query("SELECT id FROM pushkit_subscriptions")}
     assert left == {with_delivery.id, active.id} | ({gone.id} if is_kept else set())
+
+
+async def test_a_destination_is_forgotten_once_it_works_or_nothing_goes_there(desk: Desk) -> None:
+    owners = ("left", "works", "fails", "redriven", "waits")
+    theirs = {owner: await desk.subscribe(owner=owner) for owner in owners}
+    dead = {owner: (await desk.finish(each))[0] for owner, each in theirs.items()}
+    found = await desk.database.read(outbox.leased_deliveries(list(dead.values())))
+    for each in found.values():
+        await desk.database.write(destinations.failed(each, desk.now))
+    until = desk.now + timedelta(hours=1)
+    await desk.database.write(destinations.postpone(found[dead["waits"]], until, desk.now))
+    await desk.database.write(destinations.answered(found[dead["works"]]))
+    ended = [theirs[owner].id for owner in ("left", "redriven", "waits")]
+    await desk.database.write(subscriptions.withdraw(ended, desk.now))
+    await desk.admin.redrive([dead["redriven"]])
+
+    await desk.admin.retain(Retention(dead=None))
+
+    kept = await desk.query("SELECT owner FROM pushkit_destinations")
+    assert {row["owner"] for row in kept} == {"fails", "redriven", "waits"}
+    assert (await desk.admin.stats()).failing.number == 3
 
 
 async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import subprocess
 import sys
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -252,6 +253,39 @@ def test_a_database_may_be_opened_again_in_another_event_loop(location: str) -> 
 
     asyncio.run(use("a"))
     asyncio.run(use("b"))
+
+
+async def test_a_database_serves_the_event_loop_in_which_it_was_opened(database: Database) -> None:
+    calls: list[Coroutine[Any, Any, object]] = [
+        database.write(insert("a")),
+        database.write_patiently(lambda: insert("a")),
+    ]
+    if isinstance(database, PostgresDatabase):
+        calls.append(database.read(names()))
+    for call in calls:
+        with pytest.raises(StorageError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, call)
+    assert await database.write(insert("b")) == "b"
+    assert await database.read(names()) == ["b"]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # left to the garbage collector
+def test_a_database_whose_event_loop_ended_is_closed_and_opened_in_another(location: str) -> None:
+    database = things(location)
+
+    async def use(name: str) -> None:
+        await database.open()
+        assert await database.write(insert(name)) == name
+
+    async def use_again() -> None:
+        await database.close()
+        await use("b")
+        assert await database.read(names()) == ["a", "b"]
+        await database.close()
+
+    asyncio.run(use("a"))
+    asyncio.run(use_again())
+    gc.collect()
 
 
 async def test_items_of_cancelled_callers_are_stored(database: Database) -> None:

@@ -159,6 +159,24 @@ async def test_a_process_that_only_reads_reads_the_file_that_is_there_now(
     await reader.close()
 
 
+async def test_a_copy_that_turns_out_to_be_written_is_read_with_its_log(
+    path: Path, write: Write, opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As of a volume that is mounted to be read, while nobody writes yet.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    database = things(path)
+    await database.open()
+    await write(database, insert("a"))
+    await database.close()
+    reader = things(path)
+    await reader.open(Access.READ)
+    assert await reader.read(names()) == ["a"]
+
+    await write(await opens(things(path)), insert("b"))
+    assert await reader.read(names()) == ["a", "b"]
+    await reader.close()
+
+
 @pytest.mark.parametrize("suffix", ["-wal", "-shm"])
 async def test_nothing_is_stored_in_a_log_that_was_removed(
     tmp_path: Path, suffix: str, write: Write, opens: Opens
@@ -462,18 +480,6 @@ async def test_two_groups_that_wait_beside_each_other_share_a_script_each(
     assert await asyncio.gather(*waiting) == list("aBcDe")
     assert traced.count("COMMIT") == 2
     assert made == [["a", "c", "e"], ["B", "D"]]
-
-
-async def test_a_database_serves_the_event_loop_in_which_it_was_opened(
-    database: SqliteDatabase,
-) -> None:
-    def write_elsewhere() -> None:
-        asyncio.run(database.write(insert("a")))
-
-    with pytest.raises(StorageError, match="another event loop"):
-        await asyncio.to_thread(write_elsewhere)
-    assert await database.write(insert("b")) == "b"
-    assert await database.read(names()) == ["b"]
 
 
 async def test_a_group_whose_script_cannot_be_made_fails_for_its_items(
