@@ -169,12 +169,14 @@ def receiver_settings() -> Iterator[str]:
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
     from receiver.callbacks.registry import CallbackRegistry
     from receiver.limits import ConnectionLimits
+    from receiver.mailbox.service import MailboxOptions
     from receiver.settings import ReceiverSettings
     from receiver.settings.tables import (
         AlertSettings,
         CallbackSettings,
         DashboardSettings,
         ForwardSettings,
+        MailboxSettings,
         RetentionSettings,
         SenderSettings,
         TlsSettings,
@@ -190,6 +192,7 @@ def receiver_settings() -> Iterator[str]:
     yield from _settings("`[[senders]]`", SenderSettings, TrustedSender)
     yield from _settings("`[[callbacks]]`", CallbackSettings, CallbackRegistry.add)
     yield from _settings("`[[forwards]]`", ForwardSettings, CallbackRegistry.add)
+    yield from _settings("`[[mailbox]]`", MailboxSettings, CallbackRegistry.add, MailboxOptions)
     yield from _settings("`[retention]`", RetentionSettings, InboxRetention)
     yield from _settings("`[tls]`", TlsSettings)
     yield from _settings("`[dashboard]`", DashboardSettings, DashboardOptions)

@@ -7,9 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from pushkit.terminal.tables import SettingsTable, settings_in
+from receiver.settings import ReceiverSettings
 from tests.contract.test_public_api import PUBLIC
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -33,6 +36,21 @@ def test_every_public_name_has_a_signature(package: str) -> None:
     }
     for name in PUBLIC[package]:
         assert "```python\n" in sections[name], name
+
+
+def test_every_table_of_the_receivers_file_has_a_section() -> None:
+    page = (ROOT / "docs/reference/receiver-settings.md").read_text("utf-8")
+    tables = [
+        name
+        for name, field in settings_in(ReceiverSettings).items()
+        if any(
+            isinstance(each, type) and issubclass(each, SettingsTable)
+            for each in (field.annotation, *get_args(field.annotation))
+        )
+    ]
+    assert {"mailbox", "tls"} < set(tables)
+    for name in tables:
+        assert re.search(rf"^## `\[+{name}\]+`$", page, re.MULTILINE), name
 
 
 def test_a_command_that_cannot_be_loaded_writes_no_page(tmp_path: Path) -> None:
