@@ -304,6 +304,15 @@ def test_a_mistake_in_the_environment_names_the_variable(
         build(tmp_path, SHORTEST)
 
 
+def test_a_module_that_ends_the_program_is_a_mistake_in_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending_handlers.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"9: callbacks\[0\]\.call: .*: SystemExit: 3$"):
+        build(tmp_path, below("", "[[callbacks]]", 'call = "ending_handlers:done"'))
+
+
 def test_several_listeners_may_each_take_any_free_port(tmp_path: Path) -> None:
     path, zero = tmp_path / "receiver.toml", "127.0.0.1:0"
     path.write_text(f'listen = "{zero}"\nops_listen = "{zero}"\n{SHORTEST}')
