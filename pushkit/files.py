@@ -13,6 +13,7 @@ import errno
 import glob
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,7 +97,8 @@ def read_private(path: Path, *, made_by: str) -> bytes:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as exc:
             shown = shown_path(path)
-            raise KeyFileError(f"{shown}: does not exist; `{made_by} {shown}` makes one") from exc
+            making = f"{made_by} {shlex.quote(shown)}"
+            raise KeyFileError(f"{shown}: does not exist; `{making}` makes one") from exc
         except ValueError as exc:  # a null character in it
             raise KeyFileError(f"{path}: not a path") from exc
         except PermissionError as exc:
@@ -116,13 +118,13 @@ def _require_private(path: Path, status: os.stat_result) -> None:
     if mode & ~stat.S_IRGRP & (stat.S_IRWXG | stat.S_IRWXO):
         raise KeyFileError(
             f"{path}: has mode {mode:04o}, expected {_MODE:04o}, as others may read or write it:"
-            f" chmod 600 {path}"
+            f" chmod 600 {shlex.quote(str(path))}"
         )
     if mode & stat.S_IRGRP and status.st_gid not in _groups():
         raise KeyFileError(
             f"{path}: has mode {mode:04o}, so that it may be read by the group {status.st_gid},"
-            f" which is no group of {_ourselves()}: chmod 600 {path}, or in Kubernetes set"
-            f" fsGroup: {status.st_gid}"
+            f" which is no group of {_ourselves()}: chmod 600 {shlex.quote(str(path))}, or in"
+            f" Kubernetes set fsGroup: {status.st_gid}"
         )
 
 

@@ -280,9 +280,9 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def sentences_of(declared: Callable[..., object]) -> dict[str, str]:
-    """Return what the docstring says of each option."""
-    section = _SECTION.search(f"{inspect.getdoc(declared)}\n")
-    found = _SENTENCES.findall(section[1]) if section else []
+    """Return what the docstring says of each option, and of each attribute behind them."""
+    sections = _SECTION.findall(f"{inspect.getdoc(declared)}\n")
+    found = (each for section in sections for each in _SENTENCES.findall(section))
     return {name: " ".join(says.split()) for name, says in found}
 
 

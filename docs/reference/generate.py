@@ -169,12 +169,14 @@ def receiver_settings() -> Iterator[str]:
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
     from receiver.callbacks.registry import CallbackRegistry
     from receiver.limits import ConnectionLimits
+    from receiver.mailbox.service import MailboxOptions
     from receiver.settings import ReceiverSettings
     from receiver.settings.tables import (
         AlertSettings,
         CallbackSettings,
         DashboardSettings,
         ForwardSettings,
+        MailboxSettings,
         RetentionSettings,
         SenderSettings,
         TlsSettings,
@@ -190,6 +192,7 @@ def receiver_settings() -> Iterator[str]:
     yield from _settings("`[[senders]]`", SenderSettings, TrustedSender)
     yield from _settings("`[[callbacks]]`", CallbackSettings, CallbackRegistry.add)
     yield from _settings("`[[forwards]]`", ForwardSettings, CallbackRegistry.add)
+    yield from _settings("`[[mailbox]]`", MailboxSettings, CallbackRegistry.add, MailboxOptions)
     yield from _settings("`[retention]`", RetentionSettings, InboxRetention)
     yield from _settings("`[tls]`", TlsSettings)
     yield from _settings("`[dashboard]`", DashboardSettings, DashboardOptions)
@@ -273,7 +276,7 @@ def command_line() -> Iterator[str]:
         ("status", "when"),
         [
             ("0", "success; for `worker` and `serve`, also a stop by SIGTERM or Ctrl-C"),
-            ("1", "refused or failed: the error, with its code, is on stderr"),
+            ("1", "refused or failed: the error is on stderr"),
             ("2", "an option or an argument is wrong"),
             ("130", "Ctrl-C interrupted long work: run the same command again to continue"),
         ],
@@ -301,7 +304,7 @@ def _commands(path: str, command: click.Command) -> Iterator[str]:
         (
             ", ".join(f"`{word}`" for word in (*option.opts, *option.secondary_opts)),
             _option_default(option),
-            _prose(option.help or "") + _choices(option),
+            _prose(f"{option.help or ''}{_choices(option)}{_variable(option)}"),
         )
         for option in command.params
         if isinstance(option, click.Option) and not option.hidden
@@ -315,6 +318,10 @@ def _choices(option: click.Option) -> str:
         return ""
     words = [getattr(each, "value", each) for each in option.type.choices]
     return f" One of {_code_words(words)}."
+
+
+def _variable(option: click.Option) -> str:
+    return f" Also by the variable `{option.envvar}`." if option.envvar else ""
 
 
 def _option_default(option: click.Option) -> str:

@@ -31,6 +31,7 @@ from pushkit.record import record
 from pushkit.secrets.sealing import SecretKeys, fernet_opener
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
+from pushkit.storage.location import is_missing
 from pushkit.storage.script import Row, Script, Statement
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import EVERYTHING, Profile, SubscriptionKey
@@ -91,7 +92,10 @@ class _ConfigImport:
             ConfigError: The source cannot be a database, or rows have no owner and there is none.
             StorageError: One of the databases is out of reach, or the source has no such tables.
         """
-        rows = await open_outbox(_SQLITE_URL.sub("", self.source)).look(self._rows())
+        source = _SQLITE_URL.sub("", self.source)
+        if is_missing(source):
+            raise ConfigError(f"--from: there is no file {source}, and it is no PostgreSQL DSN")
+        rows = await open_outbox(source).look(self._rows())
         decided = [self._decide(dict(row)) for row in rows]
         registrar = None
         if not dry_run:

@@ -137,10 +137,12 @@ def enable(*, outbox: _Outbox, chosen: _Chosen, resend: bool) -> None:
         resent = numbered(len(changed.deliveries), "cancelled delivery")
         click.echo(f"{resent} pending again")
     elif changed.ids:
+        first, *others = changed.ids
         resending = "pushkit outbox resend --state cancelled --cancelled-by disabled"
         click.echo(
             "deliveries that disabling cancelled stay cancelled:"
-            f" `{with_place(resending)}` sends them",
+            f" `{with_place(f'{resending} --subscription {first}')}` sends"
+            f" {'those of one' if others else 'them'}",
             err=True,
         )
     _print_changed("enabled", changed)

@@ -19,6 +19,7 @@ from pushkit.a2a import Task, WireVersion
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import (
     ConfigError,
+    InvalidUrlError,
     MalformedJsonError,
     PushkitError,
     UnrecognisedBodyError,
@@ -115,7 +116,12 @@ class Upstream:
                 f"upstream: found {scheme}://, expected http:// or https://: the gateway speaks"
                 " JSON-RPC and HTTP+JSON, not WebSocket and not gRPC"
             )
-        self.url: Final = Url.parse(url)
+        try:
+            self.url: Final = Url.parse(url)
+        except InvalidUrlError as exc:
+            raise ConfigError(
+                "upstream: expected the base URL of an agent, like http://127.0.0.1:8000"
+            ) from exc
         path, _, query = self.url.target.partition("?")
         if query:
             raise ConfigError("upstream: found a query, expected the base URL of an agent")

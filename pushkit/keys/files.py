@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,11 +51,13 @@ def load_key_ring(path: str | Path, passphrase: bytes | None = None) -> KeyRing:
     contents = read_private(path, made_by=_MADE_BY)
     if not contents:
         raise KeyFileError(
-            f"{path}: empty, expected a key file: delete it; `pushkit keys new {path}` makes one"
+            f"{path}: empty, expected a key file: delete it; `{_MADE_BY} {shlex.quote(str(path))}`"
+            " makes one"
         )
     if contents.lstrip().startswith(b"-----BEGIN"):
         raise KeyFileError(
-            f"{path}: found PEM, expected a key file: `pushkit keys import {path}` makes one of it"
+            f"{path}: found PEM, expected a key file: `pushkit keys import"
+            f" {shlex.quote(str(path))}` makes one of it"
         )
     document = _document(path, contents)
     try:

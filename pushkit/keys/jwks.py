@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -161,7 +162,7 @@ def parse_jwks_file(
     if b"PRIVATE KEY-----" in content:
         raise KeyFileError(
             "a key file with private keys, expected public keys:"
-            f" `pushkit keys export --keys {path} --out jwks.json` writes them"
+            f" `pushkit keys export --keys {shlex.quote(str(path))} --out jwks.json` writes them"
         )
     reasons = f": {found.left_out()}" if found.refused else ""
     raise KeyFileError(

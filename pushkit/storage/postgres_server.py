@@ -131,6 +131,8 @@ class PostgresServer:
             raise self._unreachable(reason_of(exc)) from exc
         except ValueError:
             pass  # its message quotes the DSN, and would be shown as the cause
+        except OverflowError as exc:
+            raise self._unreachable("expected a port from 1 to 65535") from exc
         except asyncpg.UndefinedObjectError as exc:
             raise self._unreachable(f"{reason_of(exc)}: {_NO_SETTING}") from exc
         except asyncpg.InsufficientPrivilegeError as exc:

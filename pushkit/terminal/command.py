@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -88,10 +89,21 @@ def run_command(group: click.Group) -> None:
     Errors of pushkit and of the operating system become lines `error: …` on standard error, and
     exit status 1; click itself answers a wrong call with its usage and status 2.
     """
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # as of stderr: Latin-1 has no ✓
     with errors_reported():
         group()
+
+
+def _open_closed_streams() -> None:
+    """Open each standard stream that is closed, as by `2>&-`, on the null device.
+
+    Python has None in its place, and the next file or socket would get its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # until the end
 
 
 @contextlib.contextmanager

@@ -96,7 +96,7 @@ def milliseconds(duration: timedelta | None) -> str:
 
 def numbered(number: int, one: str) -> str:
     """Return a number of things, of which the name of one is given: `2 deliveries`."""
-    return f"{number} {one if number == 1 else re.sub('y$', 'ie', one) + 's'}"
+    return f"{number} {one if number == 1 else re.sub('(?<!e)y$', 'ie', one) + 's'}"
 
 
 def in_a_line(text: str) -> str:

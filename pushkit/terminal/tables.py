@@ -106,9 +106,9 @@ class TomlFile:
 
     def placed(self, location: Location, says: str) -> str:
         """Return a message with where its setting was made: in a variable, or on a line."""
-        if location and self.variables and self._variable(location[0]) in os.environ:
-            return f"{self._variable(location[0])}: {says}"
         named = f"{name_of(location)}: {says}" if location else says
+        if location and self.variables and self._variable(location[0]) in os.environ:
+            return f"{self._variable(location[0])}: {named if location[1:] else says}"
         return f"{self.path}:{line_of(self.text, location)}: {named}"
 
     def _variable(self, name: int | str) -> str:

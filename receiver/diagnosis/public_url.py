@@ -18,8 +18,10 @@ from typing import Final
 from pushkit.clock import utc_now
 from pushkit.errors import (
     AnswerTimeoutError,
+    AudienceError,
     ConnectionFailedError,
     NameLookupError,
+    TimestampError,
     TlsError,
     TransportError,
 )
@@ -229,10 +231,10 @@ def _steps(probe: TrialRequest, answer: HttpAnswer, code: str) -> list[CheckResu
     if not (probe.token or sender.credentials) and code in ("invalid_token", _ARRIVED):
         says = "not needed" if code == _ARRIVED else "give a token by --token"
         put(Result.NOT_CHECKED, says, Step.TOKEN)
-    if code == "wrong_audience" and audience.result.holds:
+    if code == AudienceError.code and audience.result.holds:
         says = f"{code}: the receiver expects another URL than this configuration:"
         says = f"{says} restart it, or use the file that it was started with"
-        put(Result.REFUSED, says, Step.AUDIENCE)
+        known[Step.AUDIENCE] = CheckResult(Step.AUDIENCE, Result.REFUSED, says, code)
     facts = {
         Step.SENDER: sender.name,
         Step.SIGNATURE: "it is valid",
@@ -276,7 +278,8 @@ def _clock_by_date(answer: HttpAnswer) -> CheckResult:
         return CheckResult(Step.TIME, Result.NOT_CHECKED, "no `Date` in the answer")
     says = f"by the answer's `Date`, the receiver's clock is {apart.seconds} s from this machine's"
     if apart > _SKEW:
-        return CheckResult(Step.TIME, Result.REFUSED, f"{says}: use NTP on both")
+        says = f"{says}: use NTP on both"
+        return CheckResult(Step.TIME, Result.REFUSED, says, TimestampError.code)
     return CheckResult(Step.TIME, Result.NOT_CHECKED, says)
 
 
@@ -290,7 +293,8 @@ def _static_audience(probe: TrialRequest) -> CheckResult:
     if signed in expected or signed.partition("?")[0] in expected:
         return CheckResult(Step.AUDIENCE, Result.PASSED, signed)
     says = f"agents sign for {signed}, expected {' or '.join(expected)}: set `url`, or `audience`"
-    return CheckResult(Step.AUDIENCE, Result.REFUSED, f"{says} of sender {sender.name}")
+    says = f"{says} of sender {sender.name}"
+    return CheckResult(Step.AUDIENCE, Result.REFUSED, says, AudienceError.code)
 
 
 def _code(answer: HttpAnswer) -> str | None:

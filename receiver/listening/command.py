@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import shlex
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -192,13 +193,12 @@ def _introduction(options: Listening, state: Path, local: str) -> Iterator[str]:
         yield painted(warning, "yellow", bold=True)
     if source.can_be_tried:
         to = f"{local}{options.path}"
-        audience = "" if to == webhook else f" --audience {webhook}"
+        words = ["pushkit", "trigger", "working", "artifact", "completed", to]
+        words += [] if to == webhook else ["--audience", webhook]
+        words += ["--token", options.token, "--issuer", TRIAL_ISSUER]
+        words += ["--keys", str(state / "keys.json")]
         yield "to try it without an agent, run this in another terminal:"
-        command = (
-            f"pushkit trigger working artifact completed {to}{audience} --token {options.token}"
-            f" --issuer {TRIAL_ISSUER} --keys {state / 'keys.json'}"
-        )
-        yield f"  {painted(command, bold=True)}"
+        yield f"  {painted(shlex.join(words), bold=True)}"
     yield ""
 
 

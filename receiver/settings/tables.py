@@ -191,7 +191,7 @@ class CallbackSettings(WantedSettings):
             found: object = pkgutil.resolve_name(self.call)
         except PushkitError:
             raise
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             raise ConfigError(f"{self.call}: {type(exc).__name__}: {exc}") from exc
         if not callable(found):
             raise ConfigError(f"{self.call}: found a {type(found).__name__}, expected a function")

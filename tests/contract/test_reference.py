@@ -7,10 +7,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
+import click
 import pytest
 
+from pushkit.terminal.tables import SettingsTable, settings_in
+from receiver.settings import ReceiverSettings
 from tests.contract.test_public_api import PUBLIC
+from tests.system.cli.every_command import PUSHKIT, RECEIVER, every_command
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GENERATE = ROOT / "docs" / "reference" / "generate.py"
@@ -33,6 +38,36 @@ def test_every_public_name_has_a_signature(package: str) -> None:
     }
     for name in PUBLIC[package]:
         assert "```python\n" in sections[name], name
+
+
+def test_every_table_of_the_receivers_file_has_a_section() -> None:
+    page = (ROOT / "docs/reference/receiver-settings.md").read_text("utf-8")
+    tables = [
+        name
+        for name, field in settings_in(ReceiverSettings).items()
+        if any(
+            isinstance(each, type) and issubclass(each, SettingsTable)
+            for each in (field.annotation, *get_args(field.annotation))
+        )
+    ]
+    assert {"mailbox", "tls"} < set(tables)
+    for name in tables:
+        assert re.search(rf"^## `\[+{name}\]+`$", page, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("group", [PUSHKIT, RECEIVER], ids=["pushkit", "receiver"])
+def test_every_option_names_the_variable_that_may_stand_for_it(group: click.Group) -> None:
+    page = (ROOT / "docs/reference/command-line.md").read_text("utf-8")
+    rows = page.splitlines()
+    found = {
+        (option.opts[0], option.envvar)
+        for _, command in every_command(group)
+        for option in command.params
+        if isinstance(option, click.Option) and option.envvar
+    }
+    assert found
+    for name, variable in found:
+        assert any(f"| `{name}` " in row and f"`{variable}`" in row for row in rows), variable
 
 
 def test_a_command_that_cannot_be_loaded_writes_no_page(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_a_misconfigured_audience_is_found_and_its_remedy_found_good(
     assert "✓ signature" in ran.out
     assert "✗ audience" in ran.out
     assert f"{url}/a2a/push" in ran.out
+    assert ran.out.endswith("see docs/reference/codes.md#refusal-wrong_audience\n")
 
     text = (tmp_path / "receiver.toml").read_text()
     (tmp_path / "receiver.toml").write_text(text.replace("http://localhost:9000", url))

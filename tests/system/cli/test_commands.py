@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import click
 import pytest
 
 from pushkit import __version__
+from pushkit.clock import utc_now
+from pushkit.keys.jwks import jwks_document
 from tests.eventually import DEADLINE
-from tests.system.cli.conftest import ROOT, Ran, Run, environment
+from tests.system.cli.conftest import RECEIVER_TOML, RING, ROOT, Ran, Run, environment
 from tests.system.cli.every_command import PUSHKIT, RECEIVER, every_command
 
 
@@ -67,6 +70,29 @@ def test_a_terminal_without_unicode_shows_a_code_in_place_of_a_character() -> No
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"pushkit outbox show dlv_019bd4\\u2026 --body" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "closed", "status"),
+    [
+        pytest.param("pushkit.cli.main migrate --database outbox.db", "2>&-", 0, id="progress"),
+        pytest.param("receiver.cli check", ">&-", 0, id="colours"),
+        pytest.param("pushkit.cli.main card inspect -", "<&-", 1, id="a file that is piped"),
+        pytest.param("receiver.cli check", "<&- >&- 2>&-", 0, id="all"),
+    ],
+)
+def test_a_closed_standard_stream_is_as_the_null_device(
+    command: str, closed: str, status: int
+) -> None:
+    Path("receiver.toml").write_text(RECEIVER_TOML)
+    Path("jwks.json").write_bytes(jwks_document(RING, utc_now()))
+    line = f"exec {shlex.quote(sys.executable)} -m {command} {closed}"
+    done = subprocess.run(  # noqa: S602  # a shell closes it
+        line, shell=True, env=environment(), capture_output=True, check=False, timeout=DEADLINE
+    )
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == status, done.stderr
 
 
 @pytest.mark.slow

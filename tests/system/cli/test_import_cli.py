@@ -307,7 +307,7 @@ def test_a_url_of_sqlalchemy_is_a_path_too(command: Import, source: str) -> None
 @pytest.mark.parametrize(
     ("location", "says"),
     [
-        pytest.param("missing.db", "unable to open database file", id="no file"),
+        pytest.param("missing.db", "--from: there is no file missing.db", id="no file"),
         pytest.param("mysql+aiomysql://a:hush@db/agent", "expected postgresql://", id="mysql"),
         pytest.param(
             "postgresql://a:hush@127.0.0.1:1/agent",

@@ -41,7 +41,7 @@ def trial(output: Path) -> list[str]:
 def test_the_printed_command_works_and_saved_requests_are_verified_and_replayed(
     tmp_path: Path, pushkit_command: Run
 ) -> None:
-    with listening(tmp_path, "--save", "saved") as (process, output):
+    with listening(tmp_path, "--save", "saved", "--token", "it's;a-token") as (process, output):
         tried = trial(output)
         ran = pushkit_command(*tried)
         assert (ran.status, ran.err) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import json
 import logging
 import re
 import shlex
@@ -33,7 +34,7 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.dashboard.app import inbox_dashboard
 from receiver.testing import SigningAgent
 from tests.eventually import eventually
-from tests.system.cli.conftest import Run
+from tests.system.cli.conftest import RECEIVER_TOML, Run
 
 URL, PATH = "https://client.example.com", "/a2a/push"
 AGENT = SigningAgent(webhook_url=URL + PATH)
@@ -88,7 +89,7 @@ async def trouble(receiver: Receiver, *, failing: bool) -> None:
 
 
 def recommended(text: str) -> list[list[str]]:
-    found = re.findall(r"[`>](receiver [^`<]+)[`<]", text)
+    found = re.findall(r"[`>]((?:receiver|pushkit) [^`<]+)[`<]", text)
     return [shlex.split(html.unescape(each))[1:] for each in found]
 
 
@@ -151,6 +152,25 @@ def test_a_command_that_another_one_recommends_runs_as_printed(
     assert said in refused.error
     [recommendation] = recommended(refused.err)
     assert receiver_command(*recommendation).status == 0
+
+
+def test_a_command_that_makes_or_exports_a_key_file_runs_as_printed(
+    pushkit_command: Run, receiver_command: Run, own_folder: Path
+) -> None:
+    keys = own_folder / "it's here.json"
+    missing = pushkit_command("keys", "list", "--keys", str(keys))
+    [making] = recommended(missing.err)
+    assert pushkit_command(*making).status == 0
+
+    (own_folder / "receiver.toml").write_text(
+        RECEIVER_TOML.replace('"jwks.json"', json.dumps(keys.name))
+    )
+    [exporting] = recommended(receiver_command("check").err)
+    assert pushkit_command(*exporting).status == 0
+
+    keys.chmod(0o644)
+    [_, remedy] = pushkit_command("keys", "list", "--keys", str(keys)).error.split(": chmod ")
+    assert shlex.split(remedy) == ["600", str(keys)]
 
 
 def test_the_environment_names_the_inbox_where_there_is_no_configuration(

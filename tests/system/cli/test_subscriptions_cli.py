@@ -179,7 +179,11 @@ def test_what_is_disabled_gets_nothing_and_its_backlog_is_cancelled(
 
 
 def test_what_was_cancelled_with_it_comes_back_when_that_is_asked_for(
-    command: Run, ids: dict[str, str], with_sender: Callable[..., None], webhook: Webhook
+    command: Run,
+    run_line: Callable[[str], Ran],
+    ids: dict[str, str],
+    with_sender: Callable[..., None],
+    webhook: Webhook,
 ) -> None:
     webhook.status = 503
     with_sender(notify)
@@ -188,9 +192,13 @@ def test_what_was_cancelled_with_it_comes_back_when_that_is_asked_for(
     webhook.requests.clear()
     ran = command("enable", ids["task-1"], "--resend")
     assert ran.out == "1 cancelled delivery pending again\n1 subscription enabled\n"
-    assert command("enable", ids["task-2"]).out == "1 subscription enabled\n"
+    plain = command("enable", ids["task-2"])
+    assert plain.out == "1 subscription enabled\n"
     with_sender(pump)
     assert len(webhook.requests) == 1
+
+    _, recommended, _ = plain.err.split("`")
+    assert run_line(recommended).out == "1 cancelled update pending again\n"
 
 
 def test_a_test_is_sent_and_its_delivery_named(

@@ -129,6 +129,21 @@ def test_a_sentence_is_that_of_the_docstring() -> None:
     }
 
 
+def test_a_sentence_may_be_that_of_an_attribute_behind_the_arguments() -> None:
+    class Painter:
+        """Paints.
+
+        Args:
+            brush: What with.
+
+        Attributes:
+            coats: How many coats
+                there are.
+        """
+
+    assert sentences_of(Painter) == {"brush": "What with.", "coats": "How many coats there are."}
+
+
 def test_each_call_of_a_checked_function_is_checked() -> None:
     @checked
     def paint(wall: str, *, coats: Count = 1, colour: Colour = Colour.RED) -> str:

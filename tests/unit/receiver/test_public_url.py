@@ -17,7 +17,7 @@ from pushkit.keys.jwk import Algorithm, generate_key
 from receiver import Limits, Receiver, Scheme, SenderProfile, TaskPolicy, TrustedSender
 from receiver.diagnosis.public_url import TrialRequest, check_public_url, faults
 from receiver.diagnosis.report import Checked
-from receiver.steps import Result
+from receiver.steps import CheckResult, Result, Step
 from tests.ports import free_port
 from tests.served import answering
 
@@ -84,7 +84,7 @@ async def test_a_receiver_that_knows_itself_by_another_url_is_an_audience_at_fau
     probe = await way(url="http://localhost:9000")
     probe = replace(probe, own_url="http://localhost:9000/a2a/push")
     [link] = [one for one in await check_public_url(probe) if one.result is Result.REFUSED]
-    assert link.name == "audience"
+    assert link == CheckResult(Step.AUDIENCE, Result.REFUSED, link.found, "wrong_audience")
     assert probe.url in link.found
     assert "http://localhost:9000/a2a/push: set `url`" in link.found
     without_key = await check_public_url(replace(probe, key=None))
@@ -180,7 +180,7 @@ async def test_a_scheme_that_this_check_cannot_sign_is_no_reason_to_ask_for_keys
 async def test_a_receiver_that_runs_with_another_configuration_is_reported(way: Way) -> None:
     probe = await way(url="http://localhost:9000")
     [link] = [one for one in await check_public_url(probe) if one.result is Result.REFUSED]
-    assert link.name == "audience"
+    assert link == CheckResult(Step.AUDIENCE, Result.REFUSED, link.found, "wrong_audience")
     assert "than this configuration" in link.found
 
 

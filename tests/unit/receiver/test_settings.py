@@ -290,14 +290,27 @@ def test_what_is_wrong_with_the_whole_file_or_another_one_is_said(
         ("LISTEN", "[::1]:99999", "expected host:port"),
         ("URL", "client", "expected an absolute"),
         ("SENDERS", "{", "expected JSON"),
+        ("SENDERS", '[{"name": "a"}]', "senders[0]: expected exactly one of jwks_url and"),
+        ("SENDERS", '[{"nam": "a"}]', "senders[0].name: expected, but missing"),
+        ("TLS", '{"key": "key.pem"}', "tls.certificate: expected, but missing"),
+        ("ALLOW", '["client"]', "'client': expected host:port"),
     ],
 )
 def test_a_mistake_in_the_environment_names_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
 ) -> None:
     monkeypatch.setenv(f"RECEIVER_{variable}", value)
-    with pytest.raises(ConfigError, match=f"^RECEIVER_{variable}: {says}"):
+    with pytest.raises(ConfigError, match=f"^RECEIVER_{variable}: {re.escape(says)}"):
         build(tmp_path, SHORTEST)
+
+
+def test_a_module_that_ends_the_program_is_a_mistake_in_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending_handlers.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"9: callbacks\[0\]\.call: .*: SystemExit: 3$"):
+        build(tmp_path, below("", "[[callbacks]]", 'call = "ending_handlers:done"'))
 
 
 def test_several_listeners_may_each_take_any_free_port(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from yarl import URL
 from pushkit.errors import ConfigError
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service
+from pushkit.gateway.upstream import Upstream
 from pushkit.keys.ring import KeyRing
 from pushkit.secrets.sealing import SecretKeys
 from tests.eventually import eventually
@@ -227,6 +228,12 @@ async def test_a_gateway_that_knows_nobody_does_not_start(
             public_url="https://agent.example.com",
             options=GatewayOptions(**options),
         )
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://user:secret@agent:1"])
+def test_an_agent_without_a_url_is_refused_by_the_name_of_the_option(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^upstream: expected the base URL of an agent"):
+        Upstream(url, GatewayOptions(shared_configs=True))
 
 
 @pytest.mark.parametrize("url", ["ws://agent:1", "grpc://agent:1", "grpcs://agent:1"])

@@ -177,6 +177,12 @@ async def test_a_dsn_that_cannot_be_read_is_not_repeated(dsn: str) -> None:
     assert canaries.found_in(written) == set()
 
 
+@pytest.mark.parametrize("where", ["127.0.0.1:65536/agent", "/agent?host=127.0.0.1&port=65536"])
+async def test_a_port_beyond_the_last_one_is_refused(where: str) -> None:
+    with pytest.raises(StorageError, match=r"127\.0\.0\.1:65536: expected a port from 1 to 65535"):
+        await at(f"postgresql://{where}").open()
+
+
 async def test_no_part_of_a_password_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
