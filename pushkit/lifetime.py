@@ -86,14 +86,18 @@ class HasLifetime(abc.ABC):
             self._closed = False
             if self.is_open:
                 return
-            if self._opened_in is not None:
-                raise ConfigError(
-                    f"this {type(self).__name__} was opened before this process was forked: make"
-                    " one in each process"
-                )
+            self._check_process()
             await self._open_parts(access)
             self._opened_in, self._loop = os.getpid(), asyncio.get_running_loop()
             self._start_metrics()
+
+    def _check_process(self) -> None:
+        """Check that no other process opened it. Raises ConfigError: one did, and forked."""
+        if self._opened_in is not None and not self.is_open:
+            raise ConfigError(
+                f"this {type(self).__name__} was opened before this process was forked: make one in"
+                " each process"
+            )
 
     async def start(self) -> None:
         """Open the database and start the worker, or the callbacks; does nothing if they run.

@@ -18,6 +18,9 @@ from typing import Final
 from pushkit.errors import ConfigError
 
 _SECRET_PREFIXES: Final = ("PUSHKIT_", "RECEIVER_")  # of variables
+# For this process alone: another program would leave its counters among those of the service, and
+# tell the service manager that it is ready.
+_OWN: Final = ("PROMETHEUS_MULTIPROC_DIR", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 
 
 def find_program(command: Sequence[str], *, setting: str, folder: Path | None = None) -> list[str]:
@@ -40,8 +43,12 @@ def find_program(command: Sequence[str], *, setting: str, folder: Path | None = 
 
 
 def inherited_variables() -> dict[str, str]:
-    """Return this process's variables for a program, without those that may hold its secrets."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(_SECRET_PREFIXES)}
+    """Return this process's variables for a program, without secrets and what is its own."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OWN and not name.startswith(_SECRET_PREFIXES)
+    }
 
 
 def secret_variable(name: str, environment: Mapping[str, str] = os.environ) -> str | None:

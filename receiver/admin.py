@@ -88,14 +88,19 @@ class InboxAdmin:
         return await self._database.read(script)
 
     async def browse(
-        self, wanted: InboxFilter | None = None, *, before: int | None = None, limit: int = 50
+        self,
+        wanted: InboxFilter | None = None,
+        *,
+        before: str | int | None = None,
+        limit: int = 50,
     ) -> Page[NotificationSummary]:
         """Return a page of notifications without their bodies, newest first.
 
         Its time does not grow with the inbox; for that, a page may be cut before it is full
         (`Page.is_cut`). `before` is `Page.before` of the page before.
         """
-        script = NOTIFICATIONS.browse(wanted or InboxFilter(), before=before, limit=limit)
+        place = None if before is None else int(before)
+        script = NOTIFICATIONS.browse(wanted or InboxFilter(), before=place, limit=limit)
         return await self._database.read(script)
 
     async def show(self, notification_id: int) -> NotificationReport | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -346,6 +347,7 @@ def _with_files(connections: int) -> int:
 # On SIGHUP, and when one of their files changes. Wrong settings are logged and change nothing: the
 # service continues with the current senders.
 _POLL = timedelta(seconds=2)
+_MAY_PASS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE}
 
 
 class SettingsWatcher:
@@ -363,6 +365,7 @@ class SettingsWatcher:
         self._hangup = asyncio.Event()
         self._files = _files_of(settings)
         self._seen = self._fingerprints()
+        self._refused = ""  # why the last reload failed, if that may pass by itself
 
     def hang_up(self) -> None:
         """Reload soon, whether a file has changed or not: called on SIGHUP."""
@@ -378,14 +381,21 @@ class SettingsWatcher:
 
     async def run_once(self) -> None:
         """Reload if there was a SIGHUP or a file has changed since the last check."""
-        if not self._hangup.is_set() and self._fingerprints() == self._seen:
+        is_asked = self._hangup.is_set()
+        if not is_asked and self._fingerprints() == self._seen:
             return
         self._hangup.clear()
         try:
             await self.reload()
         except ConfigError as exc:
-            # The message names the line, and never a secret; a traceback might.
-            _log.error("the senders trusted before stay in use: %s", exc)
+            if is_asked or str(exc) != self._refused:
+                # The message names the line, and never a secret; a traceback might.
+                _log.error("the senders trusted before stay in use: %s", exc)
+            self._refused = ""
+            if _may_pass(exc):
+                self._refused, self._seen = str(exc), {}  # it is tried again
+        else:
+            self._refused = ""
 
     async def reload(self) -> None:
         """Read the settings again, and trust their senders.
@@ -407,6 +417,13 @@ class SettingsWatcher:
 
     def _fingerprints(self) -> dict[Path, tuple[int, ...] | None]:
         return {path: fingerprint(path) for path in self._files}
+
+
+def _may_pass(exc: BaseException | None) -> bool:
+    """Return whether a file could not be read for a reason that is not the file's own."""
+    while exc is not None and not isinstance(exc, OSError):
+        exc = exc.__cause__
+    return exc is not None and exc.errno in _MAY_PASS
 
 
 def _files_of(settings: ReceiverSettings) -> list[Path]:

@@ -206,6 +206,8 @@ def load_public_keys(
         content = read_file(path)
     except OSError as exc:
         raise KeyFileError(f"{path}: {exc.strerror or 'cannot be read'}") from exc
+    except ValueError as exc:  # a null character in it
+        raise KeyFileError(f"{str(path)!r}: not a path") from exc
     is_pem = content.lstrip()[:1] != b"{"
     if not is_pem and kid is not None:
         raise KeyFileError(f"{path}: `kid` is for PEM; a JWK Set states its own")

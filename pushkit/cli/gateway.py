@@ -15,6 +15,7 @@ import click
 from pushkit.cli.worker import log_options, sender_of, worker_settings
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service, checked_public_url
+from pushkit.keys.files import FileKeySource
 from pushkit.net.tls import ClientCertificate
 from pushkit.programs import secret_variable
 from pushkit.telemetry.endpoints import serving_operators
@@ -146,11 +147,12 @@ async def _serve(
 ) -> None:
     """Serve until a signal comes."""
     with until_stopped() as stop:
-        sender = sender_of(**settings)
+        sender, keys = sender_of(**settings), settings["key_file"]
         service = Service(
             upstream,
             sender=sender,
-            ring=settings["key_file"].ring,
+            # Each card that is asked for needs it: as with deliveries, read after a change alone.
+            ring=FileKeySource(keys.path, keys.passphrase).ring,
             public_url=checked_public_url(options.public_url, settings["issuer"]),
             options=options,
         )

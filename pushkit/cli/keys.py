@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import stat
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -25,9 +26,9 @@ from pushkit.keys.jwk import (
     signing_key_from_pem,
 )
 from pushkit.keys.jwks import is_jwks, jwks_document
-from pushkit.keys.ring import KeyRing, KeyState, RingKey, in_seconds
+from pushkit.keys.ring import KeyRing, KeyState, RingKey, command_to_rotate, in_seconds
 from pushkit.terminal.command import json_option
-from pushkit.terminal.options import FILE, PATH, out_options, read_by
+from pushkit.terminal.options import FILE, PATH, is_given, out_options, read_by
 from pushkit.terminal.output import FileKind, OutFile, example, moment, table
 from pushkit.webui.api import json_of
 
@@ -86,7 +87,7 @@ def new(
         raise click.UsageError(f"--max-age is only for a new file, but {key_file.path} exists")
     else:
         ring = key_file.update(lambda ring: ring.add(utc_now(), algorithm))
-    _print_key(ring, ring.keys[-1], utc_now())
+    _print_key(key_file, ring, ring.keys[-1], utc_now())
 
 
 @keys.command(
@@ -120,7 +121,7 @@ def import_(
         ring = key_file.update(lambda ring: ring.add(utc_now(), key=key))
     else:
         ring = key_file.create(KeyRing.create(utc_now(), key=key))
-    _print_key(ring, ring.keys[-1], utc_now())
+    _print_key(key_file, ring, ring.keys[-1], utc_now())
 
 
 def _imported(
@@ -178,7 +179,7 @@ def rotate(key_file: KeyFile, algorithm: Algorithm | None, activate_now: bool, f
         return rotated.forget_retired(now)
 
     ring = key_file.update(change)
-    _print_key(ring, ring.keys[-1], now)
+    _print_key(key_file, ring, ring.keys[-1], now)
 
 
 @keys.command(
@@ -193,7 +194,7 @@ def use(algorithm: Algorithm, key_file: KeyFile) -> None:
     """Sign with the key of the algorithm ALG from now on.
 
     The previous key stays active for subscriptions that ask for its algorithm, and stays published.
-    Revoke it when it is no longer needed.
+    If it is revoked, the next one of its algorithm, or a new one, takes its place.
     """
     now = utc_now()
     ring = key_file.update(lambda ring: ring.use(algorithm, now))
@@ -218,7 +219,7 @@ def revoke(kid: str, key_file: KeyFile) -> None:
     click.echo(f"revoked {kid}; receivers may trust it for another {in_seconds(ring.max_age)}")
     last = ring.keys[-1]
     if last.activates_at == now and ring.state(last.kid, now) is KeyState.ACTIVE:
-        _print_key(ring, last, now)
+        _print_key(key_file, ring, last, now)
 
 
 @keys.command(epilog=example("pushkit keys export --out public/.well-known/jwks.json"))
@@ -249,18 +250,20 @@ def export(key_file: KeyFile, out: OutFile, format_: str) -> None:
     out.write(pem, FileKind("public keys in PEM", is_public_pem))
 
 
-def _print_key(ring: KeyRing, entry: RingKey, now: datetime) -> None:
+def _print_key(key_file: KeyFile, ring: KeyRing, entry: RingKey, now: datetime) -> None:
+    given = is_given("keys") or is_given("file")
+    place = f" --keys {shlex.quote(str(key_file.path))}" if given else ""
     state = ring.state(entry.kid, now)
     when = ""
     if state is KeyState.PENDING and entry.activates_at is None:
-        when = "; `pushkit keys rotate` makes it sign"
+        when = f"; `{command_to_rotate(ring, entry.algorithm)}{place}` makes it sign"
     elif state is KeyState.PENDING:
         when = f" and signs from {moment(entry.activates_at)}"
     click.echo(f"{entry.algorithm} key {entry.kid} is {state}{when}")
     if entry.algorithm is not ring.default_algorithm:
         click.echo(
             f"{ring.default_algorithm} signs, unless a subscription asks for {entry.algorithm};"
-            f" `pushkit keys use {entry.algorithm}` changes that once the key is active"
+            f" `pushkit keys use {entry.algorithm}{place}` changes that once the key is active"
         )
     known_for = now - entry.published_at
     if state is KeyState.ACTIVE and len(ring.keys) > 1 and known_for < ring.max_age:

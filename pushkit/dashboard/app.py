@@ -25,6 +25,7 @@ from pushkit.delivery.error_codes import meaning, remedy
 from pushkit.delivery.subscription_admin import Changed, SubscriptionAdmin
 from pushkit.keys.files import KeySource
 from pushkit.keys.ring import KeyRing
+from pushkit.options import check_type
 from pushkit.outbox.changes import Requeued, Retried
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import DeliveryFilter, SubscriptionFilter, of_unnamed_tenant
@@ -123,8 +124,9 @@ def sender_dashboard(
         issuer: `iss` of the sender's notifications, to show their claims in full.
 
     Raises:
-        ConfigError: The token is too short.
+        ConfigError: There is no token, or it is too short.
     """
+    check_type("token", token, str)  # None, as of a variable that is not set, lets a proxy read
     refused = documents.ConfigRefusals()
     sender.events.add(refused.record)
     return dashboard_app(

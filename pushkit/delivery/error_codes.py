@@ -161,7 +161,8 @@ _REMEDIES = {
     "invalid_configuration": "The message, or the workers' log, names the setting.",
     "sealed_secret": _NOT_UNSEALED,
     "secret_key_missing": _NOT_UNSEALED,
-    "no_signing_key": "Run pushkit keys list, then pushkit keys rotate.",
+    "no_signing_key": "Run pushkit keys list, then pushkit keys rotate --alg ALG for the algorithm"
+    " that has no active key.",
     "key_file": "Check the key file's mode and passphrase: the message, or the log, says more.",
     "signing_failed": "The KMS, or the function that chooses a signature, failed: see the workers'"
     " log.",

@@ -22,7 +22,7 @@ from pushkit.events import (
     SubscriptionChanged,
     facts_of,
 )
-from pushkit.keys.ring import KeyRing, KeyState, RingKey
+from pushkit.keys.ring import KeyRing, KeyState, RingKey, command_to_rotate
 from pushkit.logs import RepeatedLog, one_word, printable
 from pushkit.record import field, record
 from pushkit.subscriptions.model import Subscription
@@ -258,12 +258,13 @@ def keys_near_end(ring: KeyRing, now: datetime) -> list[SigningKeyNearEnd]:
             if other.algorithm is key.algorithm and (at := other.took_over_at()) and at > now
         ]
         revoked_at, age, reason = key.revoked_at, key.age(now), None
+        remedy = command_to_rotate(ring, key.algorithm)
         if revoked_at is not None and revoked_at - now <= _SOON:
             if not any(at <= revoked_at for at in planned):
                 when = revoked_at.isoformat(timespec="minutes")
-                reason = f"is revoked at {when}, and none signs then: pushkit keys rotate"
+                reason = f"is revoked at {when}, and none signs then: {remedy}"
         elif age is not None and age > _OLD and not planned:
-            reason = f"is {age.days} days old, and no next one is planned: pushkit keys rotate"
+            reason = f"is {age.days} days old, and no next one is planned: {remedy}"
         if reason is not None:
             algorithm = key.algorithm.value
             found.append(SigningKeyNearEnd(at=now, kid=key.kid, algorithm=algorithm, reason=reason))

@@ -263,9 +263,10 @@ class PushSender(HasLifetime):
         """The outbox of all owners, for operators: dead letters, redrive, retention."""
         from pushkit.delivery.admin import OutboxAdmin
 
+        self._check_process()
         return OutboxAdmin(
             self._database,
-            wake=self.worker.changed,
+            wake=self._wake,
             vault=self._vault,
             breaker=self.options.breaker,
             events=self.events,
@@ -277,13 +278,17 @@ class PushSender(HasLifetime):
         """The subscriptions of all owners, for operators: list, pause, disable, test, remove."""
         from pushkit.delivery.subscription_admin import SubscriptionAdmin
 
+        self._check_process()
         return SubscriptionAdmin(
             self._database,
-            wake=self.worker.changed,
+            wake=self._wake,
             vault=self._vault,
             events=self.events,
             clock=self._clock,
         )
+
+    def _wake(self) -> None:
+        self._worker.changed()  # of the worker that is there now: each start may have its own
 
     def watches(self) -> Watches:
         """Return the tasks that a gateway watches, as one more gateway sees them."""

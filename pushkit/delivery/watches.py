@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from pushkit.errors import SealedSecretError
 from pushkit.record import field, record
 from pushkit.secrets.vault import WATCHER, Vault
 from pushkit.storage.database import Database
@@ -77,8 +76,8 @@ class Watches:
         return bool(added)
 
     async def claim(self, limit: int) -> list[WatchRow]:
-        """Lease tasks that nobody watches; their credentials are opened, None if they cannot be."""
-        return [self._opened(row) for row in await self._database.write(self._claim(limit))]
+        """Lease tasks that nobody watches; `opened` opens their credentials."""
+        return await self._database.write(self._claim(limit))
 
     def _claim(self, limit: int) -> Script[list[WatchRow]]:
         now = to_micros((yield from self._database.now()))
@@ -95,12 +94,14 @@ class Watches:
             )
         return [read_record(WatchRow, row) for row in due]
 
-    def _opened(self, row: WatchRow) -> WatchRow:
+    def opened(self, row: WatchRow) -> WatchRow:
+        """Return a row with its credentials opened.
+
+        Raises:
+            SealedSecretError: They cannot be, by the keys of this process.
+        """
         belongs_to = (row.tenant, row.task_id)
-        try:
-            opened = self._vault.open_text(WATCHER, row.task_id, row.credentials, belongs_to)
-        except SealedSecretError:
-            opened = None  # the agent refuses without it, and that is logged
+        opened = self._vault.open_text(WATCHER, row.task_id, row.credentials, belongs_to)
         return replace(row, credentials=opened)
 
     async def renew(self) -> set[tuple[str, str]]:
@@ -122,6 +123,18 @@ class Watches:
             (told, view, tenant, task_id, self.holder),
         )
         return bool(changed)
+
+    async def set_credentials(self, tenant: str, task_id: str, credentials: str) -> None:
+        """Replace what the agent is asked with about a task that this gateway holds."""
+        await self._database.write(self._set_credentials(tenant, task_id, credentials))
+
+    def _set_credentials(self, tenant: str, task_id: str, credentials: str) -> Script[None]:
+        sealed = self._vault.seal_text(WATCHER, credentials, (tenant, task_id))
+        yield Statement(
+            "UPDATE pushkit_watches SET credentials = $1"
+            " WHERE tenant = $2 AND task_id = $3 AND holder = $4",
+            (sealed, tenant, task_id, self.holder),
+        )
 
     async def give_back(self, tenant: str, task_id: str) -> None:
         """Let a gateway take a task that this one holds, after a lease's time."""

@@ -6,6 +6,7 @@ A2A 0.3 §7 and §3.5.3, 1.0 §9.4 (JSON-RPC) and §11.3 (HTTP+JSON). All other 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,13 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from pushkit.a2a import Task, TaskSnapshot, TaskUpdate, WireVersion, parse_update
-from pushkit.a2a.push_config import SENDS, STREAMS, configuration_of, without_inline_config
+from pushkit.a2a.push_config import (
+    SENDS,
+    STREAMS,
+    configuration_of,
+    has_inline_config,
+    without_inline_config,
+)
 from pushkit.bounded_json import JsonObject, JsonValue, read_json
 from pushkit.errors import MalformedJsonError, UnrecognisedBodyError
 from pushkit.integrations.push_config_api import PushConfigApi
@@ -99,8 +106,15 @@ _METHODS: Final = {
 }
 _GET_TASK: Final = {V0_3: "tasks/get", V1_0: "GetTask"}
 _SUBSCRIBE: Final = {V0_3: "tasks/resubscribe", V1_0: "SubscribeToTask"}
-_SENDING_PATH: Final = re.compile(r"(?P<base>.*)/message:(?P<act>send|stream)")
-_CONFIGS_PATH: Final = re.compile(r"(?P<base>.*?)/tasks/[^/]+/pushNotificationConfigs(/[^/]+)*")
+# What may precede the first brace for parsers that find out themselves how JSON is encoded, as
+# `json.loads` does: white space, byte order marks, the zeros of UTF-16 and UTF-32.
+_AHEAD_OF_JSON: Final = b" \t\n\v\f\r\0\xef\xbb\xbf\xfe\xff"
+_SENDING_PATH: Final = re.compile(r"(?P<base>.*)/message:(?P<act>send|stream)", re.DOTALL)
+_CONFIGS_PATH: Final = re.compile(
+    r"(?P<base>.*?)/tasks/[^/]+/pushNotificationConfigs(/[^/]+)*", re.DOTALL
+)
+_CARD_PATH: Final = re.compile(r"(?P<base>.*)/extendedAgentCard", re.DOTALL)
+_LIKE_CONFIGS: Final = re.compile(r".*/tasks/[^/]+/pushnotificationconfigs(/.*)?", re.DOTALL)
 
 
 def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
@@ -112,14 +126,19 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
         body: The body.
 
     Raises:
-        MalformedCallError: Its JSON can be read in two ways, or holds several calls.
+        MalformedCallError: Its JSON or its path can be read in two ways, or it holds several calls.
     """
     decoded = unquote(path)
-    if _CONFIGS_PATH.fullmatch(decoded):
-        base = decoded[: decoded.rindex("/tasks/")]
-        place = Place(V1_0, Binding.HTTP_JSON, quote(base, safe="/:@"))
+    if configs := _CONFIGS_PATH.fullmatch(decoded):
+        place = Place(V1_0, Binding.HTTP_JSON, quote(configs["base"], safe="/:@"))
         return ClientCall(act=Act.CONFIGS, place=place, params={}, changes_config=method == "POST")
-    if method != "POST" or body.lstrip()[:1] not in (b"{", b"["):
+    lenient = _as_read_leniently(decoded)
+    if _LIKE_CONFIGS.fullmatch(lenient):
+        raise MalformedCallError("expected the path of a config as A2A spells it")
+    if method == "GET" and (card := _CARD_PATH.fullmatch(decoded)):
+        place = Place(V1_0, Binding.HTTP_JSON, quote(card["base"], safe="/:@"))
+        return ClientCall(act=Act.CARD, place=place, params={})
+    if method != "POST" or body.lstrip(_AHEAD_OF_JSON)[:1] not in (b"{", b"["):
         return None
     try:
         document = read_json(body)
@@ -135,12 +154,23 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
         tenant = document.get("tenant")
         place = Place(V1_0, Binding.HTTP_JSON, base, tenant if isinstance(tenant, str) else "")
         return ClientCall(act=Act(sending["act"]), place=place, params=document)
+    if _SENDING_PATH.fullmatch(lenient) and has_inline_config(document):
+        raise MalformedCallError("expected the path of a message as A2A spells it")
     return _json_rpc_call(document, path)
+
+
+def _as_read_leniently(decoded: str) -> str:
+    """Return a path as the agent's router may read it, which the gateway does not know.
+
+    Some do not tell capitals, or slashes in a row or at the end; some leave out what follows a
+    semicolon, or resolve dots.
+    """
+    return posixpath.normpath(re.sub(r";[^/]*", "", decoded)).lower()
 
 
 def _json_rpc_call(document: JsonObject, path: str) -> ClientCall | None:
     name, params = document.get("method"), document.get("params")
-    if not isinstance(name, str) or "jsonrpc" not in document:
+    if not isinstance(name, str):
         return None
     if PushConfigApi.serves(name):
         version = V0_3 if "/" in name else V1_0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pushkit.a2a import WireVersion
@@ -18,9 +18,11 @@ from pushkit.cards.signing import sign_card
 from pushkit.cards.verify import verify_card
 from pushkit.clock import utc_now
 from pushkit.errors import (
+    CanonicalizationError,
     CardUnavailableError,
     ConfigError,
     InvalidUrlError,
+    MalformedCardError,
     MalformedJsonError,
     UnsupportedVersionError,
 )
@@ -41,6 +43,7 @@ class CardFacts(NamedTuple):
     versions: tuple[WireVersion, ...]  # of A2A, over JSON-RPC
     rest_bases: tuple[str, ...]  # the paths below which the agent speaks HTTP+JSON
     rpc_paths: tuple[str, ...]  # of its JSON-RPC endpoints, without a slash at their end
+    is_bare: bool = False  # whether one is the agent's base URL, whose path has no slash at its end
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,29 +56,27 @@ class CardRewriter:
     trust: CardTrust | None  # the keys of signed cards; None to refuse them
     # What the gateway serves beside A2A, as members of `capabilities.extensions`.
     extensions: Sequence[JsonObject] = ()
-    # The agent's card, and the gateway's.
-    _last: tuple[bytes, bytes] | None = field(init=False, default=None)
 
     async def rewritten(self, body: bytes) -> bytes:
         """Return the gateway's card.
+
+        A signed one is not kept for later: by then the agent's key may be revoked, or the gateway
+        may sign with another one.
 
         Raises:
             CardUnavailableError: It is no card; it is signed, and no signature counts; or it has
                 no interface that the gateway speaks.
         """
-        if self._last is not None and self._last[0] == body:
-            return self._last[1]
         text, card = _read(body)
-        is_signed = bool(card.get("signatures"))
-        if is_signed:
+        if not card.get("signatures"):
+            return self.changed(text, card).encode()
+        try:
             card = await self._verified(body)
             del card["signatures"]
-            text = json.dumps(card, ensure_ascii=False)
-        changed = self.changed(text, card).encode()
-        if is_signed:
-            changed = sign_card(changed, self.ring(), now=utc_now()).content
-        self._last = (body, changed)
-        return changed
+            changed = self.changed(json.dumps(card, ensure_ascii=False), card).encode()
+            return sign_card(changed, self.ring(), now=utc_now()).content
+        except (MalformedCardError, CanonicalizationError) as exc:
+            raise CardUnavailableError(f"the agent's card: {exc}") from exc
 
     async def _verified(self, body: bytes) -> JsonObject:
         origin = f"{self.upstream.scheme}://{self.upstream.authority}"
@@ -84,7 +85,7 @@ class CardRewriter:
                 "the agent's card is signed, and would not verify once it names the gateway: give"
                 " --trust with its keys, so that the gateway can verify it and sign its own"
             )
-        keys = await self.trust.keys_for(origin)
+        keys = await self.trust.keys_for(origin, body)
         verdict = verify_card(body, keys, now=utc_now())
         if not verdict.verified:
             raise CardUnavailableError(f"the agent's card: no signature counts: {verdict.reason}")
@@ -180,12 +181,15 @@ def facts_of(body: bytes, base_path: str) -> CardFacts:
         )
     paths = [(_binding(each), _path_of(each.get("url"), base_path)) for each in spoken]
     paths = paths or [("JSONRPC", "")]
-    stated = [each.get("protocolVersion", "0.3") for each in spoken if _binding(each) == "JSONRPC"]
+    rpc = [each for each in spoken if _binding(each) == "JSONRPC"]
+    stated = [each.get("protocolVersion", "0.3") for each in rpc]
+    targets = [url.target for each in rpc if (url := _parsed(str(each.get("url")))) is not None]
     return CardFacts(
         streams=streams,
         versions=tuple(filter(None, map(_version, stated))),
         rest_bases=tuple(path for name, path in paths if name == "HTTP+JSON"),
         rpc_paths=tuple(path for name, path in paths if name == "JSONRPC"),
+        is_bare=base_path in {target.partition("?")[0] for target in targets},
     )
 
 

@@ -38,10 +38,11 @@ _MOST_KEPT: Final = 4 * 2**20  # characters of artifacts that are kept for clien
 
 
 class EventLines:
-    """Cuts a stream into the data of its events (HTML Living Standard §9.2.6)."""
+    """Cuts a stream into the data of its events (HTML Living Standard §9.2.5, §9.2.6)."""
 
     def __init__(self, max_event_bytes: int) -> None:
         self._most = max_event_bytes
+        self._ahead = b"\xef\xbb\xbf"  # may precede the next line: a byte order mark, at the start
         self._line = bytearray()  # that has not ended
         self._data: list[bytes] = []
         self._size = 0
@@ -63,8 +64,9 @@ class EventLines:
         found: list[bytes] = []
         for line in lines:
             self._line += line
-            self._take(bytes(self._line), found)
+            self._take(bytes(self._line).removeprefix(self._ahead), found)
             self._line.clear()
+            self._ahead = b""
         self._line += rest
         if self._size + len(self._line) > self._most:
             raise MalformedJsonError(f"an event is longer than {self._most} bytes")
@@ -160,7 +162,7 @@ class EventStream:
     # Whether the gateway subscribed to it: an agent may stop a message's task when nobody reads the
     # message's stream, but not when nobody reads this one.
     is_own: bool
-    # The first event; None if the stream ended without one.
+    # The first event that says something; if there is none, one that could not be read, or None.
     first: asyncio.Future[StreamEvent | None] = field(init=False, default_factory=asyncio.Future)
     # Done once the task ended or waits for its client, or the stream ended.
     settled: asyncio.Future[None] = field(init=False, default_factory=asyncio.Future)
@@ -169,11 +171,14 @@ class EventStream:
     # Whether the last event said that the task ended, or waits for its client.
     is_at_rest: bool = field(init=False, default=False)
     _is_over: bool = field(init=False, default=False)
+    _is_whole: bool = field(init=False, default=False)  # whether it was read to its end
+    _unread: StreamEvent | None = field(init=False, default=None)
     _client: Waiting[bytes] | None = field(init=False, default=None)
     _reading: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
         self._reading = asyncio.create_task(self._read(), name="pushkit-gateway-stream")
+        self._reading.add_done_callback(self._end)  # also of a task that is cancelled unbegun
 
     def for_client(self) -> Waiting[bytes]:
         """Return the bytes for a client: call it before anything else is awaited."""
@@ -193,7 +198,6 @@ class EventStream:
             self._reading.cancel()
 
     async def _read(self) -> None:
-        is_whole = False
         try:
             async for chunk in self.answer.content.iter_any():
                 if self._client is not None:
@@ -202,20 +206,21 @@ class EventStream:
                         self._client.drop()
                 for data in self.lines.feed(chunk):
                     self._take(data)
-            is_whole = True
+            self._is_whole = True
         except (aiohttp.ClientError, TimeoutError, OSError, MalformedJsonError) as exc:
             self.faults.log(str(type(exc)), logging.WARNING, "a stream of the agent broke: %s", exc)
-        finally:
-            self.answer.close()
-            self.on_end(self)
-            self.events.end()
-            if self._client is not None:
-                self._client.lost = self._client.lost or not is_whole
-                self._client.end()
-            if not self.first.done():
-                self.first.set_result(None)
-            if not self.settled.done():
-                self.settled.set_result(None)
+
+    def _end(self, _reading: asyncio.Task[None]) -> None:
+        self.answer.close()
+        self.on_end(self)
+        self.events.end()
+        if self._client is not None:
+            self._client.lost = self._client.lost or not self._is_whole
+            self._client.end()
+        if not self.first.done():
+            self.first.set_result(self._unread)
+        if not self.settled.done():
+            self.settled.set_result(None)
 
     def _take(self, data: bytes) -> None:
         update = None
@@ -224,6 +229,9 @@ class EventStream:
             update = read_update(result, self.place.version) if result is not None else None
         except (MalformedJsonError, UnrecognisedBodyError) as exc:
             self.faults.log(str(type(exc)), logging.WARNING, "an event of the agent: %s", exc)
+            if not self.first.done():  # a sign of life, perhaps, ahead of what it is about
+                self._unread = self._unread or (StreamEvent(data, None) if data else None)
+                return
         event = StreamEvent(data, update)
         if not self.first.done():
             self.first.set_result(event)

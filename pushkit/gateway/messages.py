@@ -56,10 +56,25 @@ _OF_THIS_REQUEST: Final = frozenset(
         "a2a-version",
         "accept",
         "accept-encoding",
-        "content-encoding",
         "content-type",
         "range",
         "user-agent",
+    }
+)
+
+
+_OF_ITS_BODY: Final = frozenset(
+    {
+        "accept-ranges",
+        "content-digest",
+        "content-encoding",
+        "content-length",
+        "content-md5",
+        "content-type",
+        "digest",
+        "etag",
+        "last-modified",
+        "repr-digest",
     }
 )
 
@@ -84,8 +99,19 @@ class Asked(NamedTuple):
 
 
 def decoded(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """Return header fields as text, as aiohttp writes it again, byte for byte."""
-    return [(name.decode("ascii"), value.decode("utf-8", "surrogateescape")) for name, value in raw]
+    """Return header fields as text, which aiohttp writes again in UTF-8.
+
+    What is not UTF-8 is ISO 8859-1 (RFC 9110 §5.5). Of anything else aiohttp would leave bytes out:
+    the name of a user would be that of another one.
+    """
+    return [(name.decode("ascii"), _text(value)) for name, value in raw]
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def not_compressed(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -110,6 +136,27 @@ def whole(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
         if name.lower() != "content-length":
             response.headers.add(name, value)
     return response
+
+
+def instead(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
+    """Return the agent's answer with another body, which is JSON.
+
+    What else its head says is for the client, such as to which web pages a browser may show it.
+    """
+    response = json_response(answer.status, body)
+    for name, value in end_to_end(decoded(answer.raw_headers)):
+        if name.lower() not in _OF_ITS_BODY:
+            response.headers.add(name, value)
+    return response
+
+
+def for_browsers(answer: aiohttp.ClientResponse) -> list[tuple[str, str]]:
+    """Return what the agent's answer says of the web pages to which a browser may show it."""
+    return [
+        (name, value)
+        for name, value in decoded(answer.raw_headers)
+        if name.lower() == "vary" or name.lower().startswith("access-control-")
+    ]
 
 
 def json_response(status: int, body: bytes) -> web.Response:
@@ -239,8 +286,9 @@ class Sending:
             raise UpstreamError("the agent's stream ended before its first event")
         early = self.call.answers_early
         as_is = isinstance(update, TaskSnapshot) and update.origin is self.call.place.version
-        if not task_id or (early and as_is):
-            return _at_once(json_response(200, first.data))  # also of a message, or an error
+        is_over = update is not None and update.state is not None and update.state.terminal
+        if not task_id or (as_is and (early or is_over)):
+            return _at_once(instead(answer, first.data))  # also of a message, or an error
         return functools.partial(self._task_answered, stream, task_id, early=early)
 
     async def _task_answered(
@@ -250,7 +298,7 @@ class Sending:
         if not early:
             await asyncio.shield(stream.settled)
         try:
-            _, written = await self.upstream.task(
+            shown = await self.upstream.task(
                 self.call.place,
                 task_id,
                 self.asked.fields_to_ask_with,
@@ -258,7 +306,7 @@ class Sending:
             )
         except TaskRefusedError as exc:
             raise UpstreamError("the agent does not show the task that it began") from exc
-        return json_response(200, message_answer(self.call, written))
+        return instead(stream.answer, message_answer(self.call, shown.written))
 
     async def _watch(
         self, task_id: str, *, stream: EventStream | None = None, seen: Task | None = None
@@ -274,7 +322,7 @@ class Sending:
         place = self.call.place
         if self.config is None:
             there = self.watcher.get(place.tenant, task_id)
-            return there is not None and there.attach(stream)
+            return there is not None and there.attach(stream, self.credentials)
         await self.config.register(task_id)
         return await self.watcher.add(place, task_id, self.credentials, stream=stream, seen=seen)
 

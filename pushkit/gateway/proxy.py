@@ -40,6 +40,7 @@ from pushkit.gateway.calls import (
     ClientCall,
     MalformedCallError,
     Place,
+    read_answer,
     read_call,
 )
 from pushkit.gateway.card import CardFacts, CardRewriter, facts_of
@@ -49,10 +50,13 @@ from pushkit.gateway.messages import (
     Sending,
     cut,
     decoded,
+    for_browsers,
     head_of,
+    instead,
     json_response,
     not_compressed,
     refusal,
+    whole,
 )
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.upstream import (
@@ -76,10 +80,16 @@ from pushkit.net.connection import unexpected_status
 from pushkit.subscriptions.filters import GATHERED_EVERY
 from pushkit.subscriptions.model import Filter
 from pushkit.webhook import Headers
+from pushkit.webui.asgi import path_below
 
 _log: Final = logging.getLogger("pushkit.gateway")
 
 _MOST_HELD: Final = 256 * 2**20  # bytes of all bodies at once
+# Content codings whose bodies aiohttp decodes, wherever it runs.
+_DECODED: Final = ("", "identity", "gzip", "deflate")
+# Of JSON; they differ only in text that is not ASCII.
+_CHARSETS: Final = frozenset({"utf-8", "utf8", "us-ascii", "iso-8859-1"})
+_CHARSET: Final = re.compile(r"charset[\s*]*=[\s\"']*([\w.:-]*)", re.ASCII)
 _FINISHED_WITHIN: Final = 5.0  # seconds
 
 
@@ -91,6 +101,7 @@ class _Checked:
     call: ClientCall
     place: Place | None = None  # where the agent was asked for the task
     task: Task | None = None  # as the agent showed it
+    answer: aiohttp.ClientResponse | None = None  # the agent's, about the task
 
 
 _CHECKED: Final[ContextVar[_Checked]] = ContextVar("pushkit_gateway_call")
@@ -132,12 +143,16 @@ class Gateway:
             UpstreamError: The agent does not answer.
         """
         for path in (CARD_PATH, LEGACY_CARD_PATH):
-            status, body = await self.upstream.card(path)
-            if status == 200:
+            answer, body = await self.upstream.card(path)
+            if answer.status == 200:
                 self._facts = facts_of(body, self.upstream.base_path)
+                self.upstream.root = "" if self._facts.is_bare else "/"
                 await self.cards.rewritten(body)
                 return self._facts
-        raise CardUnavailableError(f"the agent's card: {unexpected_status(status)}")
+        found = f"the agent's card: {unexpected_status(answer.status)}"
+        if answer.status >= 500:  # of a proxy, perhaps, whose agent is not there yet
+            raise UpstreamError(found)
+        raise CardUnavailableError(found)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
@@ -165,21 +180,21 @@ class Gateway:
         call = read_call(request.method, asked.path, asked.body)
         if call is None:
             return await self._pass_on(asked)
-        if call.act is Act.CARD:
-            return await self._extended_card(asked)
         try:
             return await self._call(asked, call)
         except ApiError as exc:
             return refusal(call, exc)
 
     async def _call(self, asked: Asked, call: ClientCall) -> web.StreamResponse:
-        """Answer a call about configs, or a message. Raises ApiError: it is refused."""
+        """Answer a call at one of the agent's interfaces. Raises ApiError: it is refused."""
         try:
             call.place = self._with_tenant(call)
         except ApiError:
             if call.act is Act.CONFIGS or has_inline_config(call.params):
                 raise
             return await self._pass_on(asked)
+        if call.act is Act.CARD:
+            return await self._extended_card(asked, call.place.binding)
         if call.act is Act.CONFIGS:
             return await self._config(asked, call)
         return await self._message(asked, call)
@@ -198,10 +213,22 @@ class Gateway:
             raise web.HTTPNotImplemented(text="the gateway does not speak WebSocket\n")
         if request.content_type.startswith("application/grpc"):
             raise web.HTTPUnsupportedMediaType(text="the gateway does not speak gRPC\n")
+        media_type = ",".join(request.headers.getall("Content-Type", [])).lower()
+        if "json" in media_type and not _CHARSETS.issuperset(_CHARSET.findall(media_type)):
+            raise web.HTTPUnsupportedMediaType(text="expected JSON in UTF-8\n")
+        codings = request.headers.getall("Content-Encoding", [])
+        if len(codings) > 1 or any(each.lower() not in _DECODED for each in codings):
+            raise web.HTTPUnsupportedMediaType(
+                text="expected gzip or deflate, or no content coding\n"
+            )
 
     @asynccontextmanager
     async def _body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
-        """Yield the body, which is held. Raises HTTPException: it is too long, or too slow."""
+        """Yield the body, decoded, which is held.
+
+        Raises:
+            HTTPException: It is too long, too slow, or not in the coding that it names.
+        """
         body, most = bytearray(), self.options.max_body_bytes
         if request.headers.get("Expect", "").lower() == "100-continue" and request.can_read_body:
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -218,6 +245,8 @@ class Gateway:
             yield bytes(body)
         except TimeoutError as exc:
             raise web.HTTPRequestTimeout(text="the body did not come in time\n") from exc
+        except web.RequestPayloadError as exc:
+            raise web.HTTPBadRequest(text="the body cannot be decoded\n") from exc
         finally:
             self._held -= len(body)
 
@@ -227,7 +256,7 @@ class Gateway:
         fields = [
             (name, value)
             for name, value in end_to_end(headers)
-            if name.lower() not in ("host", "content-length", "expect")
+            if name.lower() not in ("host", "content-length", "content-encoding", "expect")
             and self.identity.may_pass(name, from_proxy=from_proxy)
         ]
         if not from_proxy:
@@ -269,8 +298,8 @@ class Gateway:
                 if tenant and place.tenant and place.tenant != tenant:
                     raise ApiError(ErrorKind.PARAMS, "tenant: expected the tenant of the path")
                 if place.tenant and not tenant:
-                    return place._replace(path=f"{base}/{quote(place.tenant, safe='')}")
-                return place._replace(tenant=tenant)
+                    return place._replace(path=_below(base, place.tenant))
+                return place._replace(path=_below(base, tenant), tenant=tenant)
         raise ApiError(ErrorKind.METHOD, "the agent's card names no interface at this path")
 
     # --- what is passed on -----------------------------------------------------------------------
@@ -308,36 +337,36 @@ class Gateway:
             for name, value in asked.fields
             if not name.lower().startswith(("if-", "accept", "range"))
         ]
-        status, body = await self.upstream.card(asked.request.raw_path, fields)
-        if status != 200:
-            return json_response(status, body)
+        answer, body = await self.upstream.card(asked.request.raw_path, fields)
+        if answer.status != 200:
+            return whole(answer, body)
         try:
             body = await self.cards.rewritten(body)
         except CardUnavailableError as exc:
             self._faults.log("card", logging.ERROR, "%s", exc)
             return web.Response(status=502, text="the agent's card cannot be served\n")
-        return json_response(200, body)
+        return instead(answer, body)
 
-    async def _extended_card(self, asked: Asked) -> web.Response:
+    async def _extended_card(self, asked: Asked, binding: Binding) -> web.Response:
         async with self.upstream.asked(
             asked.request.method, asked.request.raw_path, not_compressed(asked.fields), asked.body
         ) as answer:
             body = await self.upstream.read(answer)
-        with suppress(MalformedJsonError):  # an error of the agent's, passed on
-            document = read_json_object(body)
-            card = document.get("result")
-            if isinstance(card, dict) and not card.get("signatures"):
-                body = self.cards.changed(body.decode(), document).encode()
-        return json_response(answer.status, body)
+        with suppress(MalformedJsonError):
+            card = read_answer(body, binding).result  # an error of the agent's is passed on
+            if card is not None and not card.get("signatures"):
+                changed = self.cards.changed(body.decode(), read_json_object(body))
+                return instead(answer, changed.encode())
+        return whole(answer, body)
 
     # --- push configs ----------------------------------------------------------------------------
 
     async def _config(self, asked: Asked, call: ClientCall) -> web.Response:
         request = asked.request
-        path = "/"
+        path: str | None = "/"
         if call.place.binding is Binding.HTTP_JSON:
-            base = call.place.path.removesuffix(f"/{call.place.tenant}")
-            path = asked.path.removeprefix(base)
+            base = call.place.path.rpartition("/")[0] if call.place.tenant else call.place.path
+            path = path_below(unquote(base), asked.path)
         checked = _Checked(asked, call)
         before = _CHECKED.set(checked)
         try:
@@ -361,7 +390,10 @@ class Gateway:
                 await self.watcher.add(place, task.id, self._credentials(asked), known=task)
             except StorageError as exc:
                 raise UpstreamError("the task cannot be watched at the moment", 503) from exc
-        return web.Response(status=answer.status, headers=dict(answer.headers), body=answer.body)
+        found = web.Response(status=answer.status, headers=dict(answer.headers), body=answer.body)
+        for name, value in () if checked.answer is None else for_browsers(checked.answer):
+            found.headers.add(name, value)
+        return found
 
     async def _owner(self, asked: Asked) -> str | None:
         try:
@@ -396,8 +428,9 @@ class Gateway:
         """
         checked = _CHECKED.get()
         place, fields = self._place(checked.call, caller), checked.asked.fields_to_ask_with
-        task, _ = await self.upstream.task(place, task_id, fields)
-        return task
+        shown = await self.upstream.task(place, task_id, fields)
+        checked.answer = shown.answer
+        return shown.task
 
     def _place(self, call: ClientCall, caller: Caller) -> Place:
         """Return where the agent is asked for the caller, in a version that it speaks."""
@@ -405,7 +438,7 @@ class Gateway:
         if place.binding is Binding.HTTP_JSON:
             if place.tenant != call.place.tenant:
                 # Of the query or the body: the agent has its tasks below the tenant's path.
-                place = place._replace(path=f"{place.path}/{quote(place.tenant, safe='')}")
+                place = place._replace(path=_below(place.path, place.tenant))
             return place
         if not spoken or place.version in spoken:
             return place
@@ -452,3 +485,10 @@ class Gateway:
             _, late = await asyncio.wait(self._sending, timeout=_FINISHED_WITHIN)
             for each in late:
                 each.cancel()
+
+
+def _below(base: str, tenant: str) -> str:
+    """Return the path of a tenant. Raises ApiError: the agent might read another path."""
+    if tenant in {".", ".."}:
+        raise ApiError(ErrorKind.PARAMS, "tenant: expected a name, found dots")
+    return f"{base}/{quote(tenant, safe='')}" if tenant else base

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import aiohttp
 from yarl import URL
@@ -93,6 +93,14 @@ def end_to_end(fields: Fields) -> list[tuple[str, str]]:
     ]
 
 
+class ShownTask(NamedTuple):
+    """A task as the agent shows it."""
+
+    task: Task
+    written: JsonObject  # as the agent writes it
+    answer: aiohttp.ClientResponse  # its head
+
+
 class Upstream:
     """The agent.
 
@@ -112,6 +120,7 @@ class Upstream:
         if query:
             raise ConfigError("upstream: found a query, expected the base URL of an agent")
         self.base_path: Final = path.rstrip("/")
+        self.root = "/"  # what follows the base path for a request at `/`; empty for nothing
         self._options = options
         self._tls: ssl.SSLContext | bool = True
         if options.upstream_ca_file is not None or options.upstream_certificate is not None:
@@ -189,6 +198,8 @@ class Upstream:
             sock_connect=options.connect_timeout.total_seconds(),
             sock_read=silence.total_seconds(),
         )
+        if path.partition("?")[0] == "/":
+            path = self.root + path[1:]
         scheme, authority = self.url.scheme, self.url.authority
         url = URL(f"{scheme}://{authority}{self.base_path}{path}", encoded=True)
         try:
@@ -226,8 +237,8 @@ class Upstream:
 
     async def task(
         self, place: Place, task_id: str, fields: Fields, history_length: int | None = None
-    ) -> tuple[Task, JsonObject]:
-        """Return a task, and how the agent writes it.
+    ) -> ShownTask:
+        """Return a task.
 
         Raises:
             TaskRefusedError: There is no such task for these credentials.
@@ -243,7 +254,7 @@ class Upstream:
                 task = read_task(answered.result, place.version)
                 if task.id != task_id:
                     raise UpstreamError("the agent answered with another task than was asked for")
-                return task, answered.result
+                return ShownTask(task, answered.result, answer)
             refused = refused or answered.code == _NOT_FOUND
         except (MalformedJsonError, UnrecognisedBodyError) as exc:
             if not refused:
@@ -289,15 +300,15 @@ class Upstream:
         own = _own_fields(place, request, "application/json")
         return self.asked(request.method, request.path, [*own, *fields], request.body)
 
-    async def card(self, path: str, fields: Fields = ()) -> tuple[int, bytes]:
-        """Return status and body of the answer to a request for the card.
+    async def card(self, path: str, fields: Fields = ()) -> tuple[aiohttp.ClientResponse, bytes]:
+        """Return the answer to a request for the card, and its body.
 
         Raises:
             UpstreamError: There is no whole answer.
         """
         own = [("Accept", "application/json"), ("Accept-Encoding", "identity")]
         async with self.asked("GET", path, [*own, *fields], b"") as answer:
-            return answer.status, await self.read(answer)
+            return answer, await self.read(answer)
 
     async def asks_who_calls(self, place: Place) -> bool:
         """Return whether the agent refuses a task to a caller without credentials, as unknown.

@@ -36,7 +36,7 @@ from pushkit.clock import utc_now
 from pushkit.delivery.reporting import NotifyResult
 from pushkit.delivery.sender import PushSender
 from pushkit.delivery.watches import LEASE, WatchRow
-from pushkit.errors import PushkitError, StorageError
+from pushkit.errors import PushkitError, SealedSecretError, StorageError
 from pushkit.gateway.calls import Binding, Place
 from pushkit.gateway.events import EventStream, TaskView, chain, with_chunk
 from pushkit.gateway.options import GatewayOptions
@@ -129,7 +129,7 @@ class Watcher:
         if there is not None and there.is_over:
             await asyncio.wait([there.running])  # it forgets the task: the row is free then
         elif there is not None:
-            return there.attach(stream)
+            return there.attach(stream, credentials)
         written = "" if self.options.upstream_authorization else json.dumps(credentials)
         row = WatchRow(
             tenant=place.tenant,
@@ -153,7 +153,19 @@ class Watcher:
                 self._begin(row, until, stream=stream, seen=seen)
                 return stream is not None
         there = self._tasks.get(key)
-        return there is not None and there.attach(stream)
+        return there is not None and there.attach(stream, credentials)
+
+    async def keep_credentials(self, row: WatchRow, credentials: list[tuple[str, str]]) -> None:
+        """Keep what the agent is asked with about a task, for whoever takes it over.
+
+        Raises:
+            StorageError: The database is out of reach.
+        """
+        written = json.dumps(credentials)
+        if self.store.seals:
+            await self.store.set_credentials(row.tenant, row.task_id, written)
+        else:
+            self._keep_unsealed((row.tenant, row.task_id), written)
 
     def _keep_unsealed(self, key: tuple[str, str], credentials: str) -> None:
         self._unstored[key] = credentials
@@ -182,9 +194,10 @@ class Watcher:
         seen: Task | None = None,
     ) -> None:
         key = (row.tenant, row.task_id)
-        credentials = json.loads(row.credentials or self._unstored.get(key) or "[]")
         if own := self.options.upstream_authorization:
             credentials = [("Authorization", own)]
+        else:
+            credentials = json.loads(row.credentials or self._unstored.get(key) or "[]")
         watched = WatchedTask(self, row, credentials, leased_until=until, stream=stream, seen=seen)
         self._tasks[key] = watched
         watched.running.add_done_callback(lambda _: self._forget(key, watched))
@@ -207,10 +220,23 @@ class Watcher:
                 until = loop.time() + LEASE.total_seconds()
                 for row in await self.store.claim(min(room, 100)) if room > 0 else ():
                     if self.get(row.tenant, row.task_id) is None:
-                        self._begin(row, until)
+                        self._resume(row, until)
             except StorageError as exc:
                 self.faults.log("claim", logging.ERROR, "no task can be taken: %s", exc)
             await asyncio.sleep(_CLAIMED_EVERY)
+
+    def _resume(self, row: WatchRow, until: float) -> None:
+        """Watch a task that was claimed, unless its credentials cannot be opened.
+
+        To a caller without them the agent may not know the task, which would be its end. The row is
+        given back at the next renewal: another gateway may have the key.
+        """
+        try:
+            row = row if self.options.upstream_authorization else self.store.opened(row)
+        except SealedSecretError as exc:
+            self.faults.log("sealed", logging.ERROR, "a task cannot be watched here: %s", exc)
+        else:
+            self._begin(row, until)
 
     async def _renew(self, until: float) -> None:
         before, adding = dict(self._tasks), set(self._adding)
@@ -261,6 +287,8 @@ class WatchedTask:
         self._watcher = watcher
         self._row = row
         self._credentials = credentials
+        # What a later caller proved to be allowed with, should the agent refuse the former one's.
+        self._newer: list[tuple[str, str]] | None = None
         self._place = Place(WireVersion(row.version), Binding(row.binding), row.path, row.tenant)
         self._view = TaskView()
         self._known = row.view  # the digest of what was told
@@ -280,11 +308,14 @@ class WatchedTask:
         self.leased_until = leased_until
         self.running = asyncio.create_task(self._run(), name="pushkit-gateway-task")
 
-    def attach(self, stream: EventStream | None) -> bool:
+    def attach(self, stream: EventStream | None, credentials: list[tuple[str, str]]) -> bool:
         """Read a further stream of the task after the one that ends; return whether it is read.
 
-        A stream has ended if it says no more of a task that waits for its client, too.
+        A stream has ended if it says no more of a task that waits for its client, too. The stream's
+        caller proved with `credentials` that it may see the task.
         """
+        if credentials != self._credentials:
+            self._newer = credentials
         self._news.set()
         if stream is None or self.is_over or self._next is not None:
             return False
@@ -413,6 +444,8 @@ class WatchedTask:
         try:
             task = await self._asked()
         except TaskRefusedError as exc:
+            if await self._asks_as_later_caller():
+                return
             self._unseen_since = self._unseen_since or loop.time()
             if exc.status == 404 and loop.time() - self._unseen_since > _UNSEEN.total_seconds():
                 _log.warning(
@@ -433,12 +466,20 @@ class WatchedTask:
                 self._is_ahead = False
                 await self._compare(task)
 
+    async def _asks_as_later_caller(self) -> bool:
+        """Change to the credentials of a later caller, if there are any: a token may expire."""
+        if self._newer is None or self._watcher.options.upstream_authorization:
+            return False
+        self._credentials, self._newer = self._newer, None
+        keep = functools.partial(self._watcher.keep_credentials, self._row, self._credentials)
+        await self._patiently(keep)
+        self._news.set()
+        return True
+
     async def _asked(self) -> Task:
         """Ask for the task. Raises TaskRefusedError, UpstreamError."""
-        task, _ = await self._watcher.upstream.task(
-            self._place, self._row.task_id, self._credentials
-        )
-        return task
+        shown = await self._watcher.upstream.task(self._place, self._row.task_id, self._credentials)
+        return shown.task
 
     async def _compare(self, task: Task) -> None:
         view = TaskView.of(task)

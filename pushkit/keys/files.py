@@ -260,7 +260,7 @@ class FileKeySource:
         self._path = Path(path).absolute()  # whatever directory the process changes to
         self._passphrase = passphrase
         # Before the read: if the file is replaced in between, the next call reads it again.
-        self._seen = fingerprint(self._path)
+        self._seen = self._logged = fingerprint(self._path)
         self._ring = load_key_ring(self._path, passphrase)
 
     def ring(self) -> KeyRing:
@@ -268,15 +268,21 @@ class FileKeySource:
         found = fingerprint(self._path)
         if found == self._seen:
             return self._ring
-        self._seen, before = found, self._ring
         try:
-            self._ring = load_key_ring(self._path, self._passphrase)
+            ring = load_key_ring(self._path, self._passphrase)
         except KeyFileError as exc:
-            # Without the traceback: the message never holds key material.
-            _logger.error("the key ring read before stays in use: %s", exc)  # noqa: TRY400
-        else:
-            self._changed(before, self._ring)
-        return self._ring
+            if found != self._logged:
+                # Without the traceback: the message never holds key material.
+                _logger.error("the key ring read before stays in use: %s", exc)  # noqa: TRY400
+            self._logged = found
+            # With too many open files, for example, another attempt may succeed. Without one, a
+            # revoked key would sign until the file changes again.
+            if not isinstance(exc.__cause__, OSError):
+                self._seen = found
+            return self._ring
+        self._seen, before, self._ring = found, self._ring, ring
+        self._changed(before, ring)
+        return ring
 
 
 def key_source(

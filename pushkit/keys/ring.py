@@ -353,7 +353,7 @@ class KeyRing:
             raise KeyRingError(
                 f"key {entry.kid} has been published for {in_seconds(now - entry.published_at)},"
                 f" expected {in_seconds(self.max_age)}: receivers may hold a set without it; wait,"
-                " or force it: `pushkit keys rotate --now --force`"
+                f" or force it: `{command_to_rotate(self, algorithm)} --now --force`"
             )
         return entry
 
@@ -372,6 +372,12 @@ class KeyRing:
         # At the end of the ring: if two keys activate at the same time, the later one signs.
         others = (e for e in self.keys if e is not entry)
         return replace(self, keys=(*others, replace(entry, activates_at=at)))
+
+
+def command_to_rotate(ring: KeyRing, algorithm: Algorithm) -> str:
+    """Return the command that rotates the keys of an algorithm, for messages."""
+    command = "pushkit keys rotate"
+    return command if algorithm is ring.default_algorithm else f"{command} --alg {algorithm}"
 
 
 def in_seconds(duration: timedelta) -> str:

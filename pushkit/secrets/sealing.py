@@ -182,25 +182,21 @@ def is_sealed(value: bytes) -> bool:
 
 
 def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
-    """Add a new key to a file, which is made if it is missing or empty, and return the key.
+    """Add a new key to a file, which is made if it is missing, and return the key.
 
     The rest of the file is kept, comments too. With `standby` the key is the last one, which opens
     but does not seal yet; otherwise it is the first one.
 
     Raises:
-        KeyFileError: The file cannot be read or written, or holds no keys.
+        KeyFileError: The file cannot be read or written, or holds something else than keys.
     """
     path, key = Path(path), SecretKey.generate()
     with locked(path):
-        present = b""
-        if path.exists():
-            present = read_private(path, made_by=_MADE_BY)
-            if present:
-                _keys_in(path, present)
+        present = read_private(path, made_by=_MADE_BY) if path.exists() else b""
         line = f"{key.to_text()}\n".encode("ascii")
-        if standby and present and not present.endswith(b"\n"):
-            present += b"\n"
-        replace_private(path, present + line if standby else line + present)
+        end = b"\n" if present and not present.endswith(b"\n") else b""
+        _keys_in(path, present + end + line)  # or the file is another one
+        replace_private(path, present + end + line if standby else line + present)
     return key
 
 

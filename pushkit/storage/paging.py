@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
@@ -166,7 +167,7 @@ class Listing(Generic[F, R]):
         order = _newest_first(index.order)
         for window in (_SMALL_WINDOW, WINDOW) if left else (limit + 1,):
             rows = yield Statement(
-                f"SELECT id FROM (SELECT {self.columns} {source} LIMIT {window}) w"
+                f"SELECT {index.order} FROM (SELECT {self.columns} {source} LIMIT {window}) w"
                 f" WHERE {where} ORDER BY {order} {limited}",
                 (*values, *more, limit + 1),
             )
@@ -175,10 +176,11 @@ class Listing(Generic[F, R]):
         ids = [row["id"] for row in rows[:limit]]
         last: Sequence[Row] = rows[limit - 1 : limit]
         if not is_full:
-            last = yield Statement(f"SELECT id {source} LIMIT 1 OFFSET {window - 1}", values)
+            one = f"LIMIT 1 OFFSET {window - 1}"
+            last = yield Statement(f"SELECT {index.order} {source} {one}", values)
         return Page(
             items=tuple((yield from self._read(ids))),
-            before=str(last[0]["id"]) if last else None,
+            before=":".join(map(str, last[0])) if last else None,
             is_cut=bool(last) and not is_full,
         )
 
@@ -188,10 +190,9 @@ class Listing(Generic[F, R]):
         """Return what a page looks through, in its order, and the parameters of that."""
         where, values = _in_sql(indexed)
         if before:
-            place = f"${len(values) + 1}"
-            if order != "id":
-                place = f"(SELECT {order} FROM {self.table} WHERE id = {place})"
-            where, values = f"{where} AND ({order}) < {place}", (*values, before)
+            known, values = len(values), (*values, *_position(order, before))
+            places = ", ".join(f"${number + 1}" for number in range(known, len(values)))
+            where = f"{where} AND ({order}) < ({places})"
         return f"FROM {table} WHERE {where} ORDER BY {_newest_first(order)}", values
 
     def _narrowed(self, condition: str) -> Script[str]:
@@ -204,6 +205,21 @@ class Listing(Generic[F, R]):
 
 
 _BY_ID: Final = Index(())
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+
+
+def _position(order: str, before: str | int) -> Sequence[SqlValue]:
+    """Return the values of the columns of an order: numbers, and the id.
+
+    `Page.before` has them all, because the row may be gone when the next page is read. One of a
+    page in another order has nothing behind it.
+    """
+    if order == "id":
+        return [before]
+    *numbers, last = str(before).split(":", order.count(","))
+    if len(numbers) != order.count(",") or not all(map(_NUMBER.fullmatch, numbers)):
+        return [*[0] * order.count(","), ""]
+    return [*map(int, numbers), last]
 
 
 def _newest_first(order: str) -> str:

@@ -8,6 +8,7 @@ import logging
 import re
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Final
 
@@ -58,8 +59,6 @@ def audit_to(file: Path | None) -> None:
     Raises:
         ConfigError: The file cannot be opened, or is another one.
     """
-    audit = logging.getLogger("pushkit.dashboard.audit")
-    audit.setLevel(logging.INFO)
     if file is None:
         return
     try:
@@ -67,10 +66,11 @@ def audit_to(file: Path | None) -> None:
             with file.open("rb") as former:
                 if not _A_LINE.match(former.read(16)):
                     raise ConfigError(f"audit log {file}: found another file, expected its own")
-        handler = logging.FileHandler(file, encoding="utf-8")
+        handler = WatchedFileHandler(file, encoding="utf-8")  # logrotate may move the file away
     except OSError as exc:
         raise ConfigError(f"audit log {file}: {exc.strerror}") from exc
     handler.setFormatter(logging.Formatter(_WRITTEN))
+    audit = logging.getLogger("pushkit.dashboard.audit")
     audit.addHandler(handler)
     audit.propagate = False
 

@@ -94,8 +94,7 @@ _MAX_LIVE: Final = 32
 _MAX_TICKED: Final = 200
 _AUDITED: Final = 10  # the most ids in a line of the audit log
 _AUDITED_CHARS: Final = 500  # the longest filter there
-_LIVE_INTERVAL: Final = 5.0  # seconds
-_LIVE_FOR: Final = 600  # seconds
+_LIVE_INTERVAL: Final = 4.0  # seconds
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self';"
@@ -140,8 +139,8 @@ class Site:
         self.access = access
         self._live = 0
         self._wrong_tokens = RepeatedLog(_log, most=10)
-        # Cookies are shared by all ports of a host: each kind of dashboard has its own name.
-        self._cookie = f"{title}_dashboard"
+        # Cookies are shared by all ports of a host: each kind, and each token, has its own name.
+        self._cookie = f"{title}_dashboard_{access.token_mark()}"
         self._environment = Environment(
             loader=FileSystemLoader([templates, _HERE / "templates"]),
             autoescape=True,
@@ -285,19 +284,18 @@ class Site:
             return PageAnswer(headers=headers)
         if self._live >= _MAX_LIVE:
             raise PageRefused(503, "too many pages are live at once")
-        events = self._moments()
+        events = self._moment()
         await anext(events)  # counts it: from now on, closing the generator runs its `finally`
         return PageAnswer(headers=headers, events=events)
 
-    async def _moments(self) -> AsyncGenerator[bytes, None]:
+    async def _moment(self) -> AsyncGenerator[bytes, None]:
         self._live += 1
         try:
             yield b""
-            # The browser then reconnects, and is refused if its session is over.
-            ends = asyncio.get_running_loop().time() + _LIVE_FOR
-            while asyncio.get_running_loop().time() < ends:
-                await asyncio.sleep(_LIVE_INTERVAL)
-                yield b"event: changed\ndata:\n\n"
+            await asyncio.sleep(_LIVE_INTERVAL)
+            # The stream then ends, and the browser reconnects: a server that stops waits for its
+            # connections, and many tell nobody that they stop.
+            yield b"event: changed\nretry: 1000\ndata:\n\n"
         finally:
             self._live -= 1
 
@@ -365,13 +363,15 @@ class Site:
         return await handler(request)
 
     def _login_first(self, request: PageRequest) -> PageAnswer:
-        if request.path.startswith("/api/") or request.method not in _READS:
+        if request.path.startswith("/api/") or request.method not in (*_READS, "POST"):
             challenge = ("WWW-Authenticate", "Bearer")
             raise PageRefused(401, "expected the token: Authorization: Bearer …", challenge)
         if self.access.token is None:
             raise PageRefused(403, "without a token, the dashboard answers loopback clients only")
-        query = urlencode(request.query)
-        then = urlencode({"next": request.path + (f"?{query}" if query else "")})
+        path, query = request.path, urlencode(request.query)
+        if request.method == "POST":  # a form of the page one level up, whose session is over
+            path = path.rpartition("/")[0] or "/"
+        then = urlencode({"next": path + (f"?{query}" if query else "")})
         return _see_other(request, f"/login?{then}")
 
     def _may_read(self, request: PageRequest) -> bool:
@@ -467,7 +467,12 @@ class Site:
 
     def _check_origin(self, request: PageRequest) -> None:
         if not self.access.is_same_origin(request.headers):
-            raise PageRefused(403, "the form is not from a page of this dashboard")
+            origin, host = request.headers.get("origin", "no page"), request.headers.get("host")
+            raise PageRefused(
+                403,
+                f"the form is from {origin}, and Host is {host}: expected a page of this dashboard,"
+                " and that a proxy passes on Host, with its port",
+            )
 
     def _check_form(self, request: PageRequest) -> None:
         self._check_origin(request)
@@ -498,7 +503,8 @@ class Site:
         if ids:
             more = ",…" if len(ids) > _AUDITED else ""
             line += f" ids={','.join(one_word(str(each)) for each in ids[:_AUDITED])}{more}"
-        _audit.info("%s from=%s", line, one_word(request.peer))
+        # A warning, so that it is also logged where an application leaves the levels as they are.
+        _audit.warning("%s from=%s", line, one_word(request.peer))
 
     # --- static --------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote, urlencode
 
 from pushkit.events import NotificationRefused
+from pushkit.options import check_type
 from pushkit.webui import api
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.asgi import PageRefused, PageRequest
@@ -106,8 +107,9 @@ def receiver_dashboard(
         allow_actions: Whether anything may be changed.
 
     Raises:
-        ConfigError: The token is too short.
+        ConfigError: There is no token, or it is too short.
     """
+    check_type("token", token, str)  # None, as of a variable that is not set, lets a proxy read
     access = DashboardAccess(token=token, hosts=hosts, allow_actions=allow_actions)
     return dashboard_of(receiver, access=access)
 

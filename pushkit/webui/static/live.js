@@ -16,9 +16,20 @@
     String(window.getSelection()) !== "" ||
     document.querySelector("main input:checked, main details[open]") !== null;
 
+  // One at a time: a page that takes long is not asked for again meanwhile.
+  let asking = false;
   const refresh = async () => {
-    if (document.hidden || busy()) return;
-    const answer = await fetch(location.pathname + location.search, { credentials: "same-origin" });
+    if (asking || document.hidden || busy()) return;
+    asking = true;
+    try {
+      await show(await fetch(location.pathname + location.search, { credentials: "same-origin" }));
+    } finally {
+      asking = false;
+    }
+  };
+
+  const show = async (answer) => {
+    if (answer.redirected) location.reload(); // to the login: the session is over
     if (!answer.ok || answer.redirected) return;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.querySelector("main");
@@ -26,6 +37,15 @@
     document.querySelector("main").replaceChildren(...fresh.childNodes);
     const footer = page.querySelector("footer");
     if (footer) document.querySelector("footer").replaceChildren(...footer.childNodes);
+  };
+
+  // A browser reconnects by itself, but not after an answer that is no stream: a proxy's, while the
+  // server restarts, or the login.
+  const closed = () => {
+    if (source.readyState !== EventSource.CLOSED) return;
+    source = null;
+    setTimeout(listen, 5000);
+    refresh().catch(() => {});
   };
 
   // Only while the page is visible: a browser has few connections to one server.
@@ -37,6 +57,7 @@
     } else if (!document.hidden && !source) {
       source = new EventSource(main.dataset.live);
       source.addEventListener("changed", () => refresh().catch(() => {}));
+      source.addEventListener("error", closed);
     }
   };
   document.addEventListener("visibilitychange", listen);

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from pushkit.cards import load_card_trust
 from pushkit.cli.destinations import load_destinations
 from pushkit.cli.main import cli as pushkit
+from pushkit.secrets import vault
 from receiver.cli import cli as receiver
 from receiver.settings import load_settings
 from tests.contract.docs.blocks import ROOT, Block, of, pages_with
@@ -77,3 +78,12 @@ def test_the_statements_for_an_incident_find_their_tables(
         connection.execute("ATTACH 'inbox.db' AS inbox")
         for statement in statements:
             connection.execute(statement)
+
+
+@pytest.mark.parametrize("page", ["docs/incident.md", "docs/secrets.md"])
+def test_the_statement_after_a_change_of_secret_keys_names_each_table_with_secrets(
+    page: str,
+) -> None:
+    [tables] = re.findall(r"`VACUUM FULL ([^`]+)`", (ROOT / page).read_text())
+    columns = [each for each in vars(vault).values() if isinstance(each, vault.SecretColumn)]
+    assert set(tables.split(", ")) == {column.table for column in columns}

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from pushkit.programs import run_program
+from pushkit.programs import inherited_variables, run_program
+from pushkit.telemetry.together import DIRECTORY
 from tests.eventually import DEADLINE, PATIENT, eventually
 
 LEAVES_A_CHILD = """
@@ -47,6 +48,18 @@ def test_a_program_that_ends_without_reading_is_judged_by_its_status(
         status = runner.run(run_program(command, b"unread", within=PATIENT))
 
     assert status == 3
+
+
+def test_a_program_leaves_no_counters_among_those_of_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    counting = "import prometheus_client; prometheus_client.Counter('jobs', 'Jobs').inc()"
+    command = [sys.executable, "-c", counting]
+
+    run = run_program(command, b"", within=PATIENT, environment=inherited_variables())
+    assert asyncio.run(run) == 0
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("new_event_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -93,6 +93,13 @@ async def desk(location: str) -> AsyncIterator[Desk]:
     await database.close()
 
 
+async def test_a_page_leads_to_the_next_one(desk: Desk) -> None:
+    ids = await desk.settled(3)
+    page = await desk.admin.browse(limit=2)
+    older = await desk.admin.browse(before=page.before, limit=2)
+    assert [each.id for each in (*page.items, *older.items)] == ids[::-1]
+
+
 async def test_dead_letters_are_redriven_by_filter_page_by_page(desk: Desk) -> None:
     dead = await desk.settled(250, InboxStatus.DEAD)
     others = await desk.settled(2, InboxStatus.DEAD, sender="other")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -170,6 +171,37 @@ async def test_a_mistake_is_reported_once_and_its_repair_is_seen(
 
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1
+    assert await service.trusts("new")
+
+
+@pytest.mark.parametrize("name", ["receiver.toml", "tokens.txt", "jwks.json"])
+async def test_a_file_that_could_not_be_opened_is_tried_again(
+    service: Service,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    watcher = service.watcher()
+    service.write("tokens.txt", "new\n")
+    readers = {"read_bytes": Path.read_bytes, "read_text": Path.read_text, "open": Path.open}
+
+    def refusing(read: Any) -> Any:
+        def refuse(path: Path, *arguments: Any, **more: Any) -> Any:
+            if path.name == name:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return read(path, *arguments, **more)
+
+        return refuse
+
+    with monkeypatch.context() as patched:
+        for method, read in readers.items():
+            patched.setattr(Path, method, refusing(read))
+        for _ in range(2):
+            await watcher.run_once()
+    assert len([each for each in caplog.records if each.levelno == logging.ERROR]) == 1
+
+    await watcher.run_once()
+
     assert await service.trusts("new")
 
 

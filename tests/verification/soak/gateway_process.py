@@ -55,7 +55,7 @@ class WorkingAgent(ScriptedAgent):
         self._mute: set[str] = set()
         self._working: set[asyncio.Task[None]] = set()
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         self.received.clear()
         if request.path == "/control/break":
             for task_id in list(self._streams):
@@ -70,7 +70,7 @@ class WorkingAgent(ScriptedAgent):
             return web.json_response(waiting)
         if request.path == "/control/truth":
             return web.json_response(self.truth)
-        return await super()._handle(request)
+        return await super().handle(request)
 
     def _may_subscribe(self, task_id: str) -> bool:
         return task_id not in self._mute

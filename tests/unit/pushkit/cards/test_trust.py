@@ -424,6 +424,7 @@ ORIGIN_TABLE = '[origins."https://a.example.com"]\n'
         (f"{ORIGIN_TABLE}revoked = {{ k = 2026-01-01T00:00:00 }}", "with a zone"),
         (f'{KEY_TABLE}kid = "k"', "expected a `file`"),
         (f'{KEY_TABLE}file = "none.pem"', "No such file"),
+        (f'{KEY_TABLE}file = "a\\u0000b"', r"a\\x00b': not a path"),
         (f'{KEY_TABLE}file = "agent.pem"\nexpires = 2026-01-01T00:00:00Z', "unknown: expires"),
         (f'{KEY_TABLE}file = "agent.pem"\nexpires_at = 2026-01-01', "expires_at: expected a time"),
         (f'{KEY_TABLE}file = "agent.pem"\nexpires_at = "2026-01-01T00:00:00Z"', "without quotes"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -62,6 +63,28 @@ def test_new_on_a_file_that_exists_adds_a_pending_key(path: Path) -> None:
     done("new")
     assert "is pending; `pushkit keys rotate`" in done("new").stdout
     assert len(ring(path).keys) == 2
+
+
+def test_the_command_that_makes_a_key_of_another_algorithm_sign_names_it(path: Path) -> None:
+    done("new")
+    for _ in range(2):
+        told = done("new", "--alg", "EdDSA").stdout
+    [line] = [line for line in told.splitlines() if "makes it sign" in line]
+    done(*line.split("`")[1].split()[2:])
+    assert ring(path).keys[-1].kid in line
+    assert ring(path).keys[-1].activates_at is not None
+
+
+@pytest.mark.parametrize("words", [("other keys.json",), ("--keys", "other keys.json")])
+def test_a_command_that_is_advised_is_for_the_same_file(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    done("new", *words)
+    told = done("new", *words).stdout
+    done(*shlex.split(told.split("`")[1])[2:])
+    assert ring(tmp_path / "other keys.json").keys[-1].activates_at is not None
+    told = done("new", *words, "--alg", "EdDSA").stdout
+    assert "`pushkit keys use EdDSA --keys 'other keys.json'` changes that" in told
 
 
 def test_list_shows_every_key() -> None:

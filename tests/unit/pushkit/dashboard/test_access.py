@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from pushkit.clock import utc_now
@@ -16,7 +17,7 @@ from pushkit.errors import ConfigError, KeyFileError
 from pushkit.terminal.options import DashboardOptions
 from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.asgi import joined_fields
-from pushkit.webui.serving import access_of
+from pushkit.webui.serving import access_of, audit_to
 from tests.browser import BEARER, TOKEN, Browser
 from tests.unit.pushkit.dashboard.conftest import House, Open
 
@@ -261,7 +262,6 @@ async def test_no_page_allows_a_script_or_style_of_another_origin_or_a_frame(
 async def test_a_failed_delivery_is_redriven_and_delivered(
     house: House, operator: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "pushkit.dashboard.audit")
     delivery_id = await house.dead_letter("report-7")
     page = await operator.get("/")
     page = await operator.get(operator.link(page, "1 dead letter within"))
@@ -284,10 +284,24 @@ async def test_a_failed_delivery_is_redriven_and_delivered(
     ]
 
 
+def test_an_audit_log_that_was_rotated_away_is_begun_anew(tmp_path: Path) -> None:
+    audit, file = logging.getLogger("pushkit.dashboard.audit"), tmp_path / "audit.log"
+    audit_to(file)
+    [handler] = audit.handlers
+    try:
+        audit.warning("the first")
+        file.rename(tmp_path / "audit.log.1")
+        audit.warning("the second")
+        assert file.read_text("utf-8").endswith("pushkit.dashboard.audit: the second\n")
+    finally:
+        audit.removeHandler(handler)
+        audit.propagate = True
+        handler.close()
+
+
 async def test_the_audit_log_says_what_a_bulk_action_changed(
     house: House, operator: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "pushkit.dashboard.audit")
     ids = [await house.dead_letter(f"task-{n:02}") for n in range(12)]
     page = await operator.get("/deliveries?state=dead&error=rejected")
     await operator.submit(page, "Redrive", id=ids[0])
@@ -423,6 +437,42 @@ async def test_a_session_is_not_enough_for_an_action_of_the_api(
 async def test_logging_out_ends_the_session(operator: Browser) -> None:
     await operator.submit(await operator.get("/"), "Log out")
     assert "<h1>Log in</h1>" in await operator.get("/")
+
+
+async def test_a_login_through_a_proxy_that_replaces_the_host_says_so(open_dashboard: Open) -> None:
+    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+    headers = {"Origin": "https://ops.example.com", "Sec-Fetch-Site": "same-origin"}
+    async with browser.client.post("/login", data={"token": TOKEN}, headers=headers) as answer:
+        found = await answer.text()
+    host = browser.client.make_url("/").authority
+    assert f"the form is from https://ops.example.com, and Host is {host}:" in found
+    assert "a proxy passes on Host" in found
+
+
+async def test_a_login_at_another_port_with_another_token_ends_no_session(
+    open_dashboard: Open,
+) -> None:
+    tokens = (TOKEN, TOKEN[::-1])
+    opened = [await open_dashboard(DashboardAccess(token=token)) for token in tokens]
+    bases = [str(each.client.make_url("/")).rstrip("/") for each in opened]
+    jar = aiohttp.CookieJar(unsafe=True)  # cookies know no port, here and in browsers
+    async with aiohttp.ClientSession(cookie_jar=jar) as browser:
+        for base, token in zip(bases, tokens, strict=True):
+            await browser.post(f"{base}/login", data={"token": token}, headers={"Origin": base})
+        for base in bases:
+            async with browser.get(f"{base}/") as answer:
+                assert "<h1>Log in</h1>" not in await answer.text()
+
+
+async def test_a_form_whose_session_is_over_leads_to_its_page_by_the_login(
+    house: House, operator: Browser
+) -> None:
+    delivery_id = await house.dead_letter()
+    page = await operator.get(f"/deliveries/{delivery_id}")
+    operator.client.session.cookie_jar.clear()
+    login = await operator.submit(page, "Redrive")
+    assert "Why it is dead" in await operator.submit(login, "Log in", token=TOKEN)
+    assert await house.state(delivery_id) == "dead"
 
 
 async def test_all_dead_letters_of_a_task_are_those_that_the_page_shows(

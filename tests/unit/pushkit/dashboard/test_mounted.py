@@ -18,12 +18,13 @@ from starlette.routing import Mount
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from pushkit.dashboard.app import sender_dashboard
+from pushkit.errors import ConfigError
 from pushkit.webui import asgi, site
 from pushkit.webui.aiohttp import application
 from pushkit.webui.site import Site
 from tests.asgi_server import serving
 from tests.browser import BEARER, TOKEN
-from tests.eventually import DEADLINE
+from tests.eventually import DEADLINE, eventually
 from tests.unit.pushkit.dashboard.conftest import House
 
 
@@ -99,6 +100,29 @@ async def test_a_failed_delivery_is_redriven_under_the_mount(
     assert await house.state(delivery_id) == "pending"
 
 
+async def test_it_may_be_mounted_before_its_sender_opens_as_by_a_lifespan(house: House) -> None:
+    await house.sender.close()
+    mounted = sender_dashboard(house.sender, token=TOKEN, hosts=["127.0.0.1"], allow_actions=True)
+    host = FastAPI(lifespan=house.sender.lifespan)
+    host.mount("/ops", mounted.asgi())
+    async with serving(host) as base, httpx.AsyncClient(headers=BEARER) as client:
+        assert (await client.get(f"{base}/ops/api/v1/overview")).status_code == 200
+        delivery_id = await house.dead_letter()
+        house.statuses["/strict"] = 202
+        await client.post(f"{base}/ops/api/v1/deliveries/{delivery_id}/redrive")
+
+        async def is_delivered() -> bool:
+            return await house.state(delivery_id) == "delivered"
+
+        await eventually(is_delivered)
+
+
+async def test_a_mounted_dashboard_needs_a_token(house: House) -> None:
+    unset: Any = None  # as of os.environ.get()
+    with pytest.raises(ConfigError, match="token: found NoneType, expected str"):
+        sender_dashboard(house.sender, token=unset, hosts=["ops.example.com"])
+
+
 async def test_the_api_and_its_description_stand_under_the_mount(
     ops: str, browser: aiohttp.ClientSession
 ) -> None:
@@ -172,6 +196,15 @@ async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
                     status = answer.status
                     if status == 200:
                         assert await answer.content.readline() == b"event: changed\n"
+
+
+async def test_a_live_page_does_not_hold_up_a_server_that_stops(
+    monkeypatch: pytest.MonkeyPatch, ops: str, browser: aiohttp.ClientSession
+) -> None:
+    monkeypatch.setattr(site, "_LIVE_INTERVAL", 0.01)
+    async with asyncio.timeout(DEADLINE), browser.get(f"{ops}/live", headers=BEARER) as answer:
+        # It waits for the end of the answer, after which the browser reconnects.
+        assert await answer.read() == b"event: changed\nretry: 1000\ndata:\n\n"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from pushkit.events import (
     SubscriptionChanged,
 )
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
+from pushkit.keys.jwk import Algorithm
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.inspection import SubscriptionFilter
 from tests.clock import Clock
@@ -186,6 +187,12 @@ def test_a_key_of_three_months_is_reported_until_a_next_one_is_planned() -> None
     rotated = ring.rotate(NOW + 91 * DAY)
     assert reasons(rotated, NOW + 91 * DAY) == []
     assert reasons(rotated, NOW + 92 * DAY) == []
+
+
+def test_the_remedy_for_a_key_of_another_algorithm_names_it() -> None:
+    ring = KeyRing.create(NOW).add(NOW, Algorithm.EDDSA).rotate(NOW + 90 * DAY)
+    [why] = reasons(ring, NOW + 92 * DAY)
+    assert why.endswith("no next one is planned: pushkit keys rotate --alg EdDSA")
 
 
 def test_a_key_that_is_soon_revoked_is_reported_unless_another_signs_by_then() -> None:

@@ -30,6 +30,7 @@ class ScriptedAgent:
         lingers: For how long a stream stays open after its last event, in seconds.
         hold: What answers to requests for a task wait for; None to answer at once.
         held: How many waited.
+        greeting: What a stream begins with, before its events.
         replays: Whether a stream that is joined begins with the task.
         mixes: Whether its streams are of 1.0 for clients of 0.3, too.
         users: The user of each bearer token; empty if everybody may see everything.
@@ -40,6 +41,7 @@ class ScriptedAgent:
         self.origin = ""
         self.streams = True
         self.subscribes = True
+        self.greeting = b""
         self.replays = True
         self.mixes = False
         self.users: dict[str, str] = {}
@@ -70,7 +72,8 @@ class ScriptedAgent:
     @asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[ScriptedAgent]:
         app = web.Application(client_max_size=2**26)
-        app.router.add_route("*", "/{path:.*}", self._handle)
+        app.router.add_route("*", r"/{path:[\s\S]*}", self.handle)
+        app.on_response_prepare.append(self._say_more)
         async with served(app, port) as origin:
             self.origin = origin
             yield self
@@ -118,9 +121,13 @@ class ScriptedAgent:
         """How many streams of a task are open."""
         return len(self._streams[task_id])
 
+    async def _say_more(self, _request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Access-Control-Allow-Origin"] = "https://app.example.com"
+        response.headers["ETag"] = '"of-its-body"'
+
     # --- the wire --------------------------------------------------------------------------------
 
-    async def _handle(  # noqa: PLR0911, PLR0912  # one for each call
+    async def handle(  # noqa: PLR0911, PLR0912  # one for each call
         self, request: web.Request
     ) -> web.StreamResponse:
         body = await request.read()
@@ -136,12 +143,16 @@ class ScriptedAgent:
             if token not in self.users:
                 return web.Response(status=401)
             user = self.users[token]
+        if request.path.endswith("/extendedAgentCard"):
+            return web.json_response(self.card)
         if found := _REST.fullmatch(request.path):
             return await self._handle_rest(request, document, user, *found.groups())
         if "method" not in document:
             return web.Response(text=f"{request.method} {request.path_qs} {len(body)}")
         old = "/" in method
         params, number = document.get("params", {}), document.get("id")
+        if method in ("agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard"):
+            return web.json_response({"jsonrpc": "2.0", "id": number, "result": self.card})
         if method in ("message/send", "SendMessage"):
             return self._answer(number, self._begun(params, user), old=old)
         if method in ("message/stream", "SendStreamingMessage"):
@@ -232,6 +243,7 @@ class ScriptedAgent:
             self._streams[task_id].append(queue)
         try:
             await response.prepare(request)
+            await response.write(self.greeting)
             if not is_told:
                 update = await queue.get()
             while True:

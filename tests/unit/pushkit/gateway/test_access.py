@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from multidict import CIMultiDict
+from yarl import URL
 
 from pushkit.errors import ConfigError
 from pushkit.gateway.options import GatewayOptions
@@ -22,7 +23,7 @@ from pushkit.secrets.sealing import SecretKeys
 from tests.eventually import eventually
 from tests.served import answering, served
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, gateway, message
+from tests.unit.pushkit.gateway.conftest import HOOK, V1_0, Front, Start, gateway, message
 
 LOCAL = ("127.0.0.0/8",)
 HEADER = GatewayOptions(identity_header="X-User", trusted_proxies=LOCAL)
@@ -299,6 +300,52 @@ async def test_sealed_credentials_serve_the_next_gateway(
         assert len(await second.told(task_id, 2)) == 2
 
 
+async def test_a_gateway_without_the_secret_key_leaves_a_task_to_another(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, caplog: Any
+) -> None:
+    agent.users = {"a-callers-token": "alice"}
+    database, keys = tmp_path / "sealed.db", SecretKeys.generate()
+    async with gateway(agent, database, ring, secrets=keys) as first:
+        answer = await first.rpc("SendMessage", message(), Authorization="Bearer a-callers-token")
+        task_id = answer["result"]["task"]["id"]
+        await first.told(task_id, 1)
+    agent.status(task_id, "TASK_STATE_COMPLETED")
+    before = len(agent.asked("GetTask"))
+    async with gateway(agent, database, ring, secrets=SecretKeys.generate()) as second:
+        await eventually(lambda: "a task cannot be watched here" in caplog.text)
+        assert len(second.service.watcher) == 0
+        assert len(agent.asked("GetTask")) == before + 1  # to see what a stranger is told
+    async with gateway(agent, database, ring, secrets=keys) as third:
+        assert len(await third.told(task_id, 2)) == 2
+
+
+@pytest.mark.parametrize("seals", [True, False])
+@pytest.mark.parametrize("call", ["SendMessage", "CreateTaskPushNotificationConfig"])
+async def test_a_later_callers_credentials_stand_in_for_some_that_expired(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, call: str, *, seals: bool
+) -> None:
+    agent.users = {"old": "alice"}
+    agent.streams = agent.subscribes = False
+    database, keys = tmp_path / "outbox.db", SecretKeys.generate() if seals else None
+
+    async def is_told(front: Front, state: str) -> bool:
+        return any(state.encode() in each.body for each in await front.sender.deliveries(task_id))
+
+    async with gateway(agent, database, ring, secrets=keys) as first:
+        answer = await first.rpc("SendMessage", message(), Authorization="Bearer old")
+        task_id = answer["result"]["task"]["id"]
+        await first.told(task_id, 1)
+        agent.users = {"new": "alice"}
+        again = message(task_id=task_id) if call == "SendMessage" else config_of(task_id)
+        await first.rpc(call, again, Authorization="Bearer new")
+        agent.status(task_id, "TASK_STATE_WORKING")
+        await eventually(lambda: is_told(first, "TASK_STATE_WORKING"))
+    if seals:  # else a restart asks without
+        agent.status(task_id, "TASK_STATE_COMPLETED")
+        async with gateway(agent, database, ring, secrets=keys) as second:
+            await eventually(lambda: is_told(second, "TASK_STATE_COMPLETED"))
+
+
 async def test_an_agent_is_asked_in_a_version_that_it_speaks(front: Front) -> None:
     task = await front.send()
     before = len(front.agent.received)
@@ -332,11 +379,12 @@ async def test_a_client_may_ask_for_the_task_as_it_stands(front: Front) -> None:
 # --- HTTP+JSON, tenants, paths ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tenant", ["", "/acme"])
+@pytest.mark.parametrize("tenant", ["", "/acme", "/acme inc.", "/m\xfcller", "/a+b;c", "/tasks"])
 async def test_http_json_is_understood_with_and_without_a_tenant(front: Front, tenant: str) -> None:
     status, answer = await front.rest("POST", f"{tenant}/message:send", message())
     assert status == 200
     task_id = answer["task"]["id"]
+    assert front.agent.tenants[task_id] == tenant.strip("/")
     status, stored = await front.rest("GET", f"{tenant}/tasks/{task_id}/pushNotificationConfigs")
     assert status == 200
     assert [each["id"] for each in stored["configs"]] == ["c1"]
@@ -387,6 +435,74 @@ async def test_what_answers_beside_the_agents_interfaces_proves_nothing(
     assert refused["id"] == 7
     assert refused["error"]["code"] == -32601
     assert len(await front.sender.subscribers(task["id"])) == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/message:send/",
+        "/Message:SEND",
+        "/message:send;x=1",
+        "/%0A/message:send",
+        "/tasks/t/pushNotificationConfigs/",
+        "/tasks/t/pushnotificationconfigs",
+        "/tasks/t/pushNotificationConfigs;x=1/c",
+        "/tasks//t/pushNotificationConfigs",
+        "/tasks/t/x/../pushNotificationConfigs",
+        "/%0A/tasks/t/pushNotificationConfigs",
+    ],
+)
+async def test_a_config_does_not_pass_by_a_path_that_only_the_agent_understands(
+    front: Front, path: str
+) -> None:
+    """Routers may fold letters and slashes, drop what follows a semicolon, or resolve dots."""
+    url = URL(f"{front.origin}/rest{path}", encoded=True)
+    body = message() if "message" in path.lower() else {"url": HOOK}
+    async with front.client.post(url, json=body, headers=V1_0) as answer:
+        assert answer.status in (200, 400, 404)
+    assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
+
+
+@pytest.mark.parametrize("tenant", [".", ".."])
+@pytest.mark.parametrize("where", ["query", "body", "path", "message"])
+async def test_a_tenant_leads_to_no_other_path_of_the_agents(
+    front: Front, where: str, tenant: str
+) -> None:
+    """Some servers resolve dots: what answers there about a task is not the interface."""
+    before, path, body = len(front.agent.paths), "/tasks/t/pushNotificationConfigs", {"url": HOOK}
+    match where:
+        case "query":
+            path += f"?tenant={tenant}"
+        case "body":
+            body["tenant"] = tenant
+        case "path":
+            path = f"/{tenant.replace('.', '%2E')}{path}"
+        case _:
+            path, body = "/message:send", message(tenant=tenant)
+    url = URL(f"{front.origin}/rest{path}", encoded=True)
+    async with front.client.post(url, json=body, headers=V1_0) as answer:
+        assert answer.status in (400, 404)
+    assert not front.agent.paths[before:]
+
+
+async def test_a_config_does_not_pass_by_a_call_that_only_the_agent_understands(
+    front: Front,
+) -> None:
+    """Some agents ask for no `jsonrpc`."""
+    for method, params in (
+        ("SendMessage", message()),
+        ("CreateTaskPushNotificationConfig", config_of("t")),
+    ):
+        body = {"id": 1, "method": method, "params": params}
+        assert await front.answers(200, "POST", "/", json=body)
+    assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
+
+
+async def test_a_path_like_those_of_a2a_passes(front: Front) -> None:
+    for path in ("/message:send/", "/tasks/t/pushNotificationConfigsOf"):
+        async with front.client.post(f"{front.origin}{path}", json={"a": 1}) as answer:
+            assert answer.status == 200
+        assert front.agent.received[-1][0] == path
 
 
 @pytest.mark.parametrize("named", ["X-User", "X_User"])

@@ -13,15 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.bounded_json import JsonObject
+from pushkit.cards.origins import CardTrust
 from pushkit.cards.signing import sign_card
-from pushkit.cards.trust import TrustedKeys
+from pushkit.cards.trust import OriginTrust, TrustedKeys
 from pushkit.cards.verify import verify_card
 from pushkit.errors import CardUnavailableError
 from pushkit.gateway.card import CardRewriter, facts_of
 from pushkit.gateway.options import GatewayOptions
-from pushkit.keys.jwks import jwks_response
+from pushkit.keys.jwks import jwks_document, jwks_response
 from pushkit.keys.ring import KeyRing
+from pushkit.net.connection import HttpAnswer
 from pushkit.url import Url
+from pushkit.webhook import Headers
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
 from tests.unit.pushkit.gateway.conftest import Start
 
@@ -191,8 +194,64 @@ async def test_a_signed_card_is_verified_and_signed_anew(
         card = json.loads(body)
         assert card["url"].startswith(PUBLIC)
         assert card["capabilities"]["pushNotifications"] is True
-        trusted = TrustedKeys.pinned(ring.signing_key(datetime.now(UTC)).to_verification_key())
-        assert verify_card(body, trusted, now=datetime.now(UTC)).verified
+        assert is_by(ring, body)
+
+
+NOW = datetime.now(UTC)
+
+
+def signer(
+    ours: Callable[[], KeyRing],
+    theirs: Callable[[], KeyRing],
+    clock: Callable[[], datetime] = lambda: NOW,
+) -> CardRewriter:
+    async def fetch(_url: str, _etag: str | None) -> HttpAnswer:
+        return HttpAnswer(status=200, headers=Headers(), body=jwks_document(theirs(), NOW))
+
+    trust = OriginTrust(jwks_urls=("http://agent:8000/jwks.json",))
+    return CardRewriter(
+        upstream=Url.parse("http://agent:8000"),
+        public_url=PUBLIC,
+        ring=ours,
+        trust=CardTrust({"http://agent:8000": trust}, fetch=fetch, clock=clock),
+    )
+
+
+def signed_by(ring: KeyRing) -> bytes:
+    return sign_card({"name": "a", "url": "http://agent:8000/"}, ring, now=NOW).content
+
+
+async def test_a_signed_card_follows_the_keys_of_both_sides() -> None:
+    ours, theirs, now = KeyRing.create(NOW), KeyRing.create(NOW), NOW
+    cards, card = signer(lambda: ours, lambda: theirs, lambda: now), signed_by(theirs)
+    assert is_by(ours, await cards.rewritten(card))
+
+    ours = ours.revoke(ours.signing_key(NOW).kid, NOW)
+    assert is_by(ours, await cards.rewritten(card))
+
+    theirs = theirs.revoke(theirs.signing_key(NOW).kid, NOW)
+    now += theirs.max_age
+    with pytest.raises(CardUnavailableError, match="no signature counts"):
+        await cards.rewritten(card)
+
+
+async def test_a_new_key_of_the_agent_is_fetched_when_its_card_names_it() -> None:
+    ours, theirs = KeyRing.create(NOW), KeyRing.create(NOW)
+    cards = signer(lambda: ours, lambda: theirs)
+    assert is_by(ours, await cards.rewritten(signed_by(theirs)))
+    theirs = KeyRing.create(NOW)
+    assert is_by(ours, await cards.rewritten(signed_by(theirs)))
+
+
+async def test_a_signed_card_that_cannot_be_read_is_one_that_cannot_be_served() -> None:
+    with pytest.raises(CardUnavailableError, match="the agent's card: `signatures`: expected a l"):
+        await signer(no_keys, no_keys).rewritten(b'{"name":"a","signatures":{"a":1}}')
+
+
+def is_by(ring: KeyRing, card: bytes) -> bool:
+    now = datetime.now(UTC)
+    trusted = TrustedKeys.pinned(ring.signing_key(now).to_verification_key())
+    return verify_card(card, trusted, now=now).verified
 
 
 _INTERFACES = [

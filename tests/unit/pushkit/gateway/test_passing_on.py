@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import io
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -12,26 +14,30 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from multidict import CIMultiDict
 
 from pushkit.errors import MalformedJsonError
-from pushkit.gateway import proxy
+from pushkit.gateway import proxy, service
 from pushkit.gateway.events import EventLines
 from pushkit.gateway.options import GatewayOptions
 from tests.eventually import eventually
+from tests.served import served
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import Front, Start, message
+from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, message
 
 CARD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 36\r\n"
     b"Connection: close\r\n\r\n" + b'{"capabilities":{"streaming": true}}'
 )
 
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"x"}}'
+
 
 @pytest.fixture
 async def front(start: Start) -> AsyncIterator[Front]:
-    async with start() as served:
-        yield served
+    async with start() as front:
+        yield front
 
 
 async def raw(front: Front, request: bytes) -> bytes:
@@ -47,15 +53,17 @@ async def raw(front: Front, request: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def bytes_agent(answers: Callable[[bytes], bytes | None]) -> AsyncIterator[ScriptedAgent]:
+async def bytes_agent(
+    answers: Callable[[bytes], bytes | None], card: Callable[[], bytes] = lambda: CARD
+) -> AsyncIterator[ScriptedAgent]:
     """An agent that answers each request with bytes; None to say nothing more."""
     agent = ScriptedAgent()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            if b"agent-card" in head:
-                writer.write(CARD)
+            if b"/.well-known/agent" in head:
+                writer.write(card())
             elif (answer := answers(head)) is not None:
                 writer.write(answer)
             else:
@@ -122,6 +130,28 @@ async def test_no_path_leads_out_of_the_agents(start: Start, target: bytes) -> N
             assert got.startswith(b"HTTP/1.1 204")
 
 
+@pytest.mark.parametrize("end", ["", "/"])
+async def test_an_agent_is_asked_at_the_path_that_its_card_names(start: Start, end: str) -> None:
+    """ADK has agents at `/a2a/name`: a router answers 404 with a slash more, or redirects."""
+    agent = ScriptedAgent()
+
+    async def card(_: web.Request) -> web.Response:
+        return web.json_response({"url": f"{agent.origin}{end}", "capabilities": {}})
+
+    app = web.Application()
+    app.router.add_post(f"/a2a/name{end}", agent.handle)
+    app.router.add_get("/a2a/name/.well-known/agent-card.json", card)
+    async with served(app) as origin:
+        agent.origin = f"{origin}/a2a/name"
+        async with start(before=agent) as front:
+            answer = await front.rpc("SendMessage", message(config=False))
+            task_id = answer["result"]["task"]["id"]
+            config = {"taskId": task_id, "url": HOOK, "id": "c1"}
+            assert "result" in await front.rpc("CreateTaskPushNotificationConfig", config)
+            assert await front.answers(200, "POST", "/?x=1", data=CALL)
+    assert agent.paths[-1] == f"/a2a/name{end}?x=1"
+
+
 async def test_fields_of_the_connection_stay_on_it(front: Front) -> None:
     await raw(
         front,
@@ -136,6 +166,24 @@ async def test_fields_of_the_connection_stay_on_it(front: Front) -> None:
         assert name not in headers, name
     assert "X-Real-IP" not in headers
     assert headers.getall("X-Forwarded-For") == ["127.0.0.1"]
+
+
+async def test_a_field_that_is_not_in_utf_8_loses_nothing(start: Start) -> None:
+    """Names of users, as their proxies write them, would be those of others."""
+    heads: list[bytes] = []
+
+    def answer(head: bytes) -> bytes:
+        heads.append(head)
+        return b"HTTP/1.1 204 No Content\r\nX-Name: M\xfcller\r\nX-Other: M\xc3\xbcller\r\n\r\n"
+
+    async with bytes_agent(answer) as agent, start(before=agent) as front:
+        got = await raw(
+            front,
+            b"GET / HTTP/1.1\r\nHost: x\r\nX-Name: M\xfcller\r\nX-Other: M\xc3\xbcller\r\n\r\n",
+        )
+    for said in (heads[-1], got):
+        assert b"X-Name: M\xc3\xbcller\r\n" in said
+        assert b"X-Other: M\xc3\xbcller\r\n" in said
 
 
 @pytest.mark.parametrize(
@@ -179,23 +227,56 @@ async def test_bytes_after_a_request_are_no_second_one_of_another_client(front: 
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("content_type", "body"),
     [
-        b'{"jsonrpc":"2.0","method":"GetTask","method":"CreateTaskPushNotificationConfig"}',
-        b'[{"jsonrpc":"2.0","id":1,"method":"CreateTaskPushNotificationConfig","params":{}}]',
-        b'{"jsonrpc":"2.0","method":"SendMessage","params":{"a":NaN}}',
-        '{"jsonrpc":"2.0"}'.encode("utf-16"),
+        pytest.param(
+            "application/json",
+            b'{"jsonrpc":"2.0","method":"GetTask","method":"CreateTaskPushNotificationConfig"}',
+            id="duplicate",
+        ),
+        pytest.param("application/json", b"[%b]" % CALL, id="batch"),
+        pytest.param("application/json", CALL.replace(b'"x"', b"NaN"), id="NaN"),
+        # `json.loads` finds out itself in which of these a body is.
+        *(
+            pytest.param("text/plain", CALL.decode().encode(encoding), id=encoding)
+            for encoding in ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be")
+        ),
+        pytest.param("application/json;charset=utf-7", b"+AHs-" + CALL[1:], id="named"),
+        pytest.param(
+            'application/json; CHARSET="cp500"', CALL.decode().encode("cp500"), id="EBCDIC"
+        ),
+        pytest.param(
+            "application/json;charset=utf-8;charset=utf-7", CALL.replace(b"/", b"+AC8-"), id="both"
+        ),
     ],
 )
 async def test_json_that_can_be_read_in_two_ways_is_not_passed_on(
-    front: Front, body: bytes
+    front: Front, content_type: str, body: bytes
 ) -> None:
     before = len(front.agent.received)
-    async with front.client.post(front.origin, data=body) as answer:
-        passed = len(front.agent.received) > before
-        assert passed is (answer.status == 200)
-    if body[:1] in (b"{", b"["):
-        assert not passed
+    headers = {"Content-Type": content_type}
+    async with front.client.post(front.origin, data=body, headers=headers) as answer:
+        assert 400 <= answer.status < 500
+    assert len(front.agent.received) == before
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json; charset=UTF-8", CALL),
+        ('application/json; charset="utf-8"', CALL),
+        ("application/json;charset=us-ascii", CALL),
+        ("application/json;charset=ISO-8859-1", CALL),
+        ("text/plain;charset=utf-16", b"\xff\xfea\0"),
+        ("application/octet-stream", b"\0\0\xff\xfe"),
+    ],
+)
+async def test_what_can_be_read_in_one_way_is_passed_on(
+    front: Front, content_type: str, body: bytes
+) -> None:
+    headers = {"Content-Type": content_type}
+    assert await front.answers(200, "POST", data=body, headers=headers)
+    assert front.agent.received[-1][2] == body
 
 
 @pytest.mark.parametrize(
@@ -298,6 +379,72 @@ async def test_a_card_is_asked_for_with_the_clients_query(front: Front) -> None:
     assert front.agent.paths[-1].endswith("?assistant_id=x")
 
 
+@pytest.mark.parametrize(
+    "how", ["agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard", "", "/acme"]
+)
+async def test_the_card_for_callers_who_are_known_names_the_gateway_too(
+    front: Front, how: str
+) -> None:
+    if "Card" in how:
+        card = (await front.rpc(how, {}))["result"]
+    else:
+        status, card = await front.rest("GET", f"{how}/extendedAgentCard")
+        assert status == 200
+    assert card["url"] == "https://agent.example.com/"
+    assert card["capabilities"]["pushNotifications"] is True
+
+
+async def test_an_answer_about_configs_is_shown_to_the_web_pages_of_the_agents(
+    front: Front,
+) -> None:
+    task, url = await front.send(), f"{front.origin}/rest"
+    async with front.client.get(f"{url}/tasks/{task['id']}/pushNotificationConfigs") as answer:
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
+        assert "ETag" not in answer.headers
+        assert len((await answer.json(content_type=None))["configs"]) == 1
+
+
+async def test_an_agent_that_is_not_there_behind_its_proxy_is_waited_for(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service, "_ASKED_EVERY", 0.01)
+    unready = iter([b"HTTP/1.1 503 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"] * 6)
+
+    def answer(_: bytes) -> bytes:
+        return b"HTTP/1.1 204 No Content\r\n\r\n"
+
+    async with (
+        bytes_agent(answer, lambda: next(unready, CARD)) as agent,
+        start(before=agent) as front,
+    ):
+        assert not front.service.degraded()
+    assert "found 503" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["card", "extended card", "early answer", "late answer"])
+async def test_what_the_agent_says_beside_a_changed_body_is_passed_on(
+    front: Front, what: str
+) -> None:
+    """Without it, no browser shows the answer to a web page of another origin."""
+    asked: dict[str, tuple[str, str, Any]] = {
+        "card": ("GET", "/.well-known/agent-card.json", None),
+        "extended card": ("GET", "/rest/extendedAgentCard", None),
+        "early answer": ("POST", "/rest/message:send", message()),
+        "late answer": ("POST", "/rest/message:send", message(early=False)),
+    }
+    method, path, body = asked[what]
+    url = f"{front.origin}{path}"
+    asking = asyncio.ensure_future(front.client.request(method, url, json=body))
+    if what == "late answer":
+        await eventually(lambda: front.agent.watchers("task-1"))
+        front.agent.status("task-1", "TASK_STATE_COMPLETED")
+    async with await asking as answer:
+        assert answer.status == 200
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
+        assert "ETag" not in answer.headers
+        assert answer.content_type == "application/json"
+
+
 async def test_a_large_body_passes_as_it_is(front: Front) -> None:
     body = b"".join(b"%07d\n" % number for number in range(375_000))
     async with front.client.put(f"{front.origin}/x", data=io.BytesIO(body)) as answer:
@@ -305,6 +452,39 @@ async def test_a_large_body_passes_as_it_is(front: Front) -> None:
     _, headers, received = front.agent.received[-1]
     assert received == body
     assert headers["Content-Length"] == "3000000"
+
+
+@pytest.mark.parametrize(
+    ("coding", "compressed", "status"),
+    [
+        pytest.param("gzip", gzip.compress(CALL), 200, id="gzip"),
+        pytest.param("GZIP", gzip.compress(CALL), 200, id="capitals"),
+        pytest.param("deflate", zlib.compress(CALL), 200, id="deflate"),
+        pytest.param("identity", CALL, 200, id="identity"),
+        pytest.param("gzip", CALL, 400, id="not-compressed"),
+        # The agent may know it, and would read what the gateway has not.
+        pytest.param("x-gzip", gzip.compress(CALL), 415, id="unknown"),
+        pytest.param("gzip, gzip", gzip.compress(gzip.compress(CALL)), 415, id="twice"),
+    ],
+)
+async def test_a_compressed_call_is_read_before_it_is_passed_on(
+    front: Front, coding: str, compressed: bytes, status: int
+) -> None:
+    before = len(front.agent.received)
+    headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+    assert await front.answers(status, "POST", "/", data=compressed, headers=headers)
+    passed = front.agent.received[before:]
+    assert len(passed) == (status == 200)
+    for _, received, body in passed:
+        assert "Content-Encoding" not in received
+        assert body == CALL
+
+
+async def test_a_second_coding_does_not_hide_the_first(front: Front) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Encoding: identity\r\n"
+    body = gzip.compress(CALL)
+    answer = await raw(front, head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    assert answer.startswith(b"HTTP/1.1 415 ")
 
 
 async def test_the_agents_error_is_the_clients(front: Front) -> None:
@@ -464,6 +644,14 @@ def test_a_line_feed_counts_after_the_end_of_a_line() -> None:
     for chunk in (b"data: a\r", b"\n", b"\n"):
         found += lines.feed(chunk)
     assert found == [b"a"]
+
+
+def test_a_stream_may_begin_with_a_byte_order_mark() -> None:
+    lines = EventLines(1000)
+    found = [
+        lines.feed(each) for each in (b"\xef\xbb", b"\xbfdata: a\n", b"\n\xef\xbb\xbfdata: b\n\n")
+    ]
+    assert found == [[], [], [b"a"]]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from pushkit.a2a import WireVersion
 from pushkit.gateway import watcher
+from pushkit.gateway.calls import Binding, Place
 from pushkit.keys.ring import KeyRing
 from tests.eventually import eventually
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
@@ -68,6 +70,14 @@ async def test_a_client_that_waits_gets_the_whole_task_at_its_end(front: Front) 
     assert answer["id"] == 7
     assert answer["result"]["task"] == front.agent.tasks[task_id]
     assert states(await front.told(task_id, 4))[-1] == "COMPLETED"
+
+
+async def test_a_client_that_waits_gets_the_task_that_was_done_at_once(front: Front) -> None:
+    """The agent may remember no task."""
+    task = {"id": "task-9", "contextId": "c", "status": {"state": COMPLETED}}
+    front.agent.answer = {"task": task}
+    assert await front.send(early=False) == task
+    assert states(await front.told("task-9", 1)) == ["COMPLETED"]
 
 
 async def test_a_client_that_streams_gets_the_agents_bytes(front: Front) -> None:
@@ -400,6 +410,32 @@ async def test_an_event_of_a_later_version_is_told_as_it_is(front: Front) -> Non
     first, unknown, *others = await front.told(task["id"], 4)
     assert states([first, *others]) == ["SUBMITTED", "one", "COMPLETED"]
     assert list(unknown) == ["odd"]
+
+
+async def test_a_stream_that_is_not_wanted_any_more_is_closed_before_it_was_read(
+    front: Front,
+) -> None:
+    """As when a message brings the task's stream while the watcher joins another one."""
+    task, upstream = await front.send(), front.service.upstream
+    place = Place(WireVersion.V1_0, Binding.JSON_RPC, "/")
+    stream = await upstream.subscribe(place, task["id"], [])
+    assert stream is not None
+    stream.unwatch()
+    await eventually(lambda: upstream.streams == 1)  # that of the message
+    assert stream.answer.closed
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"id: 1\ndata:\n\n", b'event: ping\ndata: {"type": "ping"}\n\n']
+)
+async def test_an_event_that_says_nothing_does_not_hide_the_task(
+    front: Front, greeting: bytes
+) -> None:
+    """Some servers send one at once: a client has an id to resume at, or a sign of life."""
+    front.agent.greeting = greeting
+    task = await front.send()
+    front.agent.status(task["id"], COMPLETED)
+    assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "COMPLETED"]
 
 
 async def test_what_the_agent_answered_is_told_even_if_it_forgets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -390,6 +391,23 @@ def test_a_spoilt_file_keeps_the_last_good_ring_and_logs_once(
     good = source.ring()
     spoil(saved)
     assert [source.ring(), source.ring(), source.ring()] == [good] * 3
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_a_file_that_could_not_be_opened_is_tried_again(
+    saved: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = FileKeySource(saved)
+    good = source.ring()
+    changed = update_key_ring(saved, lambda ring: ring.add(START))
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        assert [source.ring(), source.ring()] == [good] * 2
+    assert kids(source.ring()) == kids(changed)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 

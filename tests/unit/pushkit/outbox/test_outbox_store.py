@@ -326,6 +326,32 @@ def test_a_page_that_is_not_full_says_where_the_next_one_begins(ledger: Ledger) 
     assert [each.id for each in older.items] == [first]
 
 
+@pytest.mark.parametrize("by", ["subscription", "task"])
+def test_the_next_page_begins_behind_a_delivery_that_was_purged_since(
+    ledger: Ledger, by: str
+) -> None:
+    subscription, [oldest, purged, newest] = ledger.queue_of(3)
+    key = subscription.key
+    wanted = DeliveryFilter(task_id=key.task_id, tenant=key.tenant)
+    if by == "subscription":
+        wanted = DeliveryFilter(subscription_id=subscription.id)
+
+    page = ledger.run(DELIVERIES.browse(wanted, before=None, limit=2))
+    assert [each.id for each in page.items] == [newest, purged]
+    ledger.query(f"DELETE FROM pushkit_deliveries WHERE id = '{purged}'")  # noqa: S608  # ours
+
+    older = ledger.run(DELIVERIES.browse(wanted, before=page.before, limit=2))
+    assert [each.id for each in older.items] == [oldest]
+
+
+@pytest.mark.parametrize("before", ["dlv_1", "x:dlv_1", f"{10**18}:dlv_1"])
+def test_nothing_is_behind_the_place_of_another_order(ledger: Ledger, before: str) -> None:
+    subscription, _ = ledger.queue_of(1)
+    wanted = DeliveryFilter(subscription_id=subscription.id)
+    page = ledger.run(DELIVERIES.browse(wanted, before=before, limit=2))
+    assert (page.items, page.before) == ((), None)
+
+
 def store_many_more(ledger: Ledger, *, owner: str) -> None:
     """Store copies of the only delivery, as many as a page looks through, delivered."""
     columns = (

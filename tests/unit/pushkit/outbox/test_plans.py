@@ -43,7 +43,8 @@ async def test_a_page_of_deliveries_is_found_by_the_index_of_its_filter(
     async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE):
         pass
     connection = sqlite3.connect(tmp_path / "outbox.db")
-    script = DELIVERIES.browse(wanted, before="dlv_9", limit=5)
+    before = "9:dlv_9" if wanted.subscription_id or wanted.task_id else "dlv_9"
+    script = DELIVERIES.browse(wanted, before=before, limit=5)
     statement, first_steps = next(script), list[str]()
     with contextlib.suppress(StopIteration):
         while True:

@@ -110,11 +110,17 @@ def test_a_file_is_made_private_and_keeps_its_keys(tmp_path: Path) -> None:
     assert SecretKeys.from_file(path).ids == (second.id, first.id, third.id)
 
 
-def test_an_empty_file_gets_its_first_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["", "\n", "# of the outbox"])  # the first by `mktemp`
+@pytest.mark.parametrize("standby", [False, True])
+def test_a_file_without_keys_gets_its_first_one(
+    tmp_path: Path, written: str, *, standby: bool
+) -> None:
     path = tmp_path / "secret.keys"
-    path.touch(0o600)  # as `mktemp` makes it
-    key = add_secret_key(path)
+    path.touch(0o600)
+    path.write_text(written, encoding="ascii")
+    key = add_secret_key(path, standby=standby)
     assert SecretKeys.from_file(path).ids == (key.id,)
+    assert written in path.read_text("ascii")
 
 
 def test_comments_of_an_operator_are_kept(tmp_path: Path) -> None:

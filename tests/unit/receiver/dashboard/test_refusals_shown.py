@@ -6,7 +6,7 @@ import asyncio
 import re
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pytest_aiohttp.plugin import AiohttpClient
@@ -177,9 +177,12 @@ def test_a_request_that_was_no_notification_has_no_steps(world: World) -> None:
     assert steps_of_refused(refused(world.clock.now, "not_found", None)) == []
 
 
-def test_a_mounted_dashboard_needs_a_token(world: World) -> None:
-    with pytest.raises(ConfigError, match="20 visible"):
-        receiver_dashboard(world.receiver, token="short", hosts=["ops.example.com"])
+@pytest.mark.parametrize(
+    ("token", "expected"), [("short", "20 visible"), (None, "token: found NoneType, expected str")]
+)
+def test_a_mounted_dashboard_needs_a_token(world: World, token: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        receiver_dashboard(world.receiver, token=token, hosts=["ops.example.com"])
 
 
 async def test_a_notification_in_its_callback_is_not_due(
