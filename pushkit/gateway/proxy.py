@@ -353,7 +353,8 @@ class Gateway:
         ) as answer:
             body = await self.upstream.read(answer)
         with suppress(MalformedJsonError):
-            card = read_answer(body, binding).result  # an error of the agent's is passed on
+            # An error of the agent's is passed on, in whatever form.
+            card = read_answer(body, binding).result if answer.status == 200 else None
             if card is not None and not card.get("signatures"):
                 changed = self.cards.changed(body.decode(), read_json_object(body))
                 return instead(answer, changed.encode())

@@ -394,6 +394,20 @@ async def test_the_card_for_callers_who_are_known_names_the_gateway_too(
     assert card["capabilities"]["pushNotifications"] is True
 
 
+async def test_an_error_instead_of_that_card_is_the_clients(start: Start) -> None:
+    """Of a proxy or a framework: not every error has the form of A2A."""
+    said = b'{"detail":"Not authenticated"}'
+    head = b"HTTP/1.1 401 Unauthorized\r\nContent-Type: application/json\r\n"
+    body = b'{"supportedInterfaces":[{"url":"/","protocolBinding":"HTTP+JSON"}]}'
+    card = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    async with (
+        bytes_agent(lambda _: head + b"Content-Length: 30\r\n\r\n" + said, lambda: card) as agent,
+        start(before=agent) as front,
+        front.client.get(f"{front.origin}/extendedAgentCard") as answer,
+    ):
+        assert (answer.status, await answer.read()) == (401, said)
+
+
 async def test_an_answer_about_configs_is_shown_to_the_web_pages_of_the_agents(
     front: Front,
 ) -> None:
