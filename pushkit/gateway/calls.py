@@ -159,6 +159,14 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
     return _json_rpc_call(document, path)
 
 
+def leads_elsewhere(name: str) -> bool:
+    """Return whether a path that names this may be another one for servers that resolve dots.
+
+    Many decode a slash before they do, some take a backslash for one.
+    """
+    return not {".", ".."}.isdisjoint(re.split(r"[/\\]", name))
+
+
 def _as_read_leniently(decoded: str) -> str:
     """Return a path as the agent's router may read it, which the gateway does not know.
 

@@ -40,6 +40,7 @@ from pushkit.gateway.calls import (
     ClientCall,
     MalformedCallError,
     Place,
+    leads_elsewhere,
     read_answer,
     read_call,
 )
@@ -407,6 +408,8 @@ class Gateway:
         """Return whether the agent shows the caller a task."""
         checked = _CHECKED.get()
         place = self._place(checked.call, caller)
+        if place.binding is Binding.HTTP_JSON and leads_elsewhere(task_id):
+            return False
         try:
             task = await self._task(caller, task_id)
         except TaskRefusedError as exc:
@@ -490,6 +493,6 @@ class Gateway:
 
 def _below(base: str, tenant: str) -> str:
     """Return the path of a tenant. Raises ApiError: the agent might read another path."""
-    if tenant in {".", ".."}:
+    if leads_elsewhere(tenant):
         raise ApiError(ErrorKind.PARAMS, "tenant: expected a name, found dots")
     return f"{base}/{quote(tenant, safe='')}" if tenant else base

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import jwt
 import pytest
@@ -463,7 +464,7 @@ async def test_a_config_does_not_pass_by_a_path_that_only_the_agent_understands(
     assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
 
 
-@pytest.mark.parametrize("tenant", [".", ".."])
+@pytest.mark.parametrize("tenant", [".", "..", "../files", r"..\files"])
 @pytest.mark.parametrize("where", ["query", "body", "path", "message"])
 async def test_a_tenant_leads_to_no_other_path_of_the_agents(
     front: Front, where: str, tenant: str
@@ -472,16 +473,26 @@ async def test_a_tenant_leads_to_no_other_path_of_the_agents(
     before, path, body = len(front.agent.paths), "/tasks/t/pushNotificationConfigs", {"url": HOOK}
     match where:
         case "query":
-            path += f"?tenant={tenant}"
+            path += f"?tenant={quote(tenant)}"
         case "body":
             body["tenant"] = tenant
         case "path":
-            path = f"/{tenant.replace('.', '%2E')}{path}"
+            path = f"/{quote(tenant, safe='').replace('.', '%2E')}{path}"
         case _:
             path, body = "/message:send", message(tenant=tenant)
     url = URL(f"{front.origin}/rest{path}", encoded=True)
     async with front.client.post(url, json=body, headers=V1_0) as answer:
         assert answer.status in (400, 404)
+    assert not front.agent.paths[before:]
+
+
+@pytest.mark.parametrize("task_id", ["..", r"..\files"])
+async def test_a_task_leads_to_no_other_path_of_the_agents(front: Front, task_id: str) -> None:
+    before = len(front.agent.paths)
+    path = f"/rest/tasks/{quote(task_id).replace('.', '%2E')}/pushNotificationConfigs"
+    url = URL(f"{front.origin}{path}", encoded=True)
+    async with front.client.get(url, headers=V1_0) as answer:
+        assert answer.status == 404
     assert not front.agent.paths[before:]
 
 
