@@ -450,6 +450,8 @@ async def test_what_answers_beside_the_agents_interfaces_proves_nothing(
         "/tasks/t/pushNotificationConfigs;x=1/c",
         "/tasks//t/pushNotificationConfigs",
         "/tasks/t/x/../pushNotificationConfigs",
+        "/tasks/a%2Ft/pushNotificationConfigs",
+        "/tasks/..%2Ft/pushNotificationConfigs",
         "/%0A/tasks/t/pushNotificationConfigs",
     ],
 )
