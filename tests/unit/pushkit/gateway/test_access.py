@@ -347,6 +347,24 @@ async def test_a_later_callers_credentials_stand_in_for_some_that_expired(
             await eventually(lambda: is_told(second, "TASK_STATE_COMPLETED"))
 
 
+async def test_a_caller_who_set_no_config_lends_no_credentials(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    agent.users = {"old": "alice"}
+    agent.streams = agent.subscribes = False
+    async with gateway(agent, location, ring) as front:
+        answer = await front.rpc("SendMessage", message(), Authorization="Bearer old")
+        task_id = answer["result"]["task"]["id"]
+        agent.users = {"new": "alice"}
+        for _ in range(2):
+            agent.received.clear()
+            again = message(task_id=task_id, config=False)
+            await front.rpc("SendMessage", again, Authorization="Bearer new")
+            await eventually(lambda: agent.asked("GetTask"))
+    asked = [headers for name, headers, _ in agent.received if name == "GetTask"]
+    assert {headers["Authorization"] for headers in asked} == {"Bearer old"}
+
+
 async def test_an_agent_is_asked_in_a_version_that_it_speaks(front: Front) -> None:
     task = await front.send()
     before = len(front.agent.received)
