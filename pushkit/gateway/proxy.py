@@ -159,10 +159,10 @@ class Gateway:
         """Answer a request."""
         try:
             self._check(request)
-            headers = Headers(decoded(request.raw_headers))
+            headers = Headers(request.headers.items())  # a name that is not UTF-8 is nobody's
             with self._counted(request, headers):
                 async with self._body(request) as body:
-                    asked = Asked(request, headers, body, self._fields(request, headers))
+                    asked = Asked(request, headers, body, self._fields(request))
                     return await self._answer(asked)
         except MalformedCallError as exc:
             answer = json_rpc_refusal(ApiError(ErrorKind.PARSE, str(exc)))
@@ -253,12 +253,12 @@ class Gateway:
         finally:
             self._held -= len(body)
 
-    def _fields(self, request: web.BaseRequest, headers: Headers) -> list[tuple[str, str]]:
+    def _fields(self, request: web.BaseRequest) -> list[tuple[str, str]]:
         """Return the fields that go to the agent: end to end, and nobody's forged word."""
         from_proxy = self.identity.peers.is_proxy(request.remote or "")
         fields = [
             (name, value)
-            for name, value in end_to_end(headers)
+            for name, value in end_to_end(decoded(request.raw_headers))
             if name.lower() not in ("host", "content-length", "content-encoding", "expect")
             and self.identity.may_pass(name, from_proxy=from_proxy)
         ]

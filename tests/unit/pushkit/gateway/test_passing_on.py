@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import io
+import json
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -184,6 +185,23 @@ async def test_a_field_that_is_not_in_utf_8_loses_nothing(start: Start) -> None:
     for said in (heads[-1], got):
         assert b"X-Name: M\xc3\xbcller\r\n" in said
         assert b"X-Other: M\xc3\xbcller\r\n" in said
+
+
+async def test_a_name_that_is_not_in_utf_8_is_nobodys(start: Start) -> None:
+    """In ISO 8859-1 it has the bytes of another one in UTF-8."""
+    named = GatewayOptions(identity_header="X-User", trusted_proxies=("127.0.0.0/8",))
+    body = json.dumps({"url": HOOK}).encode()
+    async with start(named) as front:
+        for name, status in (("Müller".encode(), b"404"), ("Müller".encode("latin-1"), b"401")):
+            got = await raw(
+                front,
+                b"POST /rest/tasks/t/pushNotificationConfigs HTTP/1.1\r\nHost: x\r\nX-User: "
+                + name
+                + b"\r\nA2A-Version: 1.0\r\nContent-Type: application/json\r\n"
+                + b"Content-Length: %d\r\n\r\n" % len(body)
+                + body,
+            )
+            assert got.startswith(b"HTTP/1.1 " + status)
 
 
 @pytest.mark.parametrize(
