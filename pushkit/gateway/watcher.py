@@ -417,7 +417,9 @@ class WatchedTask:
             return
         async for event in stream.events.items():
             update = event.update
-            if update is not None and update.task_id not in (None, self._row.task_id):
+            is_others = update is not None and update.task_id not in (None, self._row.task_id)
+            # What nobody can read may be ahead of the first one that says something.
+            if is_others or (update is None and is_first and stream.first.done()):
                 continue
             if stream.events.lost:
                 stream.events.lost, is_live = False, False
