@@ -114,7 +114,8 @@ _CONFIGS_PATH: Final = re.compile(
     r"(?P<base>.*?)/tasks/[^/]+/pushNotificationConfigs(/[^/]+)*", re.DOTALL
 )
 _CARD_PATH: Final = re.compile(r"(?P<base>.*)/extendedAgentCard", re.DOTALL)
-_LIKE_CONFIGS: Final = re.compile(r".*/tasks/[^/]+/pushnotificationconfigs(/.*)?", re.DOTALL)
+# Whatever slashes and dots are in between, also encoded within the id of a task; in linear time.
+_LIKE_CONFIGS: Final = re.compile(r"(?>.*?/tasks/).+/pushnotificationconfigs(/.*)?", re.DOTALL)
 
 
 def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
@@ -132,7 +133,8 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
     if configs := _CONFIGS_PATH.fullmatch(decoded):
         place = Place(V1_0, Binding.HTTP_JSON, quote(configs["base"], safe="/:@"))
         return ClientCall(act=Act.CONFIGS, place=place, params={}, changes_config=method == "POST")
-    lenient = _as_read_leniently(decoded)
+    # Some routers do not tell capitals, or leave out what follows a semicolon.
+    lenient = re.sub(r";[^/]*", "", decoded).lower()
     if _LIKE_CONFIGS.fullmatch(lenient):
         raise MalformedCallError("expected the path of a config as A2A spells it")
     if method == "GET" and (card := _CARD_PATH.fullmatch(decoded)):
@@ -154,18 +156,17 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
         tenant = document.get("tenant")
         place = Place(V1_0, Binding.HTTP_JSON, base, tenant if isinstance(tenant, str) else "")
         return ClientCall(act=Act(sending["act"]), place=place, params=document)
-    if _SENDING_PATH.fullmatch(lenient) and has_inline_config(document):
+    if _SENDING_PATH.fullmatch(posixpath.normpath(lenient)) and has_inline_config(document):
         raise MalformedCallError("expected the path of a message as A2A spells it")
     return _json_rpc_call(document, path)
 
 
-def _as_read_leniently(decoded: str) -> str:
-    """Return a path as the agent's router may read it, which the gateway does not know.
+def leads_elsewhere(name: str) -> bool:
+    """Return whether a path that names this may be another one for servers that resolve dots.
 
-    Some do not tell capitals, or slashes in a row or at the end; some leave out what follows a
-    semicolon, or resolve dots.
+    Many decode a slash before they do, some take a backslash for one.
     """
-    return posixpath.normpath(re.sub(r";[^/]*", "", decoded)).lower()
+    return not {".", ".."}.isdisjoint(re.split(r"[/\\]", name))
 
 
 def _json_rpc_call(document: JsonObject, path: str) -> ClientCall | None:

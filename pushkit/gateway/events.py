@@ -229,18 +229,17 @@ class EventStream:
             update = read_update(result, self.place.version) if result is not None else None
         except (MalformedJsonError, UnrecognisedBodyError) as exc:
             self.faults.log(str(type(exc)), logging.WARNING, "an event of the agent: %s", exc)
-            if not self.first.done():  # a sign of life, perhaps, ahead of what it is about
-                self._unread = self._unread or (StreamEvent(data, None) if data else None)
-                return
-        event = StreamEvent(data, update)
-        if not self.first.done():
-            self.first.set_result(event)
+            # A sign of life, perhaps, ahead of what it is about.
+            self._unread = self._unread or (StreamEvent(data, None) if data else None)
+        else:
+            if not self.first.done():
+                self.first.set_result(StreamEvent(data, update))
         state = update.state if update is not None else None
         self._is_over = self._is_over or (state is not None and state.terminal)
         self.is_at_rest = self._is_over or (state is not None and state.interrupted)
         if self.is_at_rest and not self.settled.done():
             self.settled.set_result(None)
-        self.events.put(event, len(data))
+        self.events.put(StreamEvent(data, update), len(data))
 
 
 # --- a task --------------------------------------------------------------------------------------

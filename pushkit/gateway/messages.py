@@ -322,7 +322,7 @@ class Sending:
         place = self.call.place
         if self.config is None:
             there = self.watcher.get(place.tenant, task_id)
-            return there is not None and there.attach(stream, self.credentials)
+            return there is not None and there.attach(stream)
         await self.config.register(task_id)
         return await self.watcher.add(place, task_id, self.credentials, stream=stream, seen=seen)
 

@@ -40,6 +40,7 @@ from pushkit.gateway.calls import (
     ClientCall,
     MalformedCallError,
     Place,
+    leads_elsewhere,
     read_answer,
     read_call,
 )
@@ -158,10 +159,10 @@ class Gateway:
         """Answer a request."""
         try:
             self._check(request)
-            headers = Headers(decoded(request.raw_headers))
+            headers = Headers(request.headers.items())  # a name that is not UTF-8 is nobody's
             with self._counted(request, headers):
                 async with self._body(request) as body:
-                    asked = Asked(request, headers, body, self._fields(request, headers))
+                    asked = Asked(request, headers, body, self._fields(request))
                     return await self._answer(asked)
         except MalformedCallError as exc:
             answer = json_rpc_refusal(ApiError(ErrorKind.PARSE, str(exc)))
@@ -177,6 +178,8 @@ class Gateway:
                 return self._jwks(request)
             if asked.path in (CARD_PATH, LEGACY_CARD_PATH):
                 return await self._card(asked)
+        if request.method == "OPTIONS":  # a browser asks which web pages the agent knows
+            return await self._pass_on(asked)
         call = read_call(request.method, asked.path, asked.body)
         if call is None:
             return await self._pass_on(asked)
@@ -250,12 +253,12 @@ class Gateway:
         finally:
             self._held -= len(body)
 
-    def _fields(self, request: web.BaseRequest, headers: Headers) -> list[tuple[str, str]]:
+    def _fields(self, request: web.BaseRequest) -> list[tuple[str, str]]:
         """Return the fields that go to the agent: end to end, and nobody's forged word."""
         from_proxy = self.identity.peers.is_proxy(request.remote or "")
         fields = [
             (name, value)
-            for name, value in end_to_end(headers)
+            for name, value in end_to_end(decoded(request.raw_headers))
             if name.lower() not in ("host", "content-length", "content-encoding", "expect")
             and self.identity.may_pass(name, from_proxy=from_proxy)
         ]
@@ -353,7 +356,8 @@ class Gateway:
         ) as answer:
             body = await self.upstream.read(answer)
         with suppress(MalformedJsonError):
-            card = read_answer(body, binding).result  # an error of the agent's is passed on
+            # An error of the agent's is passed on, in whatever form.
+            card = read_answer(body, binding).result if answer.status == 200 else None
             if card is not None and not card.get("signatures"):
                 changed = self.cards.changed(body.decode(), read_json_object(body))
                 return instead(answer, changed.encode())
@@ -406,6 +410,8 @@ class Gateway:
         """Return whether the agent shows the caller a task."""
         checked = _CHECKED.get()
         place = self._place(checked.call, caller)
+        if place.binding is Binding.HTTP_JSON and leads_elsewhere(task_id):
+            return False
         try:
             task = await self._task(caller, task_id)
         except TaskRefusedError as exc:
@@ -489,6 +495,6 @@ class Gateway:
 
 def _below(base: str, tenant: str) -> str:
     """Return the path of a tenant. Raises ApiError: the agent might read another path."""
-    if tenant in {".", ".."}:
+    if leads_elsewhere(tenant):
         raise ApiError(ErrorKind.PARAMS, "tenant: expected a name, found dots")
     return f"{base}/{quote(tenant, safe='')}" if tenant else base

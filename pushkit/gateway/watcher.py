@@ -308,13 +308,15 @@ class WatchedTask:
         self.leased_until = leased_until
         self.running = asyncio.create_task(self._run(), name="pushkit-gateway-task")
 
-    def attach(self, stream: EventStream | None, credentials: list[tuple[str, str]]) -> bool:
+    def attach(
+        self, stream: EventStream | None, credentials: list[tuple[str, str]] | None = None
+    ) -> bool:
         """Read a further stream of the task after the one that ends; return whether it is read.
 
-        A stream has ended if it says no more of a task that waits for its client, too. The stream's
-        caller proved with `credentials` that it may see the task.
+        A stream has ended if it says no more of a task that waits for its client, too. With
+        `credentials` a caller who set a config proved that it may see the task.
         """
-        if credentials != self._credentials:
+        if credentials is not None and credentials != self._credentials:
             self._newer = credentials
         self._news.set()
         if stream is None or self.is_over or self._next is not None:
@@ -415,7 +417,9 @@ class WatchedTask:
             return
         async for event in stream.events.items():
             update = event.update
-            if update is not None and update.task_id not in (None, self._row.task_id):
+            is_others = update is not None and update.task_id not in (None, self._row.task_id)
+            # What nobody can read may be ahead of the first one that says something.
+            if is_others or (update is None and is_first and stream.first.done()):
                 continue
             if stream.events.lost:
                 stream.events.lost, is_live = False, False

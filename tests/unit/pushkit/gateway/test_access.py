@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import jwt
 import pytest
@@ -353,6 +354,24 @@ async def test_a_later_callers_credentials_stand_in_for_some_that_expired(
             await eventually(lambda: is_told(second, "TASK_STATE_COMPLETED"))
 
 
+async def test_a_caller_who_set_no_config_lends_no_credentials(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    agent.users = {"old": "alice"}
+    agent.streams = agent.subscribes = False
+    async with gateway(agent, location, ring) as front:
+        answer = await front.rpc("SendMessage", message(), Authorization="Bearer old")
+        task_id = answer["result"]["task"]["id"]
+        agent.users = {"new": "alice"}
+        for _ in range(2):
+            agent.received.clear()
+            again = message(task_id=task_id, config=False)
+            await front.rpc("SendMessage", again, Authorization="Bearer new")
+            await eventually(lambda: agent.asked("GetTask"))
+    asked = [headers for name, headers, _ in agent.received if name == "GetTask"]
+    assert {headers["Authorization"] for headers in asked} == {"Bearer old"}
+
+
 async def test_an_agent_is_asked_in_a_version_that_it_speaks(front: Front) -> None:
     task = await front.send()
     before = len(front.agent.received)
@@ -456,6 +475,8 @@ async def test_what_answers_beside_the_agents_interfaces_proves_nothing(
         "/tasks/t/pushNotificationConfigs;x=1/c",
         "/tasks//t/pushNotificationConfigs",
         "/tasks/t/x/../pushNotificationConfigs",
+        "/tasks/a%2Ft/pushNotificationConfigs",
+        "/tasks/..%2Ft/pushNotificationConfigs",
         "/%0A/tasks/t/pushNotificationConfigs",
     ],
 )
@@ -470,7 +491,7 @@ async def test_a_config_does_not_pass_by_a_path_that_only_the_agent_understands(
     assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
 
 
-@pytest.mark.parametrize("tenant", [".", ".."])
+@pytest.mark.parametrize("tenant", [".", "..", "../files", r"..\files"])
 @pytest.mark.parametrize("where", ["query", "body", "path", "message"])
 async def test_a_tenant_leads_to_no_other_path_of_the_agents(
     front: Front, where: str, tenant: str
@@ -479,16 +500,26 @@ async def test_a_tenant_leads_to_no_other_path_of_the_agents(
     before, path, body = len(front.agent.paths), "/tasks/t/pushNotificationConfigs", {"url": HOOK}
     match where:
         case "query":
-            path += f"?tenant={tenant}"
+            path += f"?tenant={quote(tenant)}"
         case "body":
             body["tenant"] = tenant
         case "path":
-            path = f"/{tenant.replace('.', '%2E')}{path}"
+            path = f"/{quote(tenant, safe='').replace('.', '%2E')}{path}"
         case _:
             path, body = "/message:send", message(tenant=tenant)
     url = URL(f"{front.origin}/rest{path}", encoded=True)
     async with front.client.post(url, json=body, headers=V1_0) as answer:
         assert answer.status in (400, 404)
+    assert not front.agent.paths[before:]
+
+
+@pytest.mark.parametrize("task_id", ["..", r"..\files"])
+async def test_a_task_leads_to_no_other_path_of_the_agents(front: Front, task_id: str) -> None:
+    before = len(front.agent.paths)
+    path = f"/rest/tasks/{quote(task_id).replace('.', '%2E')}/pushNotificationConfigs"
+    url = URL(f"{front.origin}{path}", encoded=True)
+    async with front.client.get(url, headers=V1_0) as answer:
+        assert answer.status == 404
     assert not front.agent.paths[before:]
 
 

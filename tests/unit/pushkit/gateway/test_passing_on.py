@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import io
+import json
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -184,6 +185,23 @@ async def test_a_field_that_is_not_in_utf_8_loses_nothing(start: Start) -> None:
     for said in (heads[-1], got):
         assert b"X-Name: M\xc3\xbcller\r\n" in said
         assert b"X-Other: M\xc3\xbcller\r\n" in said
+
+
+async def test_a_name_that_is_not_in_utf_8_is_nobodys(start: Start) -> None:
+    """In ISO 8859-1 it has the bytes of another one in UTF-8."""
+    named = GatewayOptions(identity_header="X-User", trusted_proxies=("127.0.0.0/8",))
+    body = json.dumps({"url": HOOK}).encode()
+    async with start(named) as front:
+        for name, status in (("Müller".encode(), b"404"), ("Müller".encode("latin-1"), b"401")):
+            got = await raw(
+                front,
+                b"POST /rest/tasks/t/pushNotificationConfigs HTTP/1.1\r\nHost: x\r\nX-User: "
+                + name
+                + b"\r\nA2A-Version: 1.0\r\nContent-Type: application/json\r\n"
+                + b"Content-Length: %d\r\n\r\n" % len(body)
+                + body,
+            )
+            assert got.startswith(b"HTTP/1.1 " + status)
 
 
 @pytest.mark.parametrize(
@@ -394,11 +412,29 @@ async def test_the_card_for_callers_who_are_known_names_the_gateway_too(
     assert card["capabilities"]["pushNotifications"] is True
 
 
+async def test_an_error_instead_of_that_card_is_the_clients(start: Start) -> None:
+    """Of a proxy or a framework: not every error has the form of A2A."""
+    said = b'{"detail":"Not authenticated"}'
+    head = b"HTTP/1.1 401 Unauthorized\r\nContent-Type: application/json\r\n"
+    body = b'{"supportedInterfaces":[{"url":"/","protocolBinding":"HTTP+JSON"}]}'
+    card = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    async with (
+        bytes_agent(lambda _: head + b"Content-Length: 30\r\n\r\n" + said, lambda: card) as agent,
+        start(before=agent) as front,
+        front.client.get(f"{front.origin}/extendedAgentCard") as answer,
+    ):
+        assert (answer.status, await answer.read()) == (401, said)
+
+
 async def test_an_answer_about_configs_is_shown_to_the_web_pages_of_the_agents(
     front: Front,
 ) -> None:
-    task, url = await front.send(), f"{front.origin}/rest"
-    async with front.client.get(f"{url}/tasks/{task['id']}/pushNotificationConfigs") as answer:
+    task = await front.send()
+    url = f"{front.origin}/rest/tasks/{task['id']}/pushNotificationConfigs"
+    async with front.client.options(url) as answer:  # as a browser does before
+        assert answer.status == 200
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
+    async with front.client.get(url) as answer:
         assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
         assert "ETag" not in answer.headers
         assert len((await answer.json(content_type=None))["configs"]) == 1

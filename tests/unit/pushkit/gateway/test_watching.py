@@ -15,7 +15,7 @@ from pushkit.gateway.calls import Binding, Place
 from pushkit.keys.ring import KeyRing
 from tests.eventually import eventually
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import HOOK, Front, gateway, message
+from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, gateway, message
 
 COMPLETED = "TASK_STATE_COMPLETED"
 
@@ -436,6 +436,22 @@ async def test_an_event_that_says_nothing_does_not_hide_the_task(
     task = await front.send()
     front.agent.status(task["id"], COMPLETED)
     assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "COMPLETED"]
+
+
+async def test_events_that_nobody_can_read_say_that_a_task_changed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = ScriptedAgent()
+    agent.replays = False
+    monkeypatch.setattr("tests.unit.pushkit.gateway.agent._old_update", lambda _: "mumble")
+    async with agent.served(), start(before=agent) as front:
+        task = await front.send(config=False)
+        config = {"taskId": task["id"], "url": HOOK}
+        await front.rpc("CreateTaskPushNotificationConfig", config)
+        await eventually(lambda: agent.watchers(task["id"]) == 2)
+        await eventually(lambda: len(agent.asked("tasks/get")) == 2)  # as no event came
+        agent.status(task["id"], "TASK_STATE_WORKING")
+        assert states(await front.told(task["id"], 1)) == ["WORKING"]
 
 
 async def test_what_the_agent_answered_is_told_even_if_it_forgets(
