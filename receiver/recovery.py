@@ -15,13 +15,14 @@ from pushkit.version import USER_AGENT
 from receiver.inbox.model import Notification
 
 _TIMEOUT: Final = timedelta(seconds=30)
+_METHOD_NOT_FOUND: Final = -32601  # JSON-RPC: the agent knows no configs to send again
 
 
 class RecoveryFailedError(PushkitError, code="recovery_failed"):
     """An agent did not send again what was asked for. Asking again is harmless.
 
     Attributes:
-        refused: Whether the agent answered with an error: it may send those of other configs.
+        refused: Whether the agent refused this config: it may send those of others.
     """
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
@@ -112,7 +113,7 @@ class Recovery:
                 f"{origin} answered {code}, expected a result: -32601 or 404 is an agent without"
                 " this extension, -32001 or 401 a config of another client, -32602 a config that is"
                 " disabled, or a client that has used up its day",
-                refused=isinstance(error, dict),
+                refused=isinstance(error, dict) and code != _METHOD_NOT_FOUND,
             )
         return result
 

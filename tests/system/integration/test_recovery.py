@@ -157,6 +157,31 @@ async def test_a_config_that_the_client_removed_does_not_keep_others_from_being_
     assert "-32001" in str(asked.exception)
 
 
+async def test_an_agent_without_the_extension_is_asked_for_one_config_only(
+    world: World, aiohttp_server: AiohttpServer
+) -> None:
+    await world.lose()
+    receiver = await world.start()
+    expected = await receiver.expect(version="1.0")
+    await world.sender.subscribe("task-0", expected.as_json(), version="1.0", owner="alice")
+    await world.sender.notify(replace(update(), task_id="task-0"))
+    await world.until(lambda: world.seqs == [1])
+    calls: list[Any] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        calls.append(await request.json())
+        error = {"code": -32601, "message": "Method not found"}
+        return web.json_response({"jsonrpc": "2.0", "id": 1, "error": error})
+
+    server = await aiohttp_server(answering(answer))
+    world.url = f"http://127.0.0.1:{server.port}/"
+
+    asked = await recover(world)
+
+    assert "-32601" in str(asked.exception)
+    assert len(calls) == 1
+
+
 async def test_a_callback_has_sent_again_what_is_missing_before_an_update(world: World) -> None:
     recovery = Recovery(world.url, token=TOKEN)
     await world.lose()
