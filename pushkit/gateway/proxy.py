@@ -177,6 +177,8 @@ class Gateway:
                 return self._jwks(request)
             if asked.path in (CARD_PATH, LEGACY_CARD_PATH):
                 return await self._card(asked)
+        if request.method == "OPTIONS":  # a browser asks what the agent's web pages may do
+            return await self._pass_on(asked)
         call = read_call(request.method, asked.path, asked.body)
         if call is None:
             return await self._pass_on(asked)

@@ -404,6 +404,18 @@ async def test_an_answer_about_configs_is_shown_to_the_web_pages_of_the_agents(
         assert len((await answer.json(content_type=None))["configs"]) == 1
 
 
+@pytest.mark.parametrize(
+    "path", ["/tasks/t/pushNotificationConfigs", "/tasks/t/pushNotificationConfigs/c"]
+)
+async def test_what_web_pages_may_do_with_configs_is_the_agents_to_say(
+    front: Front, path: str
+) -> None:
+    async with front.client.options(f"{front.origin}/rest{path}") as answer:
+        assert answer.status == 200
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
+    assert front.agent.paths[-1] == f"/rest{path}"
+
+
 async def test_an_agent_that_is_not_there_behind_its_proxy_is_waited_for(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
