@@ -349,7 +349,7 @@ class WatchedTask:
                 stream.unwatch()
 
     async def _watch(self) -> None:
-        pause = _FIRST_PAUSE
+        pause, loop = _FIRST_PAUSE, asyncio.get_running_loop()
         if self._seen is not None:
             await self._compare(self._seen)
             self._seen = None
@@ -361,10 +361,13 @@ class WatchedTask:
                     stream.unwatch()
                 stream, self._next, resumed = self._next, None, False
             if stream is not None:
-                pause, self._stream = _FIRST_PAUSE, stream
+                began, told, self._stream = loop.time(), self._told, stream
                 await self._follow(stream, resumed=resumed)
                 stream.unwatch()
                 self._stream = None
+                # Some agents refuse with a stream of one event: it is no reason to ask sooner.
+                if self._told != told or loop.time() - began > _LONGEST_PAUSE:
+                    pause = _FIRST_PAUSE
             if self.is_over or self._next is not None:
                 continue
             await self._look()

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from pushkit.a2a import WireVersion
 from pushkit.gateway import watcher
@@ -158,6 +159,27 @@ async def test_a_joined_stream_that_says_nothing_does_not_hide_the_task(
         task = await front.send()
         await eventually(lambda: agent.watchers(task["id"]) == 1)
         assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_an_agent_whose_streams_end_at_once_is_asked_less_and_less(
+    front: Front, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    """As those of a task whose work ended with a former process of the agent."""
+    monkeypatch.setattr(watcher, "_LONGEST_PAUSE", 30.0)
+    task = await front.send()
+    await front.told(task["id"], 1)
+
+    async def ends(_request: web.Request, number: Any, *_: Any, **__: Any) -> web.Response:
+        said = {"error": {"code": -32001}} if is_refused else {"result": {"task": task}}
+        data = f"data: {json.dumps({'jsonrpc': '2.0', 'id': number, **said})}\n\n"
+        return web.Response(text=data, content_type="text/event-stream")
+
+    monkeypatch.setattr(front.agent, "_stream", ends)
+    front.agent.break_streams(task["id"])
+    began = asyncio.get_running_loop().time()
+    await eventually(lambda: len(front.agent.asked("SubscribeToTask")) > 5)
+    assert asyncio.get_running_loop().time() - began > 0.05 + 0.1 + 0.2 + 0.4 + 0.8
 
 
 async def test_a_client_of_0_3_gets_a_task_of_0_3_from_a_stream_of_1_0(front: Front) -> None:
