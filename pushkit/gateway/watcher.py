@@ -412,7 +412,7 @@ class WatchedTask:
         in_wholes = self._place.version is WireVersion.V0_3
         await asyncio.wait([stream.first], timeout=_PER_EVENT)
         if not stream.first.done():  # it does not begin with the task
-            await self._look()
+            await self._look_until_shown(stream)
         if self.is_over:
             await stream.close()
             return
@@ -435,20 +435,26 @@ class WatchedTask:
                     pause = self._looked_at + _PER_EVENT - loop.time()
                     await asyncio.wait([stream.settled], timeout=max(pause, 0))
                 stream.events.skip()  # the task holds what came until now
-                await self._look()
+                await self._look_until_shown(stream)
             is_first = False
             if self.is_over:
                 return
 
-    async def _look(self) -> None:
-        """Ask for the task, and store it if its webhooks do not know it."""
+    async def _look_until_shown(self, stream: EventStream) -> None:
+        """Ask for the task until the agent shows it: a stream may be quiet for long."""
+        pause = _FIRST_PAUSE
+        while not (await self._look() or self.is_over or stream.events.has_ended):
+            pause = await self._wait(pause)
+
+    async def _look(self) -> bool:
+        """Ask for the task, store it if its webhooks do not know it; return if it was shown."""
         loop = asyncio.get_running_loop()
         self._looked_at = loop.time()
         try:
             task = await self._asked()
         except TaskRefusedError as exc:
             if await self._asks_as_later_caller():
-                return
+                return False
             self._unseen_since = self._unseen_since or loop.time()
             if exc.status == 404 and loop.time() - self._unseen_since > _UNSEEN.total_seconds():
                 _log.warning(
@@ -456,7 +462,7 @@ class WatchedTask:
                     printable(self._row.task_id),
                 )
                 self.is_over = True
-                return
+                return False
             self._watcher.faults.log(("task", exc.status), logging.WARNING, "%s", exc)
         except UpstreamError as exc:
             self._watcher.faults.log(("task", str(exc)), logging.WARNING, "%s", exc)
@@ -468,6 +474,8 @@ class WatchedTask:
             if self._next is None and not expected:
                 self._is_ahead = False
                 await self._compare(task)
+            return True
+        return False
 
     async def _asks_as_later_caller(self) -> bool:
         """Change to the credentials of a later caller, if there are any: a token may expire."""

@@ -460,6 +460,25 @@ async def test_an_event_that_says_nothing_does_not_hide_the_task(
     assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "COMPLETED"]
 
 
+async def test_a_quiet_stream_does_not_hide_what_the_agent_did_not_show_at_once(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    answer = await front.rpc("message/send", {"message": said, "configuration": config})
+    task_id, refused = answer["result"]["id"], len(front.agent.asked("tasks/get")) + 1
+
+    async def is_told() -> bool:
+        return any(each["status"]["state"] == "working" for each in await front.told(task_id))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(front.agent, "owners", {task_id: "somebody else"})
+        front.agent.status(task_id, "TASK_STATE_WORKING")
+        await eventually(lambda: len(front.agent.asked("tasks/get")) >= refused)
+        assert not await is_told()
+    await eventually(is_told)
+
+
 async def test_what_the_agent_answered_is_told_even_if_it_forgets(
     agent: ScriptedAgent, location: str, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
