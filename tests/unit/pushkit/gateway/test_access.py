@@ -498,9 +498,33 @@ async def test_a_config_does_not_pass_by_a_call_that_only_the_agent_understands(
     assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "folded"),
+    [
+        ("/", "method", "Method"),
+        ("/", "params", "param\u017f"),
+        ("/", "configuration", "Configuration"),
+        ("/", "taskPushNotificationConfig", "taskpushnotificationconfig"),
+        ("/rest/message:send", "configuration", "Configuration"),
+        ("/rest/message:send", "taskPushNotificationConfig", "TaskPushNotificationConfig"),
+    ],
+)
+async def test_a_config_does_not_pass_by_a_name_that_only_the_agent_understands(
+    front: Front, path: str, name: str, folded: str
+) -> None:
+    """Parsers of Go and .NET do not tell capitals."""
+    body = message()
+    if path == "/":
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": body}
+    data = json.dumps(body).replace(json.dumps(name), json.dumps(folded))
+    headers = {"Content-Type": "application/json", **V1_0}
+    assert await front.answers(400, "POST", path, data=data, headers=headers)
+    assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
+
+
 async def test_a_path_like_those_of_a2a_passes(front: Front) -> None:
-    for path in ("/message:send/", "/tasks/t/pushNotificationConfigsOf"):
-        async with front.client.post(f"{front.origin}{path}", json={"a": 1}) as answer:
+    for path in ("/message:send/", "/tasks/t/pushNotificationConfigsOf", "/x"):
+        async with front.client.post(f"{front.origin}{path}", json={"Method": "a"}) as answer:
             assert answer.status == 200
         assert front.agent.received[-1][0] == path
 
