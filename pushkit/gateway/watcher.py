@@ -569,7 +569,9 @@ class WatchedTask:
             try:
                 task = await self._asked()
             except TaskRefusedError:
-                return None
+                if not await self._asks_as_later_caller():
+                    return None
+                continue
             except UpstreamError:
                 await asyncio.sleep(pause)
                 continue

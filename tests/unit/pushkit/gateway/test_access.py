@@ -346,6 +346,23 @@ async def test_a_later_callers_credentials_stand_in_for_some_that_expired(
             await eventually(lambda: is_told(second, "TASK_STATE_COMPLETED"))
 
 
+async def test_a_later_callers_credentials_stand_in_for_whole_tasks(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    """The stream of the first caller goes on, though its token has expired."""
+    agent.users = {"old": "alice"}
+    async with gateway(agent, tmp_path / "outbox.db", ring) as front:
+        answer = await front.rpc("SendMessage", message(), Authorization="Bearer old")
+        task_id = answer["result"]["task"]["id"]
+        await front.told(task_id, 1)
+        agent.users = {"new": "alice"}
+        config = {"taskId": task_id, "pushNotificationConfig": {"url": HOOK, "id": "old"}}
+        await front.rpc("tasks/pushNotificationConfig/set", config, Authorization="Bearer new")
+        agent.chunk(task_id, "one")
+        _, _, of_0_3 = sorted(await front.told(task_id, 3), key=lambda each: "kind" in each)
+        assert of_0_3["artifacts"][0]["parts"][0]["text"] == "one"
+
+
 async def test_an_agent_is_asked_in_a_version_that_it_speaks(front: Front) -> None:
     task = await front.send()
     before = len(front.agent.received)
