@@ -51,6 +51,7 @@ Key = TypeVar("Key")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two looks at a task
 _PAUSE_OF_CLIENT: Final = 15.0  # while a task waits for its client
+_JOINED_WITHIN: Final = 10.0  # seconds; after them the task is looked at, too
 _PER_EVENT: Final = 1.0  # at most one look in this time, where events only say that it changed
 _UNSEEN: Final = timedelta(minutes=10)  # how long a task may be missing
 _UNWANTED: Final = timedelta(minutes=1)  # how long a task is watched without a config
@@ -355,7 +356,7 @@ class WatchedTask:
             self._seen = None
         while not self.is_over:
             resumed = self._next is None
-            stream = await self._subscribed() if self._next is None else None
+            stream = await self._joined() if self._next is None else None
             if self._next is not None:  # perhaps meanwhile
                 if stream is not None:
                     stream.unwatch()
@@ -386,6 +387,28 @@ class WatchedTask:
         is_woken = self._news.is_set()
         self._news.clear()
         return _FIRST_PAUSE if is_woken else min(pause * 2, _LONGEST_PAUSE)
+
+    async def _joined(self) -> EventStream | None:
+        """Return the task's stream; None if the agent gives none, or another one comes first.
+
+        Some agents begin to answer with the next event: until then they are as without streams.
+        """
+        joining = asyncio.create_task(self._subscribed(), name="pushkit-gateway-join")
+        stream: EventStream | None = None
+        try:
+            await asyncio.wait([joining], timeout=_JOINED_WITHIN)
+            if not joining.done():
+                joining.add_done_callback(lambda _: self._news.set())
+            pause = _FIRST_PAUSE
+            while not (joining.done() or self.is_over or self._next is not None):
+                await self._look()
+                pause = await self._wait(pause)
+            stream = joining.result() if joining.done() else None
+            return stream
+        finally:
+            if stream is None:
+                joining.add_done_callback(_unwatch)
+                joining.cancel()
 
     async def _subscribed(self) -> EventStream | None:
         state = self._view.state
@@ -598,3 +621,9 @@ class WatchedTask:
             )
         except StorageError:
             return True
+
+
+def _unwatch(joining: asyncio.Task[EventStream | None]) -> None:
+    """Read no stream that came as nobody waited for it any more."""
+    if not joining.cancelled() and joining.exception() is None and (stream := joining.result()):
+        stream.unwatch()

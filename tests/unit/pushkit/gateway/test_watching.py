@@ -161,6 +161,30 @@ async def test_a_joined_stream_that_says_nothing_does_not_hide_the_task(
         assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
 
 
+async def test_a_stream_whose_head_comes_with_its_first_event_does_not_hide_the_task(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_JOINED_WITHIN", 0.05)
+    task = await front.send()
+    await front.told(task["id"], 1)
+    stream, more = front.agent._stream, asyncio.Event()
+
+    async def waits(*given: Any, **named: Any) -> web.StreamResponse:
+        await more.wait()
+        return await stream(*given, **named)
+
+    monkeypatch.setattr(front.agent, "_stream", waits)
+    front.agent.break_streams(task["id"])
+    front.agent.status(task["id"], "TASK_STATE_WORKING")
+    assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "WORKING"]
+    more.set()
+    await eventually(lambda: front.agent.watchers(task["id"]) == 1)
+    front.agent.chunk(task["id"], "one")
+    front.agent.status(task["id"], COMPLETED)
+    told = states(await front.told(task["id"], 4))
+    assert told == ["SUBMITTED", "WORKING", "one", "COMPLETED"]
+
+
 @pytest.mark.parametrize("is_refused", [True, False])
 async def test_an_agent_whose_streams_end_at_once_is_asked_less_and_less(
     front: Front, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
