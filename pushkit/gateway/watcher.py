@@ -144,13 +144,13 @@ class Watcher:
             created_at=to_micros(utc_now()),
         )
         if len(self._tasks) >= self.options.max_watches:
-            await self.store.add(row, hold=False)
+            if await self.store.add(row, hold=False):
+                self._keep_unsealed(key, written)
             return False
         with counted(self._adding, key):
             until = asyncio.get_running_loop().time() + LEASE.total_seconds()
             if await self.store.add(row, hold=True):
-                if not self.store.seals and written and credentials:
-                    self._keep_unsealed(key, written)
+                self._keep_unsealed(key, written)
                 self._begin(row, until, stream=stream, seen=seen)
                 return stream is not None
         there = self._tasks.get(key)
@@ -165,10 +165,12 @@ class Watcher:
         written = json.dumps(credentials)
         if self.store.seals:
             await self.store.set_credentials(row.tenant, row.task_id, written)
-        else:
-            self._keep_unsealed((row.tenant, row.task_id), written)
+        self._keep_unsealed((row.tenant, row.task_id), written)
 
     def _keep_unsealed(self, key: tuple[str, str], credentials: str) -> None:
+        self._unstored.pop(key, None)
+        if self.store.seals or credentials in {"", "[]"}:
+            return
         self._unstored[key] = credentials
         self.faults.log(
             "unsealed",

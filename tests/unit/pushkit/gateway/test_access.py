@@ -346,6 +346,25 @@ async def test_a_later_callers_credentials_stand_in_for_some_that_expired(
             await eventually(lambda: is_told(second, "TASK_STATE_COMPLETED"))
 
 
+async def test_a_task_that_waits_to_be_watched_is_asked_for_as_its_caller(
+    start: Start, agent: ScriptedAgent
+) -> None:
+    agent.users = {"alice": "alice"}
+    agent.streams = agent.subscribes = False
+    async with start(GatewayOptions(shared_configs=True, max_watches=1)) as front:
+        as_alice = {"Authorization": "Bearer alice"}
+        first = await front.rpc("SendMessage", message(), **as_alice)
+        second = await front.rpc("SendMessage", message(), **as_alice)
+        for answer in (first, second):
+            agent.status(answer["result"]["task"]["id"], "TASK_STATE_COMPLETED")
+
+        async def is_told() -> bool:
+            stored = await front.sender.deliveries(second["result"]["task"]["id"])
+            return any(b"TASK_STATE_COMPLETED" in each.body for each in stored)
+
+        await eventually(is_told)
+
+
 async def test_a_later_callers_credentials_stand_in_for_whole_tasks(
     agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
 ) -> None:
