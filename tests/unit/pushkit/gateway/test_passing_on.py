@@ -316,6 +316,27 @@ async def test_one_caller_cannot_take_all_requests(start: Start) -> None:
         await eventually(lambda: front.answers(200, "GET", "/x"))
 
 
+async def test_a_message_counts_after_its_client_has_left(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start(GatewayOptions(shared_configs=True, max_requests=1)) as front:
+        answers = asyncio.Event()
+
+        async def waits(*_: Any, **__: Any) -> web.Response:
+            await answers.wait()
+            return web.Response(status=500)
+
+        monkeypatch.setattr(front.agent, "_stream", waits)
+        before = len(front.agent.received)
+        asking = asyncio.create_task(front.rpc("SendMessage", message()))
+        await eventually(lambda: len(front.agent.received) > before)
+        asking.cancel()
+        await eventually(lambda: not front.service.gateway._requests)
+        assert await front.answers(503, "GET", "/x")
+        answers.set()
+        await eventually(lambda: front.answers(200, "GET", "/x"))
+
+
 async def test_the_last_proxys_word_is_whom_a_request_is_counted_for(start: Start) -> None:
     options = GatewayOptions(
         shared_configs=True, max_requests_per_caller=1, trusted_proxies=("127.0.0.0/8",)
