@@ -130,6 +130,27 @@ async def test_a_stream_that_breaks_is_joined_again(front: Front) -> None:
     assert told == ["SUBMITTED", "WORKING", "one", "COMPLETED"]
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_stream_of_http_json_is_joined_as_its_agent_knows_it(
+    front: Front, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    handle = front.agent._handle_rest
+
+    async def by(request: web.Request, *given: Any) -> web.StreamResponse:
+        if request.path.endswith(":subscribe") and request.method != method:
+            return web.Response(status=405)
+        return await handle(request, *given)
+
+    monkeypatch.setattr(front.agent, "_handle_rest", by)
+    _, answer = await front.rest("POST", "/message:send", message(early=False, config=False))
+    task_id, config = answer["task"]["id"], {"url": HOOK, "id": "c1"}
+    await front.rest("POST", f"/tasks/{task_id}/pushNotificationConfigs", config)
+    await eventually(lambda: front.agent.watchers(task_id) == 1)
+    front.agent.chunk(task_id, "one")
+    front.agent.status(task_id, COMPLETED)
+    assert states(await front.told(task_id, 2)) == ["one", "COMPLETED"]
+
+
 async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Front) -> None:
     said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
     config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
