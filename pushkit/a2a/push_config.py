@@ -283,7 +283,7 @@ _WITHIN = {
     WireVersion.V0_3: "pushNotificationConfig",
 }
 _BESIDE = {WireVersion.V0_1: "pushNotification", WireVersion.AGENTVAULT_0_2: "webhookUrl"}
-_MEMBERS = {*_WITHIN.values(), *map(snake_case, _WITHIN.values()), "pushNotification"}
+INLINE_MEMBERS = {*_WITHIN.values(), *map(snake_case, _WITHIN.values()), "pushNotification"}
 _CONFIGURATION = Table(dict, *(Member(v, name, CONTENT) for v, name in _WITHIN.items()), extra="")
 _TASK_ID = Table(dict, Member("task_id", "taskId", TEXT), extra="")
 _PARAMS = {
@@ -346,7 +346,7 @@ def parse_inline_config(
 
 def has_inline_config(params: Mapping[str, JsonValue]) -> bool:
     """Return whether the configuration of a message has a config, in whatever version."""
-    return not _MEMBERS.isdisjoint(configuration_of(params))
+    return not INLINE_MEMBERS.isdisjoint(configuration_of(params))
 
 
 def configuration_of(params: Mapping[str, JsonValue]) -> JsonObject:
@@ -360,7 +360,7 @@ def without_inline_config(params: Mapping[str, JsonValue], *also: str) -> JsonOb
 
     Nor do they keep a configuration that is empty then: some agents expect members in it.
     """
-    gone = _MEMBERS.union(also)
+    gone = INLINE_MEMBERS.union(also)
     left = {name: each for name, each in configuration_of(params).items() if name not in gone}
     changed = {**params, "configuration": left}
     if not left:

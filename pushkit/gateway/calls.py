@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from pushkit.a2a import Task, TaskSnapshot, TaskUpdate, WireVersion, parse_update
 from pushkit.a2a.push_config import (
+    INLINE_MEMBERS,
     SENDS,
     STREAMS,
     configuration_of,
@@ -152,6 +153,7 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
         return None
     if sending := _SENDING_PATH.fullmatch(decoded):
         # The tenant is the last segment of what precedes, for some agents; it stays in the path.
+        _check_message(document)
         base = quote(sending["base"], safe="/:@")
         tenant = document.get("tenant")
         place = Place(V1_0, Binding.HTTP_JSON, base, tenant if isinstance(tenant, str) else "")
@@ -169,7 +171,25 @@ def leads_elsewhere(name: str) -> bool:
     return not {".", ".."}.isdisjoint(re.split(r"[/\\]", name))
 
 
+def _check_message(params: JsonObject) -> None:
+    _check_names(params, {"configuration"})
+    _check_names(configuration_of(params), INLINE_MEMBERS)
+
+
+def _check_names(members: JsonObject, names: Set[str]) -> None:
+    """Check that nothing else is such a member for parsers that fold letters, as Go's and .NET's.
+
+    Raises:
+        MalformedCallError: Something is.
+    """
+    folded = {each.casefold() for each in names}
+    if any(each.casefold() in folded and each not in names for each in members):
+        raise MalformedCallError("expected the members of a call as A2A spells them")
+
+
 def _json_rpc_call(document: JsonObject, path: str) -> ClientCall | None:
+    if any(isinstance(each, str) and _is_known(each) for each in document.values()):
+        _check_names(document, {"method", "params"})
     name, params = document.get("method"), document.get("params")
     if not isinstance(name, str):
         return None
@@ -187,8 +207,13 @@ def _json_rpc_call(document: JsonObject, path: str) -> ClientCall | None:
         return None
     act, version = _METHODS[name]
     params = params or {}
+    _check_message(params)
     place = Place(version, Binding.JSON_RPC, path, _tenant(params, version))
     return ClientCall(act=act, place=place, params=params, id=document.get("id"))
+
+
+def _is_known(method: str) -> bool:
+    return method in _METHODS or PushConfigApi.serves(method)
 
 
 def _tenant(params: JsonObject, version: WireVersion) -> str:

@@ -96,19 +96,20 @@ class Waiting(Generic[T]):
 
     Attributes:
         lost: Whether the reader does not get all of it.
+        has_ended: Whether no more is added.
     """
 
     def __init__(self, most: int) -> None:  # bytes
         self.lost = False
+        self.has_ended = False
         self._most = most
         self._size = 0
         self._items: deque[tuple[T, int]] = deque()
         self._news = asyncio.Event()
-        self._ended = False
 
     def put(self, item: T, size: int) -> None:
         """Add an item, unless nobody reads any more, or too much waits."""
-        if self._ended:
+        if self.has_ended:
             return
         if self._size + size > self._most:
             self.lost = True
@@ -119,7 +120,7 @@ class Waiting(Generic[T]):
 
     def end(self) -> None:
         """Add no more."""
-        self._ended = True
+        self.has_ended = True
         self._news.set()
 
     def skip(self) -> None:
@@ -140,7 +141,7 @@ class Waiting(Generic[T]):
                 item, size = self._items.popleft()
                 self._size -= size
                 yield item
-            if self._ended:
+            if self.has_ended:
                 return
             self._news.clear()
             await self._news.wait()

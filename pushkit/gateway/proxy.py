@@ -273,8 +273,9 @@ class Gateway:
     def _counted(self, request: web.BaseRequest, headers: Headers) -> AbstractContextManager[None]:
         """Count a request for its caller. Raises HTTPException: there are too many."""
         caller = self.identity.peers.of(request.remote or "", headers)
-        # A stream is read on after its client has left.
-        if max(self._requests.total(), self.upstream.streams) >= self.options.max_requests:
+        # A stream is read on after its client has left, and a message with a config sent.
+        under_way = max(self._requests.total(), self.upstream.streams, len(self._sending))
+        if under_way >= self.options.max_requests:
             raise web.HTTPServiceUnavailable(text="too many requests at once\n")
         if self._requests[caller] >= self.options.max_requests_per_caller:
             raise web.HTTPTooManyRequests(text="too many requests of this caller at once\n")

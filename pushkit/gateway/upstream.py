@@ -277,9 +277,11 @@ class Upstream:
         """
         request = subscribe_request(place, task_id)
         own = _own_fields(place, request, EVENT_STREAM)
-        answer = await self.ask(
-            request.method, request.path, [*own, *fields], request.body, streams=True
-        )
+        method, path, body = request
+        answer = await self.ask(method, path, [*own, *fields], body, streams=True)
+        if method == "GET" and answer.status in (404, 405):  # some SDKs know POST alone
+            answer.close()
+            answer = await self.ask("POST", path, [*own, *fields], body, streams=True)
         if is_event_stream(answer):
             return self.stream_of(answer, place, is_own=True)
         answer.close()

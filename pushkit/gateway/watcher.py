@@ -51,6 +51,7 @@ Key = TypeVar("Key")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two looks at a task
 _PAUSE_OF_CLIENT: Final = 15.0  # while a task waits for its client
+_JOINED_WITHIN: Final = 10.0  # seconds; after them the task is looked at, too
 _PER_EVENT: Final = 1.0  # at most one look in this time, where events only say that it changed
 _UNSEEN: Final = timedelta(minutes=10)  # how long a task may be missing
 _UNWANTED: Final = timedelta(minutes=1)  # how long a task is watched without a config
@@ -143,13 +144,13 @@ class Watcher:
             created_at=to_micros(utc_now()),
         )
         if len(self._tasks) >= self.options.max_watches:
-            await self.store.add(row, hold=False)
+            if await self.store.add(row, hold=False):
+                self._keep_unsealed(key, written)
             return False
         with counted(self._adding, key):
             until = asyncio.get_running_loop().time() + LEASE.total_seconds()
             if await self.store.add(row, hold=True):
-                if not self.store.seals and written and credentials:
-                    self._keep_unsealed(key, written)
+                self._keep_unsealed(key, written)
                 self._begin(row, until, stream=stream, seen=seen)
                 return stream is not None
         there = self._tasks.get(key)
@@ -164,10 +165,12 @@ class Watcher:
         written = json.dumps(credentials)
         if self.store.seals:
             await self.store.set_credentials(row.tenant, row.task_id, written)
-        else:
-            self._keep_unsealed((row.tenant, row.task_id), written)
+        self._keep_unsealed((row.tenant, row.task_id), written)
 
     def _keep_unsealed(self, key: tuple[str, str], credentials: str) -> None:
+        self._unstored.pop(key, None)
+        if self.store.seals or credentials in {"", "[]"}:
+            return
         self._unstored[key] = credentials
         self.faults.log(
             "unsealed",
@@ -351,22 +354,25 @@ class WatchedTask:
                 stream.unwatch()
 
     async def _watch(self) -> None:
-        pause = _FIRST_PAUSE
+        pause, loop = _FIRST_PAUSE, asyncio.get_running_loop()
         if self._seen is not None:
             await self._compare(self._seen)
             self._seen = None
         while not self.is_over:
             resumed = self._next is None
-            stream = await self._subscribed() if self._next is None else None
+            stream = await self._joined() if self._next is None else None
             if self._next is not None:  # perhaps meanwhile
                 if stream is not None:
                     stream.unwatch()
                 stream, self._next, resumed = self._next, None, False
             if stream is not None:
-                pause, self._stream = _FIRST_PAUSE, stream
+                began, told, self._stream = loop.time(), self._told, stream
                 await self._follow(stream, resumed=resumed)
                 stream.unwatch()
                 self._stream = None
+                # Some agents refuse with a stream of one event: it is no reason to ask sooner.
+                if self._told != told or loop.time() - began > _LONGEST_PAUSE:
+                    pause = _FIRST_PAUSE
             if self.is_over or self._next is not None:
                 continue
             await self._look()
@@ -385,6 +391,28 @@ class WatchedTask:
         is_woken = self._news.is_set()
         self._news.clear()
         return _FIRST_PAUSE if is_woken else min(pause * 2, _LONGEST_PAUSE)
+
+    async def _joined(self) -> EventStream | None:
+        """Return the task's stream; None if the agent gives none, or another one comes first.
+
+        Some agents begin to answer with the next event: until then they are as without streams.
+        """
+        joining = asyncio.create_task(self._subscribed(), name="pushkit-gateway-join")
+        stream: EventStream | None = None
+        try:
+            await asyncio.wait([joining], timeout=_JOINED_WITHIN)
+            if not joining.done():
+                joining.add_done_callback(lambda _: self._news.set())
+            pause = _FIRST_PAUSE
+            while not (joining.done() or self.is_over or self._next is not None):
+                await self._look()
+                pause = await self._wait(pause)
+            stream = joining.result() if joining.done() else None
+            return stream
+        finally:
+            if stream is None:
+                joining.add_done_callback(_unwatch)
+                joining.cancel()
 
     async def _subscribed(self) -> EventStream | None:
         state = self._view.state
@@ -411,7 +439,7 @@ class WatchedTask:
         in_wholes = self._place.version is WireVersion.V0_3
         await asyncio.wait([stream.first], timeout=_PER_EVENT)
         if not stream.first.done():  # it does not begin with the task
-            await self._look()
+            await self._look_until_shown(stream)
         if self.is_over:
             await stream.close()
             return
@@ -436,20 +464,26 @@ class WatchedTask:
                     pause = self._looked_at + _PER_EVENT - loop.time()
                     await asyncio.wait([stream.settled], timeout=max(pause, 0))
                 stream.events.skip()  # the task holds what came until now
-                await self._look()
+                await self._look_until_shown(stream)
             is_first = False
             if self.is_over:
                 return
 
-    async def _look(self) -> None:
-        """Ask for the task, and store it if its webhooks do not know it."""
+    async def _look_until_shown(self, stream: EventStream) -> None:
+        """Ask for the task until the agent shows it: a stream may be quiet for long."""
+        pause = _FIRST_PAUSE
+        while not (await self._look() or self.is_over or stream.events.has_ended):
+            pause = await self._wait(pause)
+
+    async def _look(self) -> bool:
+        """Ask for the task, store it if its webhooks do not know it; return if it was shown."""
         loop = asyncio.get_running_loop()
         self._looked_at = loop.time()
         try:
             task = await self._asked()
         except TaskRefusedError as exc:
             if await self._asks_as_later_caller():
-                return
+                return False
             self._unseen_since = self._unseen_since or loop.time()
             if exc.status == 404 and loop.time() - self._unseen_since > _UNSEEN.total_seconds():
                 _log.warning(
@@ -457,7 +491,7 @@ class WatchedTask:
                     printable(self._row.task_id),
                 )
                 self.is_over = True
-                return
+                return False
             self._watcher.faults.log(("task", exc.status), logging.WARNING, "%s", exc)
         except UpstreamError as exc:
             self._watcher.faults.log(("task", str(exc)), logging.WARNING, "%s", exc)
@@ -469,6 +503,8 @@ class WatchedTask:
             if self._next is None and not expected:
                 self._is_ahead = False
                 await self._compare(task)
+            return True
+        return False
 
     async def _asks_as_later_caller(self) -> bool:
         """Change to the credentials of a later caller, if there are any: a token may expire."""
@@ -562,7 +598,9 @@ class WatchedTask:
             try:
                 task = await self._asked()
             except TaskRefusedError:
-                return None
+                if not await self._asks_as_later_caller():
+                    return None
+                continue
             except UpstreamError:
                 await asyncio.sleep(pause)
                 continue
@@ -589,3 +627,9 @@ class WatchedTask:
             )
         except StorageError:
             return True
+
+
+def _unwatch(joining: asyncio.Task[EventStream | None]) -> None:
+    """Read no stream that came as nobody waited for it any more."""
+    if not joining.cancelled() and joining.exception() is None and (stream := joining.result()):
+        stream.unwatch()

@@ -353,7 +353,7 @@ class KeyRing:
             raise KeyRingError(
                 f"key {entry.kid} has been published for {in_seconds(now - entry.published_at)},"
                 f" expected {in_seconds(self.max_age)}: receivers may hold a set without it; wait,"
-                f" or force it: `{command_to_rotate(self, algorithm)} --now --force`"
+                " or force it (`--now --force`)"
             )
         return entry
 

@@ -372,6 +372,42 @@ async def test_a_caller_who_set_no_config_lends_no_credentials(
     assert {headers["Authorization"] for headers in asked} == {"Bearer old"}
 
 
+async def test_a_task_that_waits_to_be_watched_is_asked_for_as_its_caller(
+    start: Start, agent: ScriptedAgent
+) -> None:
+    agent.users = {"alice": "alice"}
+    agent.streams = agent.subscribes = False
+    async with start(GatewayOptions(shared_configs=True, max_watches=1)) as front:
+        as_alice = {"Authorization": "Bearer alice"}
+        first = await front.rpc("SendMessage", message(), **as_alice)
+        second = await front.rpc("SendMessage", message(), **as_alice)
+        for answer in (first, second):
+            agent.status(answer["result"]["task"]["id"], "TASK_STATE_COMPLETED")
+
+        async def is_told() -> bool:
+            stored = await front.sender.deliveries(second["result"]["task"]["id"])
+            return any(b"TASK_STATE_COMPLETED" in each.body for each in stored)
+
+        await eventually(is_told)
+
+
+async def test_a_later_callers_credentials_stand_in_for_whole_tasks(
+    agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
+) -> None:
+    """The stream of the first caller goes on, though its token has expired."""
+    agent.users = {"old": "alice"}
+    async with gateway(agent, tmp_path / "outbox.db", ring) as front:
+        answer = await front.rpc("SendMessage", message(), Authorization="Bearer old")
+        task_id = answer["result"]["task"]["id"]
+        await front.told(task_id, 1)
+        agent.users = {"new": "alice"}
+        config = {"taskId": task_id, "pushNotificationConfig": {"url": HOOK, "id": "old"}}
+        await front.rpc("tasks/pushNotificationConfig/set", config, Authorization="Bearer new")
+        agent.chunk(task_id, "one")
+        _, _, of_0_3 = sorted(await front.told(task_id, 3), key=lambda each: "kind" in each)
+        assert of_0_3["artifacts"][0]["parts"][0]["text"] == "one"
+
+
 async def test_an_agent_is_asked_in_a_version_that_it_speaks(front: Front) -> None:
     task = await front.send()
     before = len(front.agent.received)
@@ -536,9 +572,33 @@ async def test_a_config_does_not_pass_by_a_call_that_only_the_agent_understands(
     assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "folded"),
+    [
+        ("/", "method", "Method"),
+        ("/", "params", "param\u017f"),
+        ("/", "configuration", "Configuration"),
+        ("/", "taskPushNotificationConfig", "taskpushnotificationconfig"),
+        ("/rest/message:send", "configuration", "Configuration"),
+        ("/rest/message:send", "taskPushNotificationConfig", "TaskPushNotificationConfig"),
+    ],
+)
+async def test_a_config_does_not_pass_by_a_name_that_only_the_agent_understands(
+    front: Front, path: str, name: str, folded: str
+) -> None:
+    """Parsers of Go and .NET do not tell capitals."""
+    body = message()
+    if path == "/":
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": body}
+    data = json.dumps(body).replace(json.dumps(name), json.dumps(folded))
+    headers = {"Content-Type": "application/json", **V1_0}
+    assert await front.answers(400, "POST", path, data=data, headers=headers)
+    assert not [each for _, _, each in front.agent.received if HOOK.encode() in each]
+
+
 async def test_a_path_like_those_of_a2a_passes(front: Front) -> None:
-    for path in ("/message:send/", "/tasks/t/pushNotificationConfigsOf"):
-        async with front.client.post(f"{front.origin}{path}", json={"a": 1}) as answer:
+    for path in ("/message:send/", "/tasks/t/pushNotificationConfigsOf", "/x"):
+        async with front.client.post(f"{front.origin}{path}", json={"Method": "a"}) as answer:
             assert answer.status == 200
         assert front.agent.received[-1][0] == path
 

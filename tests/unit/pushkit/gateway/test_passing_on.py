@@ -334,6 +334,27 @@ async def test_one_caller_cannot_take_all_requests(start: Start) -> None:
         await eventually(lambda: front.answers(200, "GET", "/x"))
 
 
+async def test_a_message_counts_after_its_client_has_left(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start(GatewayOptions(shared_configs=True, max_requests=1)) as front:
+        answers = asyncio.Event()
+
+        async def waits(*_: Any, **__: Any) -> web.Response:
+            await answers.wait()
+            return web.Response(status=500)
+
+        monkeypatch.setattr(front.agent, "_stream", waits)
+        before = len(front.agent.received)
+        asking = asyncio.create_task(front.rpc("SendMessage", message()))
+        await eventually(lambda: len(front.agent.received) > before)
+        asking.cancel()
+        await eventually(lambda: not front.service.gateway._requests)
+        assert await front.answers(503, "GET", "/x")
+        answers.set()
+        await eventually(lambda: front.answers(200, "GET", "/x"))
+
+
 async def test_the_last_proxys_word_is_whom_a_request_is_counted_for(start: Start) -> None:
     options = GatewayOptions(
         shared_configs=True, max_requests_per_caller=1, trusted_proxies=("127.0.0.0/8",)
@@ -438,6 +459,18 @@ async def test_an_answer_about_configs_is_shown_to_the_web_pages_of_the_agents(
         assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
         assert "ETag" not in answer.headers
         assert len((await answer.json(content_type=None))["configs"]) == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["/tasks/t/pushNotificationConfigs", "/tasks/t/pushNotificationConfigs/c"]
+)
+async def test_what_web_pages_may_do_with_configs_is_the_agents_to_say(
+    front: Front, path: str
+) -> None:
+    async with front.client.options(f"{front.origin}/rest{path}") as answer:
+        assert answer.status == 200
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
+    assert front.agent.paths[-1] == f"/rest{path}"
 
 
 async def test_an_agent_that_is_not_there_behind_its_proxy_is_waited_for(

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from pushkit.a2a import WireVersion
 from pushkit.gateway import watcher
@@ -129,6 +130,27 @@ async def test_a_stream_that_breaks_is_joined_again(front: Front) -> None:
     assert told == ["SUBMITTED", "WORKING", "one", "COMPLETED"]
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_stream_of_http_json_is_joined_as_its_agent_knows_it(
+    front: Front, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    handle = front.agent._handle_rest
+
+    async def by(request: web.Request, *given: Any) -> web.StreamResponse:
+        if request.path.endswith(":subscribe") and request.method != method:
+            return web.Response(status=405)
+        return await handle(request, *given)
+
+    monkeypatch.setattr(front.agent, "_handle_rest", by)
+    _, answer = await front.rest("POST", "/message:send", message(early=False, config=False))
+    task_id, config = answer["task"]["id"], {"url": HOOK, "id": "c1"}
+    await front.rest("POST", f"/tasks/{task_id}/pushNotificationConfigs", config)
+    await eventually(lambda: front.agent.watchers(task_id) == 1)
+    front.agent.chunk(task_id, "one")
+    front.agent.status(task_id, COMPLETED)
+    assert states(await front.told(task_id, 2)) == ["one", "COMPLETED"]
+
+
 async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Front) -> None:
     said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
     config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
@@ -158,6 +180,51 @@ async def test_a_joined_stream_that_says_nothing_does_not_hide_the_task(
         task = await front.send()
         await eventually(lambda: agent.watchers(task["id"]) == 1)
         assert states(await front.told(task["id"], 1)) == ["SUBMITTED"]
+
+
+async def test_a_stream_whose_head_comes_with_its_first_event_does_not_hide_the_task(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_JOINED_WITHIN", 0.05)
+    task = await front.send()
+    await front.told(task["id"], 1)
+    stream, more = front.agent._stream, asyncio.Event()
+
+    async def waits(*given: Any, **named: Any) -> web.StreamResponse:
+        await more.wait()
+        return await stream(*given, **named)
+
+    monkeypatch.setattr(front.agent, "_stream", waits)
+    front.agent.break_streams(task["id"])
+    front.agent.status(task["id"], "TASK_STATE_WORKING")
+    assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "WORKING"]
+    more.set()
+    await eventually(lambda: front.agent.watchers(task["id"]) == 1)
+    front.agent.chunk(task["id"], "one")
+    front.agent.status(task["id"], COMPLETED)
+    told = states(await front.told(task["id"], 4))
+    assert told == ["SUBMITTED", "WORKING", "one", "COMPLETED"]
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_an_agent_whose_streams_end_at_once_is_asked_less_and_less(
+    front: Front, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    """As those of a task whose work ended with a former process of the agent."""
+    monkeypatch.setattr(watcher, "_LONGEST_PAUSE", 30.0)
+    task = await front.send()
+    await front.told(task["id"], 1)
+
+    async def ends(_request: web.Request, number: Any, *_: Any, **__: Any) -> web.Response:
+        said = {"error": {"code": -32001}} if is_refused else {"result": {"task": task}}
+        data = f"data: {json.dumps({'jsonrpc': '2.0', 'id': number, **said})}\n\n"
+        return web.Response(text=data, content_type="text/event-stream")
+
+    monkeypatch.setattr(front.agent, "_stream", ends)
+    front.agent.break_streams(task["id"])
+    began = asyncio.get_running_loop().time()
+    await eventually(lambda: len(front.agent.asked("SubscribeToTask")) > 5)
+    assert asyncio.get_running_loop().time() - began > 0.05 + 0.1 + 0.2 + 0.4 + 0.8
 
 
 async def test_a_client_of_0_3_gets_a_task_of_0_3_from_a_stream_of_1_0(front: Front) -> None:
@@ -452,6 +519,25 @@ async def test_events_that_nobody_can_read_say_that_a_task_changed(
         await eventually(lambda: len(agent.asked("tasks/get")) == 2)  # as no event came
         agent.status(task["id"], "TASK_STATE_WORKING")
         assert states(await front.told(task["id"], 1)) == ["WORKING"]
+
+
+async def test_a_quiet_stream_does_not_hide_what_the_agent_did_not_show_at_once(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
+    answer = await front.rpc("message/send", {"message": said, "configuration": config})
+    task_id, refused = answer["result"]["id"], len(front.agent.asked("tasks/get")) + 1
+
+    async def is_told() -> bool:
+        return any(each["status"]["state"] == "working" for each in await front.told(task_id))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(front.agent, "owners", {task_id: "somebody else"})
+        front.agent.status(task_id, "TASK_STATE_WORKING")
+        await eventually(lambda: len(front.agent.asked("tasks/get")) >= refused)
+        assert not await is_told()
+    await eventually(is_told)
 
 
 async def test_what_the_agent_answered_is_told_even_if_it_forgets(
