@@ -8,6 +8,13 @@ from pathlib import Path
 
 import click
 
+from pushkit.dashboard.app import dashboard_app
+from pushkit.delivery.admin import OutboxAdmin
+from pushkit.delivery.subscription_admin import SubscriptionAdmin
+from pushkit.outbox.schema import open_outbox
+from pushkit.webui.access import DashboardAccess
+from receiver.admin import InboxAdmin, open_inbox
+from receiver.dashboard.app import inbox_dashboard
 from tests.contract.docs.blocks import ROOT
 from tests.system.cli.every_command import PUSHKIT, RECEIVER, every_command
 
@@ -58,6 +65,16 @@ def test_links_lead_to_files_and_headings() -> None:
             if not target.exists() or (anchor and anchor not in anchors(target)):
                 wrong.append(f"{name(path)}: {link}")
     assert wrong == []
+
+
+def test_the_page_of_the_dashboards_names_what_their_apis_read() -> None:
+    access, outbox = DashboardAccess(), open_outbox("outbox.db")
+    sender = dashboard_app(OutboxAdmin(outbox), SubscriptionAdmin(outbox), access=access)
+    receiver = inbox_dashboard(InboxAdmin(open_inbox("inbox.db")), access=access)
+    read = {*sender.api.document("")["paths"], *receiver.api.document("")["paths"]}
+    page = (ROOT / "docs" / "dashboard.md").read_text()
+    said = set(re.findall(r"`(?:/api/v1)?(/[a-z]+)[`?]", page))
+    assert {path for path in read if path.count("/") == 1} - said == set()
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
