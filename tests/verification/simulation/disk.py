@@ -429,7 +429,12 @@ class DiskDatabase(SqliteDatabase):
     def _new_writer(self, access: Access) -> _Writer:
         return _InlineWriter(self, lambda: self._connect(access))
 
-    def _connect(self, access: Access, *, is_copy: bool = False) -> sqlite3.Connection:
+    def _connect(
+        self,
+        access: Access,
+        *,
+        is_copy: bool = False,  # noqa: ARG002  # as the base class
+    ) -> sqlite3.Connection:
         try:
             self._configure(self.disk.connection, access)
         except sqlite3.Error as exc:
