@@ -368,6 +368,20 @@ async def test_clients_of_0_3_get_whole_tasks(front: Front) -> None:
     assert b"two" in last
 
 
+async def test_clients_of_0_3_are_told_the_end_once_though_the_agent_is_ahead(front: Front) -> None:
+    task = await front.send()
+    config = {"taskId": task["id"], "pushNotificationConfig": {"url": HOOK, "id": "old"}}
+    await front.rpc("tasks/pushNotificationConfig/set", config)
+    for number in range(3):
+        front.agent.chunk(task["id"], f"{number}")
+    front.agent.status(task["id"], COMPLETED)
+    await eventually(lambda: not len(front.service.watcher))
+    stored = await front.sender.deliveries(task["id"])
+    told = [json.loads(each.body) for each in stored if each.config_id == "old"]
+    assert [each["status"]["state"] for each in told].count("completed") == 1
+    assert told[-1]["status"]["state"] == "completed"
+
+
 async def test_a_message_of_the_agent_is_the_answer(front: Front) -> None:
     said = {"messageId": "x", "role": "ROLE_AGENT", "parts": [{"text": "no task"}]}
     front.agent.answer = {"message": said}
