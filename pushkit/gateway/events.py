@@ -288,6 +288,17 @@ class TaskView:
             whole.update(artifact_id.encode("utf-8", "surrogatepass") + b"\0" + digest)
         return whole.hexdigest()
 
+    def without_what_follows(self, task: Task) -> Task:
+        """Return a task that is ahead of the updates, without its end and other artifacts."""
+        if self.state is not None and self.state.terminal:
+            return task
+        early = TaskStatus(state=self.state or TaskState.WORKING)
+        return replace(
+            task,
+            status=early if task.status.state.terminal else task.status,
+            artifacts=tuple(each for each in task.artifacts if each.artifact_id in self._artifacts),
+        )
+
     def _set_status(self, status: TaskStatus) -> None:
         self.state = status.state
         parts = status.message.parts if status.message else ()

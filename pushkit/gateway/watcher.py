@@ -29,8 +29,6 @@ from pushkit.a2a import (
     MessageUpdate,
     Task,
     TaskSnapshot,
-    TaskState,
-    TaskStatus,
     TaskUpdate,
     WireVersion,
 )
@@ -592,7 +590,7 @@ class WatchedTask:
         """Return the whole task, for clients of 0.3.
 
         The agent may be ahead of the update that is told: then its task is not what chunks that
-        come are added to, and its end is left for the update that tells it.
+        come are added to, and what follows is left for the updates that tell it.
         """
         for pause in _PAUSES_OF_SNAPSHOT:
             if self._whole is not None:
@@ -608,9 +606,7 @@ class WatchedTask:
                 continue
             if TaskView.of(task).digest() != self._view.digest():
                 self._is_ahead = True
-                state = self._view.state or TaskState.WORKING
-                is_early = task.status.state.terminal and not state.terminal
-                return replace(task, status=TaskStatus(state=state)) if is_early else task
+                return self._view.without_what_follows(task)
             self._whole = task
         return self._whole
 
