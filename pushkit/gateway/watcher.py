@@ -226,22 +226,25 @@ class Watcher:
                 for row in await self.store.claim(min(room, 100)) if room > 0 else ():
                     if self.get(row.tenant, row.task_id) is None:
                         self._resume(row, until)
-            except StorageError as exc:
-                self.faults.log("claim", logging.ERROR, "no task can be taken: %s", exc)
+            except Exception as exc:  # noqa: BLE001  # the top of a worker loop
+                trace = not isinstance(exc, StorageError)
+                why = "no task can be taken: %s"
+                self.faults.log("claim", logging.ERROR, why, exc, exc_info=trace)
             await asyncio.sleep(_CLAIMED_EVERY)
 
     def _resume(self, row: WatchRow, until: float) -> None:
-        """Watch a task that was claimed, unless its credentials cannot be opened.
+        """Watch a task that was claimed, unless its row cannot be read here.
 
-        To a caller without them the agent may not know the task, which would be its end. The row is
-        given back at the next renewal: another gateway may have the key.
+        To a caller without credentials the agent may not know the task, which would be its end. The
+        row is given back at the next renewal: another gateway may have the key, or know its version
+        of A2A.
         """
         try:
             row = row if self.options.upstream_authorization else self.store.opened(row)
-        except SealedSecretError as exc:
-            self.faults.log("sealed", logging.ERROR, "a task cannot be watched here: %s", exc)
-        else:
             self._begin(row, until)
+        except (SealedSecretError, ValueError) as exc:
+            cause = ("row", type(exc))
+            self.faults.log(cause, logging.ERROR, "a task cannot be watched here: %s", exc)
 
     async def _renew(self, until: float) -> None:
         before, adding = dict(self._tasks), set(self._adding)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from pushkit.a2a import WireVersion
+from pushkit.delivery.watches import WatchRow
 from pushkit.gateway import watcher
 from pushkit.gateway.calls import Binding, Place
 from pushkit.keys.ring import KeyRing
@@ -319,6 +321,25 @@ async def test_an_update_that_was_stored_before_a_death_is_not_stored_again(
         agent.status(task["id"], COMPLETED)
         told = states(await second.told(task["id"], 3))
         assert told == ["SUBMITTED", "WORKING", "COMPLETED"]
+
+
+async def test_a_row_of_another_version_does_not_end_the_watching(front: Front) -> None:
+    """A newer gateway beside this one, or before it, may have written it."""
+    row = WatchRow(
+        tenant="",
+        task_id="odd",
+        version="9.0",
+        binding="JSONRPC",
+        path="/",
+        credentials=None,
+        told="",
+        view="",
+        created_at=0,
+    )
+    store, task = front.service.watcher.store, await front.send(config=False)
+    assert await store.add(row, hold=False)
+    assert await store.add(replace(row, task_id=task["id"], version="1.0"), hold=False)
+    await eventually(lambda: front.service.watcher.get("", task["id"]) is not None)
 
 
 async def test_a_config_for_a_task_under_way_is_told_from_then_on(front: Front) -> None:
