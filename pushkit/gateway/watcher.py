@@ -27,6 +27,7 @@ from typing import Final, TypeVar
 from pushkit.a2a import (
     ArtifactUpdate,
     MessageUpdate,
+    StatusUpdate,
     Task,
     TaskSnapshot,
     TaskState,
@@ -35,10 +36,15 @@ from pushkit.a2a import (
     WireVersion,
 )
 from pushkit.clock import utc_now
-from pushkit.delivery.reporting import NotifyResult
 from pushkit.delivery.sender import PushSender
 from pushkit.delivery.watches import LEASE, WatchRow
-from pushkit.errors import PushkitError, SealedSecretError, StorageError
+from pushkit.errors import (
+    InvalidUpdateError,
+    PayloadTooLargeError,
+    PushkitError,
+    SealedSecretError,
+    StorageError,
+)
 from pushkit.gateway.calls import Binding, Place
 from pushkit.gateway.events import EventStream, TaskView, chain, with_chunk
 from pushkit.gateway.options import GatewayOptions
@@ -60,6 +66,7 @@ _UNWANTED: Final = timedelta(minutes=1)  # how long a task is watched without a 
 _RENEWED_EVERY: Final = LEASE.total_seconds() / 3
 _MARGIN: Final = 3.0  # seconds before the end of a lease in which nothing is stored any more
 _CLAIMED_EVERY: Final = 1.0
+_UNSENDABLE: Final = frozenset({PayloadTooLargeError.code, InvalidUpdateError.code})
 _PAUSES_OF_SNAPSHOT: Final = (0.2, 1.0, 0.0)  # seconds between attempts to ask for a whole task
 
 
@@ -310,7 +317,7 @@ class WatchedTask:
         self._context_id: str | None = None
         self._unseen_since: float | None = None
         self._looked_at = 0.0
-        self._tell_end: Callable[[], Awaitable[NotifyResult]] | None = None
+        self._tell_end: Callable[[], Awaitable[None]] | None = None
         self.is_over = False
         self.is_lost = False
         self.leased_until = leased_until
@@ -550,13 +557,7 @@ class WatchedTask:
         # Without a digest: another gateway may have stored it as an event, or in the whole task.
         name = f"gateway-end-{view}" if ends else f"gateway-{told}"
         tenant, task_id = self._row.tenant, self._row.task_id
-        tell = functools.partial(
-            self._watcher.sender.notify,
-            update,
-            tenant=tenant,
-            snapshot=self._snapshot,
-            idempotency_key=IdempotencyKey(key=name, update_sha256="", is_new=False),
-        )
+        tell = functools.partial(self._tell, update, name)
         try:
             await self._patiently(tell)
         except LeaseLostError:
@@ -573,6 +574,21 @@ class WatchedTask:
         self._told, self._known = told, view
         self._tell_end = tell if ends else None
         self.is_over = ends
+
+    async def _tell(self, update: TaskUpdate, name: str) -> None:
+        """Store an update for all who want it, by the name of its key.
+
+        Whoever cannot have it, because it is too large, gets what it says of the task's state.
+        """
+        for each in (update, *_shorter(update)):
+            result = await self._watcher.sender.notify(
+                each,
+                tenant=self._row.tenant,
+                snapshot=self._snapshot,
+                idempotency_key=IdempotencyKey(key=name, update_sha256="", is_new=False),
+            )
+            if _UNSENDABLE.isdisjoint([refused.code for refused in result.refused]):
+                return
 
     async def _patiently(self, store: Callable[[], Awaitable[T]]) -> T:
         """Store something, as soon as the database can be reached, while the lease lasts.
@@ -634,6 +650,16 @@ class WatchedTask:
             )
         except StorageError:
             return True
+
+
+def _shorter(update: TaskUpdate) -> Iterator[TaskUpdate]:
+    """Yield an update again with less in it, and its state at last."""
+    if isinstance(update, TaskSnapshot):
+        task = replace(update.task, artifacts=(), history=())
+        yield replace(update, task=task)
+        yield replace(update, task=replace(task, status=replace(task.status, message=None)))
+    elif isinstance(update, StatusUpdate):
+        yield replace(update, status=replace(update.status, message=None))
 
 
 def _unwatch(joining: asyncio.Task[EventStream | None]) -> None:

@@ -323,6 +323,27 @@ async def test_an_update_that_was_stored_before_a_death_is_not_stored_again(
         assert told == ["SUBMITTED", "WORKING", "COMPLETED"]
 
 
+async def test_the_end_of_a_task_that_is_too_large_is_told_without_its_artifacts(
+    start: Start, agent: ScriptedAgent
+) -> None:
+    agent.streams = agent.subscribes = False
+    async with start() as front:
+        task = await front.send()
+        agent.chunk(task["id"], "much " * 2**18)
+        agent.status(task["id"], COMPLETED, "done")
+        await eventually(lambda: not len(front.service.watcher))
+        told = await front.told(task["id"])
+        assert states(told) == ["SUBMITTED", "COMPLETED"]
+        assert told[1]["task"]["status"]["message"]["parts"] == [{"text": "done"}]
+
+
+async def test_a_state_whose_message_is_too_large_is_told_without_it(front: Front) -> None:
+    task = await front.send()
+    front.agent.status(task["id"], COMPLETED, "much " * 2**18)
+    await eventually(lambda: not len(front.service.watcher))
+    assert states(await front.told(task["id"])) == ["SUBMITTED", "COMPLETED"]
+
+
 async def test_a_row_of_another_version_does_not_end_the_watching(front: Front) -> None:
     """A newer gateway beside this one, or before it, may have written it."""
     row = WatchRow(
