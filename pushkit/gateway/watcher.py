@@ -356,7 +356,7 @@ class WatchedTask:
             )
             # The caller of a config that was set since the end was told found the task watched.
             if self._tell_end is not None and await self._is_subscribed():
-                await self._tell_end()
+                await self._patiently(self._tell_end)
         except LeaseLostError as exc:
             _log.warning("task %s: %s", printable(self._row.task_id), exc)
         except Exception:  # noqa: BLE001  # the row is given back, and taken again

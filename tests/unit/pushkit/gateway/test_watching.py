@@ -13,6 +13,7 @@ from aiohttp import web
 
 from pushkit.a2a import WireVersion
 from pushkit.delivery.watches import WatchRow
+from pushkit.errors import StorageError
 from pushkit.gateway import watcher
 from pushkit.gateway.calls import Binding, Place
 from pushkit.keys.ring import KeyRing
@@ -484,6 +485,31 @@ async def test_what_a_message_brings_is_left_to_its_stream(
     front.agent.status(task["id"], COMPLETED)
     told = states(await front.told(task["id"], 5))
     assert told == ["SUBMITTED", "INPUT_REQUIRED", "WORKING", "one", "COMPLETED"]
+
+
+async def test_the_end_is_told_to_a_config_of_its_last_moment_as_soon_as_it_can_be_stored(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await front.send()
+    store, notify = front.service.watcher.store, front.sender.notify
+    remove = store.remove
+    faults = [StorageError("out of reach"), StorageError("out of reach")]
+
+    async def notify_later(*args: Any, **kwargs: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return await notify(*args, **kwargs)
+
+    async def remove_after_config(*key: str) -> None:
+        await front.sender.subscribe(task["id"], {"url": HOOK, "id": "2"}, version="1.0")
+        await remove(*key)
+        monkeypatch.setattr(front.sender, "notify", notify_later)
+
+    monkeypatch.setattr(store, "remove", remove_after_config)
+    front.agent.status(task["id"], COMPLETED)
+    await eventually(lambda: not len(front.service.watcher))
+    ends = [each for each in await front.sender.deliveries(task["id"]) if b"COMPL" in each.body]
+    assert sorted(each.config_id for each in ends) == ["2", "c1"]
 
 
 @pytest.mark.parametrize("watched", [True, False])
