@@ -318,6 +318,7 @@ class WatchedTask:
         self._unseen_since: float | None = None
         self._looked_at = 0.0
         self._tell_end: Callable[[], Awaitable[None]] | None = None
+        self._is_unwanted = False
         self.is_over = False
         self.is_lost = False
         self.leased_until = leased_until
@@ -357,6 +358,9 @@ class WatchedTask:
             # The caller of a config that was set since the end was told found the task watched.
             if self._tell_end is not None and await self._is_subscribed():
                 await self._patiently(self._tell_end)
+            # So did that of one that was set, at another gateway, once nobody wanted the task.
+            if self._is_unwanted and await self._is_subscribed():
+                await self._patiently(self._add_again)
         except LeaseLostError as exc:
             _log.warning("task %s: %s", printable(self._row.task_id), exc)
         except Exception:  # noqa: BLE001  # the row is given back, and taken again
@@ -364,6 +368,14 @@ class WatchedTask:
         finally:
             for stream in filter(None, (self._stream, self._next)):
                 stream.unwatch()
+
+    async def _add_again(self) -> None:
+        """Let whichever gateway is first watch the task on from here."""
+        is_own = self._watcher.options.upstream_authorization
+        credentials = None if is_own else json.dumps(self._credentials)
+        row = replace(self._row, credentials=credentials, told=self._told, view=self._known)
+        await self._watcher.store.add(row, hold=False)
+        self.is_over = False
 
     async def _watch(self) -> None:
         pause, loop = _FIRST_PAUSE, asyncio.get_running_loop()
@@ -639,9 +651,8 @@ class WatchedTask:
         if age > self._watcher.options.watch_for:
             _log.warning("task %s was watched for too long", printable(self._row.task_id))
             return False
-        if age < _UNWANTED:
-            return True
-        return await self._is_subscribed()
+        self._is_unwanted = age >= _UNWANTED and not await self._is_subscribed()
+        return not self._is_unwanted
 
     async def _is_subscribed(self) -> bool:
         try:

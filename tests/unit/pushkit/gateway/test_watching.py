@@ -19,7 +19,7 @@ from pushkit.gateway.calls import Binding, Place
 from pushkit.keys.ring import KeyRing
 from tests.eventually import eventually
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, gateway, message
+from tests.unit.pushkit.gateway.conftest import HOOK, SHARED, Front, Start, gateway, message
 
 COMPLETED = "TASK_STATE_COMPLETED"
 
@@ -286,6 +286,42 @@ async def test_another_gateway_goes_on_and_tells_nothing_twice(
             told = states(await second.told(task["id"], 4))
             assert told == ["SUBMITTED", "WORKING", "one ", "COMPLETED"]
             await eventually(lambda: not len(second.service.watcher))
+
+
+async def test_a_task_is_not_watched_for_longer_than_it_may_be(start: Start) -> None:
+    async with start(replace(SHARED, watch_for=timedelta(seconds=1))) as front:
+        task = await front.send()
+        front.agent.break_streams(task["id"])
+        front.agent.subscribes = False
+        await eventually(lambda: not len(front.service.watcher), within=10)
+        await asyncio.sleep(0.3)  # for longer than it is claimed within
+        assert not len(front.service.watcher)
+        assert await front.sender.watches().count() == 0
+
+
+async def test_a_config_that_another_gateway_accepts_as_a_task_is_dropped_is_told(
+    agent: ScriptedAgent, location: str, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_UNWANTED", timedelta(0))
+    async with gateway(agent, location, ring) as first, gateway(agent, location, ring) as second:
+        task = await first.send()
+        await first.told(task["id"], 1)
+        store = first.service.watcher.store
+        remove = store.remove
+        config, is_removed = {"taskId": task["id"], "id": "c1"}, asyncio.Event()
+
+        async def remove_after_config(*key: str) -> None:
+            answer = await second.rpc("CreateTaskPushNotificationConfig", {**config, "url": HOOK})
+            assert "result" in answer
+            await remove(*key)
+            is_removed.set()
+
+        monkeypatch.setattr(store, "remove", remove_after_config)
+        await first.rpc("DeleteTaskPushNotificationConfig", config)
+        agent.break_streams(task["id"])
+        await is_removed.wait()
+        agent.status(task["id"], COMPLETED)
+        assert "COMPLETED" in states(await second.told(task["id"], 2))
 
 
 async def test_what_happened_between_two_gateways_is_told(
