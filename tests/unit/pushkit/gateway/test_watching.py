@@ -413,6 +413,29 @@ async def test_a_config_for_a_task_under_way_is_told_from_then_on(front: Front) 
     assert states(await front.told(task_id, 1)) == ["COMPLETED"]
 
 
+async def test_a_task_whose_config_was_stored_is_watched_even_if_its_client_leaves(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = await front.rpc("SendMessage", message(config=False))
+    task_id = answer["result"]["task"]["id"]
+    subscribe, is_stored = front.sender.subscribe, asyncio.Event()
+
+    async def subscribe_slowly(*args: Any, **kwargs: Any) -> Any:
+        stored = await subscribe(*args, **kwargs)
+        is_stored.set()
+        await asyncio.sleep(0.2)
+        return stored
+
+    monkeypatch.setattr(front.sender, "subscribe", subscribe_slowly)
+    config = {"taskId": task_id, "url": HOOK, "id": "c1"}
+    calling = asyncio.create_task(front.rpc("CreateTaskPushNotificationConfig", config))
+    await is_stored.wait()
+    calling.cancel()
+    await eventually(lambda: front.agent.watchers(task_id) == 2, within=10)
+    front.agent.status(task_id, COMPLETED)
+    assert states(await front.told(task_id, 1)) == ["COMPLETED"]
+
+
 async def test_a_task_that_waited_for_its_client_goes_on(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
