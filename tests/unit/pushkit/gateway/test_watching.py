@@ -646,6 +646,20 @@ async def test_an_event_that_says_nothing_does_not_hide_the_task(
     assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "COMPLETED"]
 
 
+async def test_a_stream_whose_task_cannot_be_watched_is_read_no_further_once_it_is_over(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object, **__: object) -> bool:
+        raise StorageError("out of reach")
+
+    monkeypatch.setattr(front.service.watcher.store, "add", fails)
+    front.agent.lingers = 60.0
+    front.agent.tasks["t"] = {"id": "t", "contextId": "c", "status": {"state": COMPLETED}}
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendMessage", "params": message(task_id="t")}
+    assert await front.answers(503, "POST", json=body, headers={"A2A-Version": "1.0"})
+    await eventually(lambda: not front.service.upstream.streams, within=10)
+
+
 async def test_events_that_nobody_can_read_say_that_a_task_changed(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
