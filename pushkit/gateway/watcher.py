@@ -39,6 +39,7 @@ from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
 from pushkit.delivery.watches import LEASE, WatchRow
 from pushkit.errors import (
+    BacklogFullError,
     InvalidUpdateError,
     PayloadTooLargeError,
     PushkitError,
@@ -317,6 +318,7 @@ class WatchedTask:
         self._context_id: str | None = None
         self._unseen_since: float | None = None
         self._looked_at = 0.0
+        self._tell_again: Callable[[], Awaitable[None]] | None = None
         self._tell_end: Callable[[], Awaitable[None]] | None = None
         self._is_unwanted = False
         self.is_over = False
@@ -551,6 +553,8 @@ class WatchedTask:
         if view.digest() == self._known and not task.status.state.terminal:
             self._view = view
             self._context_id = task.context_id
+            if self._tell_again is not None:
+                await self._patiently(self._tell_again)
         else:
             await self._store(TaskSnapshot(task=task, origin=self._place.version))
 
@@ -592,6 +596,7 @@ class WatchedTask:
 
         Whoever cannot have it, because it is too large, gets what it says of the task's state.
         """
+        self._tell_again = None
         for each in (update, *_shorter(update)):
             result = await self._watcher.sender.notify(
                 each,
@@ -599,7 +604,10 @@ class WatchedTask:
                 snapshot=self._snapshot,
                 idempotency_key=IdempotencyKey(key=name, update_sha256="", is_new=False),
             )
-            if _UNSENDABLE.isdisjoint([refused.code for refused in result.refused]):
+            codes = {refused.code for refused in result.refused}
+            if BacklogFullError.code in codes:  # it may have room later, and nothing may follow
+                self._tell_again = functools.partial(self._tell, update, name)
+            if _UNSENDABLE.isdisjoint(codes):
                 return
 
     async def _patiently(self, store: Callable[[], Awaitable[T]]) -> T:

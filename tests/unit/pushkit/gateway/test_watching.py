@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from pushkit import SenderOptions
 from pushkit.a2a import WireVersion
 from pushkit.delivery.watches import WatchRow
 from pushkit.errors import StorageError
@@ -372,6 +373,21 @@ async def test_the_end_of_a_task_that_is_too_large_is_told_without_its_artifacts
         told = await front.told(task["id"])
         assert states(told) == ["SUBMITTED", "COMPLETED"]
         assert told[1]["task"]["status"]["message"]["parts"] == [{"text": "done"}]
+
+
+async def test_a_state_for_which_there_was_no_room_is_told_once_there_is(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    agent.streams = agent.subscribes = False
+    sending = SenderOptions(max_backlog_per_subscription=1)
+    async with gateway(agent, location, ring, sending=sending) as front:
+        task = await front.send()
+        await front.told(task["id"], 1)
+        agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
+        await eventually(lambda: front.sender.counts.refused)
+        [first] = await front.sender.deliveries(task["id"])
+        await front.sender.outbox.cancel([first.id])
+        assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "INPUT_REQUIRED"]
 
 
 async def test_a_state_whose_message_is_too_large_is_told_without_it(front: Front) -> None:
