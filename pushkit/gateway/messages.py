@@ -20,7 +20,12 @@ import aiohttp
 from aiohttp import web
 
 from pushkit.a2a import MessageUpdate, Task, TaskSnapshot
-from pushkit.errors import MalformedJsonError, PushkitError, UnrecognisedBodyError
+from pushkit.errors import (
+    MalformedJsonError,
+    PushkitError,
+    StorageError,
+    UnrecognisedBodyError,
+)
 from pushkit.gateway.calls import (
     Act,
     Binding,
@@ -275,7 +280,7 @@ class Sending:
         task_id = update.task_id if update is not None and has_task else None
         try:
             is_watched = bool(task_id) and await self._watch(task_id or "", stream=stream)
-        except ApiError:
+        except (ApiError, StorageError):
             stream.unwatch()  # the client is told; the agent works on
             raise
         if not is_watched:

@@ -11,11 +11,11 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 import aiohttp
@@ -83,6 +83,8 @@ from pushkit.subscriptions.model import Filter
 from pushkit.webhook import Headers
 from pushkit.webui.asgi import path_below
 
+T = TypeVar("T")
+
 _log: Final = logging.getLogger("pushkit.gateway")
 
 _MOST_HELD: Final = 256 * 2**20  # bytes of all bodies at once
@@ -126,7 +128,8 @@ class Gateway:
     _faults: RepeatedLog = field(init=False, default_factory=lambda: RepeatedLog(_log))
     _requests: Counter[str] = field(init=False, default_factory=Counter)
     _held: int = field(init=False, default=0)  # bytes of bodies
-    _sending: set[asyncio.Task[None]] = field(init=False, default_factory=set)
+    # What is finished even if its client leaves: messages, and calls about push configs.
+    _unfinished: set[asyncio.Task[Any]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._configs = PushConfigApi(
@@ -199,7 +202,8 @@ class Gateway:
         if call.act is Act.CARD:
             return await self._extended_card(asked, call.place.binding)
         if call.act is Act.CONFIGS:
-            return await self._config(asked, call)
+            # A config that is stored is watched, too, even if its client leaves in between.
+            return await asyncio.shield(self._detached(self._config(asked, call)))
         return await self._message(asked, call)
 
     # --- requests ------------------------------------------------------------------------------
@@ -274,7 +278,7 @@ class Gateway:
         """Count a request for its caller. Raises HTTPException: there are too many."""
         caller = self.identity.peers.of(request.remote or "", headers)
         # A stream is read on after its client has left, and a message with a config sent.
-        under_way = max(self._requests.total(), self.upstream.streams, len(self._sending))
+        under_way = max(self._requests.total(), self.upstream.streams, len(self._unfinished))
         if under_way >= self.options.max_requests:
             raise web.HTTPServiceUnavailable(text="too many requests at once\n")
         if self._requests[caller] >= self.options.max_requests_per_caller:
@@ -481,15 +485,19 @@ class Gateway:
             config=config,
         )
         # Not of the client's connection: the config is registered even if that breaks.
-        task = asyncio.create_task(sending.run(), name="pushkit-gateway-message")
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        self._detached(sending.run())
         return await sending.answered()
 
+    def _detached(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work, name="pushkit-gateway-call")
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        return task
+
     async def finish(self) -> None:
-        """Wait for messages whose configs are being registered, for some seconds."""
-        if self._sending:
-            _, late = await asyncio.wait(self._sending, timeout=_FINISHED_WITHIN)
+        """Wait for configs that are being registered, for some seconds."""
+        if self._unfinished:
+            _, late = await asyncio.wait(self._unfinished, timeout=_FINISHED_WITHIN)
             for each in late:
                 each.cancel()
 

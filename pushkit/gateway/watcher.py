@@ -27,16 +27,23 @@ from typing import Final, TypeVar
 from pushkit.a2a import (
     ArtifactUpdate,
     MessageUpdate,
+    StatusUpdate,
     Task,
     TaskSnapshot,
     TaskUpdate,
     WireVersion,
 )
 from pushkit.clock import utc_now
-from pushkit.delivery.reporting import NotifyResult
 from pushkit.delivery.sender import PushSender
 from pushkit.delivery.watches import LEASE, WatchRow
-from pushkit.errors import PushkitError, SealedSecretError, StorageError
+from pushkit.errors import (
+    BacklogFullError,
+    InvalidUpdateError,
+    PayloadTooLargeError,
+    PushkitError,
+    SealedSecretError,
+    StorageError,
+)
 from pushkit.gateway.calls import Binding, Place
 from pushkit.gateway.events import EventStream, TaskView, chain, with_chunk
 from pushkit.gateway.options import GatewayOptions
@@ -58,6 +65,7 @@ _UNWANTED: Final = timedelta(minutes=1)  # how long a task is watched without a 
 _RENEWED_EVERY: Final = LEASE.total_seconds() / 3
 _MARGIN: Final = 3.0  # seconds before the end of a lease in which nothing is stored any more
 _CLAIMED_EVERY: Final = 1.0
+_UNSENDABLE: Final = frozenset({PayloadTooLargeError.code, InvalidUpdateError.code})
 _PAUSES_OF_SNAPSHOT: Final = (0.2, 1.0, 0.0)  # seconds between attempts to ask for a whole task
 
 
@@ -224,22 +232,25 @@ class Watcher:
                 for row in await self.store.claim(min(room, 100)) if room > 0 else ():
                     if self.get(row.tenant, row.task_id) is None:
                         self._resume(row, until)
-            except StorageError as exc:
-                self.faults.log("claim", logging.ERROR, "no task can be taken: %s", exc)
+            except Exception as exc:  # noqa: BLE001  # the top of a worker loop
+                trace = not isinstance(exc, StorageError)
+                why = "no task can be taken: %s"
+                self.faults.log("claim", logging.ERROR, why, exc, exc_info=trace)
             await asyncio.sleep(_CLAIMED_EVERY)
 
     def _resume(self, row: WatchRow, until: float) -> None:
-        """Watch a task that was claimed, unless its credentials cannot be opened.
+        """Watch a task that was claimed, unless its row cannot be read here.
 
-        To a caller without them the agent may not know the task, which would be its end. The row is
-        given back at the next renewal: another gateway may have the key.
+        To a caller without credentials the agent may not know the task, which would be its end. The
+        row is given back at the next renewal: another gateway may have the key, or know its version
+        of A2A.
         """
         try:
             row = row if self.options.upstream_authorization else self.store.opened(row)
-        except SealedSecretError as exc:
-            self.faults.log("sealed", logging.ERROR, "a task cannot be watched here: %s", exc)
-        else:
             self._begin(row, until)
+        except (SealedSecretError, ValueError) as exc:
+            cause = ("row", type(exc))
+            self.faults.log(cause, logging.ERROR, "a task cannot be watched here: %s", exc)
 
     async def _renew(self, until: float) -> None:
         before, adding = dict(self._tasks), set(self._adding)
@@ -305,7 +316,9 @@ class WatchedTask:
         self._context_id: str | None = None
         self._unseen_since: float | None = None
         self._looked_at = 0.0
-        self._tell_end: Callable[[], Awaitable[NotifyResult]] | None = None
+        self._tell_again: Callable[[], Awaitable[None]] | None = None
+        self._tell_end: Callable[[], Awaitable[None]] | None = None
+        self._is_unwanted = False
         self.is_over = False
         self.is_lost = False
         self.leased_until = leased_until
@@ -344,7 +357,10 @@ class WatchedTask:
             )
             # The caller of a config that was set since the end was told found the task watched.
             if self._tell_end is not None and await self._is_subscribed():
-                await self._tell_end()
+                await self._patiently(self._tell_end)
+            # So did that of one that was set, at another gateway, once nobody wanted the task.
+            if self._is_unwanted and await self._is_subscribed():
+                await self._patiently(self._add_again)
         except LeaseLostError as exc:
             _log.warning("task %s: %s", printable(self._row.task_id), exc)
         except Exception:  # noqa: BLE001  # the row is given back, and taken again
@@ -352,6 +368,14 @@ class WatchedTask:
         finally:
             for stream in filter(None, (self._stream, self._next)):
                 stream.unwatch()
+
+    async def _add_again(self) -> None:
+        """Let whichever gateway is first watch the task on from here."""
+        is_own = self._watcher.options.upstream_authorization
+        credentials = None if is_own else json.dumps(self._credentials)
+        row = replace(self._row, credentials=credentials, told=self._told, view=self._known)
+        await self._watcher.store.add(row, hold=False)
+        self.is_over = False
 
     async def _watch(self) -> None:
         pause, loop = _FIRST_PAUSE, asyncio.get_running_loop()
@@ -527,6 +551,8 @@ class WatchedTask:
         if view.digest() == self._known and not task.status.state.terminal:
             self._view = view
             self._context_id = task.context_id
+            if self._tell_again is not None:
+                await self._patiently(self._tell_again)
         else:
             await self._store(TaskSnapshot(task=task, origin=self._place.version))
 
@@ -545,13 +571,7 @@ class WatchedTask:
         # Without a digest: another gateway may have stored it as an event, or in the whole task.
         name = f"gateway-end-{view}" if ends else f"gateway-{told}"
         tenant, task_id = self._row.tenant, self._row.task_id
-        tell = functools.partial(
-            self._watcher.sender.notify,
-            update,
-            tenant=tenant,
-            snapshot=self._snapshot,
-            idempotency_key=IdempotencyKey(key=name, update_sha256="", is_new=False),
-        )
+        tell = functools.partial(self._tell, update, name)
         try:
             await self._patiently(tell)
         except LeaseLostError:
@@ -568,6 +588,25 @@ class WatchedTask:
         self._told, self._known = told, view
         self._tell_end = tell if ends else None
         self.is_over = ends
+
+    async def _tell(self, update: TaskUpdate, name: str) -> None:
+        """Store an update for all who want it, by the name of its key.
+
+        Whoever cannot have it, because it is too large, gets what it says of the task's state.
+        """
+        self._tell_again = None
+        for each in (update, *_shorter(update)):
+            result = await self._watcher.sender.notify(
+                each,
+                tenant=self._row.tenant,
+                snapshot=self._snapshot,
+                idempotency_key=IdempotencyKey(key=name, update_sha256="", is_new=False),
+            )
+            codes = {refused.code for refused in result.refused}
+            if BacklogFullError.code in codes:  # it may have room later, and nothing may follow
+                self._tell_again = functools.partial(self._tell, update, name)
+            if _UNSENDABLE.isdisjoint(codes):
+                return
 
     async def _patiently(self, store: Callable[[], Awaitable[T]]) -> T:
         """Store something, as soon as the database can be reached, while the lease lasts.
@@ -616,9 +655,8 @@ class WatchedTask:
         if age > self._watcher.options.watch_for:
             _log.warning("task %s was watched for too long", printable(self._row.task_id))
             return False
-        if age < _UNWANTED:
-            return True
-        return await self._is_subscribed()
+        self._is_unwanted = age >= _UNWANTED and not await self._is_subscribed()
+        return not self._is_unwanted
 
     async def _is_subscribed(self) -> bool:
         try:
@@ -627,6 +665,16 @@ class WatchedTask:
             )
         except StorageError:
             return True
+
+
+def _shorter(update: TaskUpdate) -> Iterator[TaskUpdate]:
+    """Yield an update again with less in it, and its state at last."""
+    if isinstance(update, TaskSnapshot):
+        task = replace(update.task, artifacts=(), history=())
+        yield replace(update, task=task)
+        yield replace(update, task=replace(task, status=replace(task.status, message=None)))
+    elif isinstance(update, StatusUpdate):
+        yield replace(update, status=replace(update.status, message=None))
 
 
 def _unwatch(joining: asyncio.Task[EventStream | None]) -> None:

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from pushkit import PushSender
+from pushkit import PushSender, SenderOptions
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service
 from pushkit.keys.ring import KeyRing
@@ -105,10 +105,15 @@ async def gateway(
     options: GatewayOptions = SHARED,
     *,
     secrets: SecretKeys | None = None,
+    sending: SenderOptions | None = None,
 ) -> AsyncIterator[Front]:
     """Serve a gateway, whose deliveries stay in the outbox."""
     sender = PushSender(
-        issuer="https://agent.example.com", keys=ring, database=database, secrets=secrets
+        issuer="https://agent.example.com",
+        keys=ring,
+        database=database,
+        secrets=secrets,
+        options=sending,
     )
     service = Service(
         agent.origin,

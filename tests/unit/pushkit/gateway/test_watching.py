@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from pushkit import SenderOptions
 from pushkit.a2a import WireVersion
+from pushkit.delivery.watches import WatchRow
+from pushkit.errors import StorageError
 from pushkit.gateway import watcher
 from pushkit.gateway.calls import Binding, Place
 from pushkit.keys.ring import KeyRing
 from tests.eventually import eventually
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, gateway, message
+from tests.unit.pushkit.gateway.conftest import HOOK, SHARED, Front, Start, gateway, message
 
 COMPLETED = "TASK_STATE_COMPLETED"
 
@@ -285,6 +289,42 @@ async def test_another_gateway_goes_on_and_tells_nothing_twice(
             await eventually(lambda: not len(second.service.watcher))
 
 
+async def test_a_task_is_not_watched_for_longer_than_it_may_be(start: Start) -> None:
+    async with start(replace(SHARED, watch_for=timedelta(seconds=1))) as front:
+        task = await front.send()
+        front.agent.break_streams(task["id"])
+        front.agent.subscribes = False
+        await eventually(lambda: not len(front.service.watcher), within=10)
+        await asyncio.sleep(0.3)  # for longer than it is claimed within
+        assert not len(front.service.watcher)
+        assert await front.sender.watches().count() == 0
+
+
+async def test_a_config_that_another_gateway_accepts_as_a_task_is_dropped_is_told(
+    agent: ScriptedAgent, location: str, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_UNWANTED", timedelta(0))
+    async with gateway(agent, location, ring) as first, gateway(agent, location, ring) as second:
+        task = await first.send()
+        await first.told(task["id"], 1)
+        store = first.service.watcher.store
+        remove = store.remove
+        config, is_removed = {"taskId": task["id"], "id": "c1"}, asyncio.Event()
+
+        async def remove_after_config(*key: str) -> None:
+            answer = await second.rpc("CreateTaskPushNotificationConfig", {**config, "url": HOOK})
+            assert "result" in answer
+            await remove(*key)
+            is_removed.set()
+
+        monkeypatch.setattr(store, "remove", remove_after_config)
+        await first.rpc("DeleteTaskPushNotificationConfig", config)
+        agent.break_streams(task["id"])
+        await is_removed.wait()
+        agent.status(task["id"], COMPLETED)
+        assert "COMPLETED" in states(await second.told(task["id"], 2))
+
+
 async def test_what_happened_between_two_gateways_is_told(
     agent: ScriptedAgent, location: str, ring: KeyRing
 ) -> None:
@@ -321,6 +361,61 @@ async def test_an_update_that_was_stored_before_a_death_is_not_stored_again(
         assert told == ["SUBMITTED", "WORKING", "COMPLETED"]
 
 
+async def test_the_end_of_a_task_that_is_too_large_is_told_without_its_artifacts(
+    start: Start, agent: ScriptedAgent
+) -> None:
+    agent.streams = agent.subscribes = False
+    async with start() as front:
+        task = await front.send()
+        agent.chunk(task["id"], "much " * 2**18)
+        agent.status(task["id"], COMPLETED, "done")
+        await eventually(lambda: not len(front.service.watcher))
+        told = await front.told(task["id"])
+        assert states(told) == ["SUBMITTED", "COMPLETED"]
+        assert told[1]["task"]["status"]["message"]["parts"] == [{"text": "done"}]
+
+
+async def test_a_state_for_which_there_was_no_room_is_told_once_there_is(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    agent.streams = agent.subscribes = False
+    sending = SenderOptions(max_backlog_per_subscription=1)
+    async with gateway(agent, location, ring, sending=sending) as front:
+        task = await front.send()
+        await front.told(task["id"], 1)
+        agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
+        await eventually(lambda: front.sender.counts.refused)
+        [first] = await front.sender.deliveries(task["id"])
+        await front.sender.outbox.cancel([first.id])
+        assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "INPUT_REQUIRED"]
+
+
+async def test_a_state_whose_message_is_too_large_is_told_without_it(front: Front) -> None:
+    task = await front.send()
+    front.agent.status(task["id"], COMPLETED, "much " * 2**18)
+    await eventually(lambda: not len(front.service.watcher))
+    assert states(await front.told(task["id"])) == ["SUBMITTED", "COMPLETED"]
+
+
+async def test_a_row_of_another_version_does_not_end_the_watching(front: Front) -> None:
+    """A newer gateway beside this one, or before it, may have written it."""
+    row = WatchRow(
+        tenant="",
+        task_id="odd",
+        version="9.0",
+        binding="JSONRPC",
+        path="/",
+        credentials=None,
+        told="",
+        view="",
+        created_at=0,
+    )
+    store, task = front.service.watcher.store, await front.send(config=False)
+    assert await store.add(row, hold=False)
+    assert await store.add(replace(row, task_id=task["id"], version="1.0"), hold=False)
+    await eventually(lambda: front.service.watcher.get("", task["id"]) is not None)
+
+
 async def test_a_config_for_a_task_under_way_is_told_from_then_on(front: Front) -> None:
     answer = await front.rpc("SendMessage", message(config=False))
     task_id = answer["result"]["task"]["id"]
@@ -330,6 +425,29 @@ async def test_a_config_for_a_task_under_way_is_told_from_then_on(front: Front) 
     stored = await front.rpc("CreateTaskPushNotificationConfig", config)
     assert stored["result"]["url"] == HOOK
     await eventually(lambda: front.agent.watchers(task_id) == 2)
+    front.agent.status(task_id, COMPLETED)
+    assert states(await front.told(task_id, 1)) == ["COMPLETED"]
+
+
+async def test_a_task_whose_config_was_stored_is_watched_even_if_its_client_leaves(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = await front.rpc("SendMessage", message(config=False))
+    task_id = answer["result"]["task"]["id"]
+    subscribe, is_stored = front.sender.subscribe, asyncio.Event()
+
+    async def subscribe_slowly(*args: Any, **kwargs: Any) -> Any:
+        stored = await subscribe(*args, **kwargs)
+        is_stored.set()
+        await asyncio.sleep(0.2)
+        return stored
+
+    monkeypatch.setattr(front.sender, "subscribe", subscribe_slowly)
+    config = {"taskId": task_id, "url": HOOK, "id": "c1"}
+    calling = asyncio.create_task(front.rpc("CreateTaskPushNotificationConfig", config))
+    await is_stored.wait()
+    calling.cancel()
+    await eventually(lambda: front.agent.watchers(task_id) == 2, within=10)
     front.agent.status(task_id, COMPLETED)
     assert states(await front.told(task_id, 1)) == ["COMPLETED"]
 
@@ -444,6 +562,31 @@ async def test_what_a_message_brings_is_left_to_its_stream(
     assert told == ["SUBMITTED", "INPUT_REQUIRED", "WORKING", "one", "COMPLETED"]
 
 
+async def test_the_end_is_told_to_a_config_of_its_last_moment_as_soon_as_it_can_be_stored(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await front.send()
+    store, notify = front.service.watcher.store, front.sender.notify
+    remove = store.remove
+    faults = [StorageError("out of reach"), StorageError("out of reach")]
+
+    async def notify_later(*args: Any, **kwargs: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return await notify(*args, **kwargs)
+
+    async def remove_after_config(*key: str) -> None:
+        await front.sender.subscribe(task["id"], {"url": HOOK, "id": "2"}, version="1.0")
+        await remove(*key)
+        monkeypatch.setattr(front.sender, "notify", notify_later)
+
+    monkeypatch.setattr(store, "remove", remove_after_config)
+    front.agent.status(task["id"], COMPLETED)
+    await eventually(lambda: not len(front.service.watcher))
+    ends = [each for each in await front.sender.deliveries(task["id"]) if b"COMPL" in each.body]
+    assert sorted(each.config_id for each in ends) == ["2", "c1"]
+
+
 @pytest.mark.parametrize("watched", [True, False])
 async def test_a_task_that_ends_as_its_config_is_set_is_told_once(
     front: Front, monkeypatch: pytest.MonkeyPatch, *, watched: bool
@@ -517,6 +660,20 @@ async def test_an_event_that_says_nothing_does_not_hide_the_task(
     task = await front.send()
     front.agent.status(task["id"], COMPLETED)
     assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "COMPLETED"]
+
+
+async def test_a_stream_whose_task_cannot_be_watched_is_read_no_further_once_it_is_over(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object, **__: object) -> bool:
+        raise StorageError("out of reach")
+
+    monkeypatch.setattr(front.service.watcher.store, "add", fails)
+    front.agent.lingers = 60.0
+    front.agent.tasks["t"] = {"id": "t", "contextId": "c", "status": {"state": COMPLETED}}
+    body = {"jsonrpc": "2.0", "id": 3, "method": "SendMessage", "params": message(task_id="t")}
+    assert await front.answers(503, "POST", json=body, headers={"A2A-Version": "1.0"})
+    await eventually(lambda: not front.service.upstream.streams, within=10)
 
 
 async def test_events_that_nobody_can_read_say_that_a_task_changed(
