@@ -110,6 +110,19 @@ def test_a_wait_that_a_closed_event_loop_left_keeps_nothing_from_starting_again(
     gc.collect()
 
 
+def test_expecting_opens_it_anew_in_each_event_loop(tmp_path: Path) -> None:
+    receiver = receiver_of(tmp_path)
+
+    expected = [asyncio.run(receiver.expect()).config.token for _ in range(2)]
+
+    async def withdraw() -> list[int]:
+        withdrawn = [await receiver.unregister(token=each) for each in expected]
+        await receiver.close()
+        return withdrawn
+
+    assert asyncio.run(withdraw()) == [1, 1]
+
+
 def test_alerts_are_sent_in_each(tmp_path: Path) -> None:
     sent = tmp_path / "sent"
     note = f"open({str(sent)!r}, 'a').write('one ')"
