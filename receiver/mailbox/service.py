@@ -184,6 +184,10 @@ class Mailboxes:
 
         return keep
 
+    def remove(self, name: str) -> None:
+        """Remove a mailbox: nothing is kept in it."""
+        del self._of_name[name]
+
     def begin(self) -> None:
         """Let polls wait, from now on."""
         self._is_ending = False
