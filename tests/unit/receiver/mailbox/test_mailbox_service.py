@@ -245,6 +245,21 @@ async def test_a_framework_that_sends_whole_answers_is_asked_for_no_stream(
     assert "mailbox: Accept: found text/event-stream, expected polls" in caplog.text
 
 
+@pytest.mark.parametrize("other", ["application/json", "*/*;q=0.1"])
+async def test_a_client_that_takes_both_polls_where_there_are_no_streams(
+    laptop: Laptop, other: str
+) -> None:
+    accept = f"text/event-stream, {other}"
+    fields = {"Authorization": f"Bearer {MAILBOX_TOKEN}", "Accept": accept}
+    asked = WebhookRequest(
+        method="GET", target="/mailbox/laptop", headers=Headers(fields), body=b""
+    )
+
+    answer = await laptop.world.receiver.receive(asked)
+
+    assert (answer.status, answer.body) == (200, b'{"notifications":[]}')
+
+
 async def test_a_mailbox_that_is_refused_is_not_there(make_world: WorldFactory) -> None:
     receiver = make_world().receiver
     options = MailboxOptions(name="laptop", tokens=[MAILBOX_TOKEN])
