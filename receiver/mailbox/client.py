@@ -127,16 +127,20 @@ class Mailbox:
         Raises:
             MailboxRefusedError: The service knows no such mailbox with this token.
         """
+        mine: FetchedNotification | None = None
         try:
+            if not self._is_entered:  # what another loop was left with: its body may have failed
+                await self._close()
             while True:
                 await self._ack()
-                self._held = await self._fetch()
+                mine = None
+                mine = self._held = await self._fetch()
                 self._renewing = asyncio.create_task(
                     self._renew(self._held), name="mailbox-renewing"
                 )
                 yield self._held.notification
         finally:
-            if not self._is_entered:
+            if not self._is_entered and self._held is mine:
                 await self._close()
 
     # --- fetching ----------------------------------------------------------------------------
