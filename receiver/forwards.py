@@ -9,6 +9,7 @@ again, with the same idempotency key.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -193,7 +194,11 @@ class StreamForward:
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._redis.aclose()
+        from redis.exceptions import RedisError
+
+        # A server that does not answer, or an event loop that has ended: they are gone as well.
+        with contextlib.suppress(RedisError, OSError, RuntimeError):
+            await self._redis.aclose()
 
 
 class CommandForward:

@@ -355,7 +355,12 @@ class Receiver(Expecting, CallbackDecorators):
         """
         check_type("options", options, MailboxOptions)
         wanted["name"] = wanted.get("name") or f"mailbox:{options.name}"
-        self.callbacks.add(self._mailboxes.add(options), **wanted)
+        keep = self._mailboxes.add(options)
+        try:
+            self.callbacks.add(keep, **wanted)
+        except BaseException:  # else clients would be answered that there is nothing, for ever
+            self._mailboxes.remove(options.name)
+            raise
 
 
 def _check_senders(senders: Sequence[TrustedSender], ids_kept: timedelta) -> None:

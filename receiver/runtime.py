@@ -68,7 +68,7 @@ class Runtime(HasLifetime):
         """
         if self._closed:
             raise StorageError("the receiver was closed")
-        if not self.is_open:
+        if not self.is_open or self._was_left:
             await self.open()
 
     async def _listen(self) -> None:

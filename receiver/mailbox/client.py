@@ -58,9 +58,11 @@ class Mailbox:
                 ...
 
     A notification is acked when the loop asks for the next one, or the block ends without an error.
-    After an error, or if this process dies, it comes again: its lease ends, or it is nacked.
-    Without `async with`, one whose loop was left by `break` comes again, too. While the loop's body
-    runs, its lease is renewed. While the service is out of reach, the loop waits.
+    After an error that leaves the block, or if this process dies, it comes again: its lease ends,
+    or it is nacked. An error that the block catches outside of the loop's body cannot be told from
+    `break`. Without `async with`, one whose loop was left in any way comes again. While the loop's
+    body runs, its lease is renewed. While the service is out of reach, the loop waits. It runs one
+    loop at a time: several need a `Mailbox` each.
 
     Args:
         url: The mailbox, `https://client.example.com/mailbox/name`.
@@ -127,16 +129,20 @@ class Mailbox:
         Raises:
             MailboxRefusedError: The service knows no such mailbox with this token.
         """
+        mine: FetchedNotification | None = None
         try:
+            if not self._is_entered:  # what another loop was left with: its body may have failed
+                await self._close()
             while True:
                 await self._ack()
-                self._held = await self._fetch()
+                mine = None
+                mine = self._held = await self._fetch()
                 self._renewing = asyncio.create_task(
                     self._renew(self._held), name="mailbox-renewing"
                 )
                 yield self._held.notification
         finally:
-            if not self._is_entered:
+            if not self._is_entered and self._held is mine:
                 await self._close()
 
     # --- fetching ----------------------------------------------------------------------------

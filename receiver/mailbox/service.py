@@ -62,6 +62,7 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]{20,512}")
 _RECEIPT: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 _JSON: Final = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
 _STREAM: Final = (("Content-Type", EVENTS), ("Cache-Control", "no-store"))
+_POLLS: Final = ("application/json", "application/*", "*/*")  # what accepts the answer to a poll
 _MOST_POLLS: Final = 128  # that wait in all, in each process: connections are left for senders
 _LOOK_SECONDS: Final = 1.0  # between looks for what other processes kept, or left unfinished
 _REST_SECONDS: Final = 0.02  # after a look that found nothing: the next one finds more
@@ -184,6 +185,10 @@ class Mailboxes:
 
         return keep
 
+    def remove(self, name: str) -> None:
+        """Remove a mailbox: nothing is kept in it."""
+        del self._of_name[name]
+
     def begin(self) -> None:
         """Let polls wait, from now on."""
         self._is_ending = False
@@ -260,9 +265,11 @@ class Mailboxes:
     async def _get(self, mailbox: _Mailbox, request: Request) -> Answer:
         query = dict(parse_qsl(request.target.partition("?")[2], keep_blank_values=True))
         most = _number(query, "max", 1, least=1, most=MOST_AT_ONCE)
-        if EVENTS in (request.headers.one("Accept") or ""):
-            if not request.takes_streams:
+        accept = request.headers.one("Accept") or ""
+        if EVENTS in accept and not request.takes_streams:
+            if not any(each in accept for each in _POLLS):
                 raise _malformed("Accept", EVENTS, "polls: this framework sends whole answers")
+        elif EVENTS in accept:
             self._check_room(mailbox)  # now: a stream that has begun has no other status
             events = self._events_of(mailbox, most, request)
             return Answer(status=200, headers=_STREAM, stream=events, close=True)

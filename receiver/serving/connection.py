@@ -253,6 +253,8 @@ class HttpConnection(asyncio.Protocol):
         except BaseException:  # it was cancelled, or has a fault: there is no answer
             self._is_busy, self.work = False, None
             self._server.answered(self)
+            if self._transport is None:
+                self._server.connections.forget(self)
             self.abort()
             raise
         self._reply(answer)

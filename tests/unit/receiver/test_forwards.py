@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import json
 import sys
 from dataclasses import dataclass, field, replace
@@ -227,6 +228,23 @@ async def test_a_key_that_is_not_a_stream_is_tried_again(
     await redis.set("updates", "a string")
     with pytest.raises(ForwardFailedError, match="WRONGTYPE"):
         await passed_on(StreamForward(f"{redis_server}?stream=updates"), await accepted(world))
+
+
+# Python says of the connection of the other event loop that it was not closed there.
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+async def test_a_forward_to_a_stream_goes_on_after_its_event_loop_has_ended(
+    world: World, redis: Redis, redis_server: str
+) -> None:
+    forward, notification = StreamForward(f"{redis_server}?stream=updates"), await accepted(world)
+    await asyncio.to_thread(asyncio.run, forward.send(notification))
+
+    await forward.close()
+    await passed_on(forward, notification)
+
+    assert await redis.xlen("updates") == 2
+    gc.collect()
 
 
 def test_every_version_of_redis_compares_the_name_of_a_server_with_its_certificate() -> None:

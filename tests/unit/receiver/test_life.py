@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sqlite3
 import sys
 import threading
@@ -20,7 +21,7 @@ from pushkit.net.transport import Transport
 from pushkit.webhook import WebhookRequest
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.testing import SigningAgent
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 
 AGENT = SigningAgent(webhook_url="https://client.example.com/a2a/push")
 
@@ -82,6 +83,44 @@ def test_a_receiver_opened_repeatedly_waits_for_and_calls_back_what_another_stor
     for number in range(3):
         asyncio.run(turn(number))
     assert called == ["task-0", "task-1", "task-2"]
+
+
+# Python says of each task that it was destroyed, and of each coroutine what it did then.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_wait_that_a_closed_event_loop_left_keeps_nothing_from_starting_again(
+    tmp_path: Path,
+) -> None:
+    receiver, left = receiver_of(tmp_path), list[asyncio.Task[Notification]]()
+
+    async def begin() -> None:
+        await receiver.start()
+        left.append(asyncio.create_task(receiver.wait("task-1")))
+        await asyncio.sleep(0.1)
+
+    async def start_again() -> None:
+        async with receiver:
+            assert await post(receiver, 1) == 202
+            await receiver.wait("task-1", until=lambda _: True, timeout=DEADLINE)
+
+    first = asyncio.new_event_loop()
+    first.run_until_complete(begin())
+    first.close()
+    asyncio.run(start_again())
+    left.clear()
+    gc.collect()
+
+
+def test_expecting_opens_it_anew_in_each_event_loop(tmp_path: Path) -> None:
+    receiver = receiver_of(tmp_path)
+
+    expected = [asyncio.run(receiver.expect()).config.token for _ in range(2)]
+
+    async def withdraw() -> list[int]:
+        withdrawn = [await receiver.unregister(token=each) for each in expected]
+        await receiver.close()
+        return withdrawn
+
+    assert asyncio.run(withdraw()) == [1, 1]
 
 
 def test_alerts_are_sent_in_each(tmp_path: Path) -> None:

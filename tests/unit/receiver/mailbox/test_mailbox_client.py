@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -110,6 +111,26 @@ async def test_a_loop_without_a_block_that_is_left_gives_it_back(laptop: Laptop)
     laptop.world.clock.advance(10)
 
     assert len((await laptop.poll()).found) == 1
+
+
+async def test_a_loop_without_a_block_that_fails_gives_it_back_though_another_begins(
+    laptop: Laptop,
+) -> None:
+    await laptop.accept(1)
+    await laptop.accept(1, task_id="task-2")
+    mailbox, had = Mailbox(laptop.url, MAILBOX_TOKEN), list[str | None]()
+    for _ in range(2):
+        with contextlib.suppress(ZeroDivisionError):
+            async for notification in mailbox:
+                had.append(notification.task_id)
+                raise ZeroDivisionError
+    await eventually(lambda: given_back(laptop))
+    laptop.world.clock.advance(10)
+
+    again = (await laptop.poll("?max=8")).found
+
+    assert sorted(each["task_id"] for each in again) == had == ["task-1", "task-2"]
+    assert [each["attempt"] for each in again] == [2, 2]
 
 
 async def given_back(laptop: Laptop) -> bool:

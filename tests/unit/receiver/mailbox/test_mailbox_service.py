@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
+from pushkit.errors import ConfigError
 from pushkit.webui.access import DashboardAccess
 from receiver import Headers, MailboxOptions, Receiver, WebhookRequest
 from receiver.dashboard.app import inbox_dashboard
@@ -242,6 +243,31 @@ async def test_a_framework_that_sends_whole_answers_is_asked_for_no_stream(
 
     assert (answer.status, answer.code) == (400, "malformed_request")
     assert "mailbox: Accept: found text/event-stream, expected polls" in caplog.text
+
+
+@pytest.mark.parametrize("other", ["application/json", "*/*;q=0.1"])
+async def test_a_client_that_takes_both_polls_where_there_are_no_streams(
+    laptop: Laptop, other: str
+) -> None:
+    accept = f"text/event-stream, {other}"
+    fields = {"Authorization": f"Bearer {MAILBOX_TOKEN}", "Accept": accept}
+    asked = WebhookRequest(
+        method="GET", target="/mailbox/laptop", headers=Headers(fields), body=b""
+    )
+
+    answer = await laptop.world.receiver.receive(asked)
+
+    assert (answer.status, answer.body) == (200, b'{"notifications":[]}')
+
+
+async def test_a_mailbox_that_is_refused_is_not_there(make_world: WorldFactory) -> None:
+    receiver = make_world().receiver
+    options = MailboxOptions(name="laptop", tokens=[MAILBOX_TOKEN])
+    with pytest.raises(ConfigError):
+        receiver.mailbox(options, states=["no-such-state"])
+
+    assert receiver.mailboxes == []
+    receiver.mailbox(options, states=["completed"])
 
 
 async def test_a_mailbox_gets_what_it_was_made_for(

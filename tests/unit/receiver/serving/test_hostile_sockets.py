@@ -304,6 +304,28 @@ async def test_a_request_in_progress_counts_after_its_connection_is_lost(
     release.release()
 
 
+async def test_a_request_that_fails_after_its_connection_is_lost_is_counted_no_more(
+    world: World, serve: Serve
+) -> None:
+    release = asyncio.Event()
+
+    async def fail(_: Request) -> Answer:
+        await release.wait()
+        raise ZeroDivisionError
+
+    site = await serve(own=fail, max_connections_per_peer=1)
+    client = await site.connect()
+    await client.send(request_of(world))
+    await eventually(lambda: site.server.in_progress)
+    sock = client.writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.writer.transport.abort()  # by a reset
+    await eventually(lambda: all(each._transport is None for each in site.server.connections))
+    release.set()
+
+    await site.until(lambda connections: len(connections) == 0)
+
+
 async def test_draining_answers_requests_in_progress(world: World, serve: Serve) -> None:
     site = await serve()
     idle, working = await site.connect(), await site.connect()
