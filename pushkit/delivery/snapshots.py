@@ -26,6 +26,7 @@ Registering a config that is there already adds a snapshot at the end of its que
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -110,8 +111,8 @@ def reader(
 ) -> Callable[[], Awaitable[bytes | None]]:
     """Return what reads a task as its owner sees it, and encodes it.
 
-    A task that cannot be sent whole is sent without artifacts and history: clients get those by
-    `GetTask`.
+    A task that cannot be sent whole is sent without artifacts and history, and if that cannot be
+    sent either, without the status's message and the metadata: clients get those by `GetTask`.
     """
 
     async def read() -> bytes | None:
@@ -121,11 +122,13 @@ def reader(
         check_type("snapshot", task, Task)
         if task.id != task_id:
             raise InvalidUpdateError("snapshot: expected the task that is subscribed to")
-        try:
-            return encoder.encode(TaskSnapshot(task=task), version, None, now=clock())
-        except InvalidUpdateError:
-            alone = TaskSnapshot(task=replace(task, artifacts=(), history=()))
-            return encoder.encode(alone, version, None, now=clock())
+        without = replace(task, artifacts=(), history=())
+        for each in (task, without):
+            with contextlib.suppress(InvalidUpdateError):
+                return encoder.encode(TaskSnapshot(task=each), version, None, now=clock())
+        status = replace(task.status, message=None, extra={})
+        least = TaskSnapshot(task=replace(without, status=status, metadata={}, extra={}))
+        return encoder.encode(least, version, None, now=clock())
 
     return read
 

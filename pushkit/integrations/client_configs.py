@@ -17,6 +17,7 @@ from pushkit.a2a import PushConfig, WireVersion
 from pushkit.bounded_json import JsonValue
 from pushkit.clock import utc_now
 from pushkit.delivery.bodies import SnapshotProvider
+from pushkit.delivery.registrar import checked_key
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import InvalidPushConfigError, PushkitError, UnsupportedVersionError
 from pushkit.events import PushConfigUnsent
@@ -103,6 +104,8 @@ class ClientConfigs:
     ) -> list[Subscription]:
         """Return an owner's configs of a task, or the one with an id."""
         with self.errors(owner):
+            if config_id is not None:
+                checked_key(tenant, task_id, owner, config_id)
             return await self.sender.subscriptions(task_id, config_id, owner=owner, tenant=tenant)
 
     async def remove(
@@ -110,6 +113,8 @@ class ClientConfigs:
     ) -> None:
         """Remove one of an owner's configs, or all; unfinished deliveries are cancelled."""
         with self.errors(owner):
+            if config_id is not None:
+                checked_key(tenant, task_id, owner, config_id)
             await self.sender.unsubscribe(task_id, config_id, owner=owner, tenant=tenant)
 
 

@@ -116,7 +116,7 @@ def recover(
             f"{rows[0]['number']} notifications were sent again today (UTC), expected at most"
             f" {most_in_a_day}: ask again tomorrow"
         )
-    last = min(wanted.to_seq or subscription.last_seq, subscription.last_seq)
+    last = max(min(wanted.to_seq or subscription.last_seq, subscription.last_seq), 0)
     first = min(max(wanted.from_seq, 1), last + 1)
     upto = min(last, first + _MOST_READ - 1)
     found = yield Statement(

@@ -215,7 +215,6 @@ class Configs:
         """Remove a config, if it exists, and cancel its unfinished deliveries."""
         task_id, config_id = (text(call.params, name) for name in _NAMES[call.version])
         caller, clients = call.caller, await self._clients_of(call.caller, task_id)
-        _check_id("id", config_id)
         await clients.remove(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
         return None
 

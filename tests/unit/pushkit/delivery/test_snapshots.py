@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pushkit import Artifact, Filter, PushSender, SecretKeys, Task, TextPart
+from pushkit.a2a import Message, Part, Role, UnknownPart
 from pushkit.delivery.snapshots import HELD_FOR
 from pushkit.errors import InvalidPushConfigError, InvalidUpdateError, StorageError
 from tests.clock import Clock
@@ -230,6 +231,21 @@ async def test_a_task_that_is_too_large_is_sent_without_its_artifacts(
     await deliver_due(sender)
     [sent] = webhook.received
     assert json.loads(sent.body)["task"]["status"]["state"] == "TASK_STATE_WORKING"
+
+
+@pytest.mark.parametrize("version", ["0.3", "1.0"])
+@pytest.mark.parametrize("parts", [(UnknownPart(),), (TextPart(text="x" * 2000),)])
+async def test_a_status_that_cannot_be_sent_with_its_message_is_sent_without(
+    senders: Senders, webhook: Webhook, version: str, parts: tuple[Part, ...]
+) -> None:
+    sender = await senders.open(max_body_bytes=1000)
+    said = Message(message_id="m", role=Role.AGENT, parts=parts)
+    odd = replace(task(), status=replace(task().status, message=said))
+    await subscribe(sender, webhook, odd, version=version)
+    await deliver_due(sender)
+    [sent] = webhook.received
+    found = json.loads(sent.body)
+    assert "message" not in found.get("task", found)["status"]
 
 
 async def test_the_snapshot_of_another_task_is_refused(

@@ -19,7 +19,7 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from a2a.utils.errors import InternalError
+from a2a.utils.errors import InternalError, InvalidParamsError
 
 from pushkit import NotifyResult, PushSender
 from pushkit.errors import CommitUncertainError, StorageError
@@ -208,6 +208,11 @@ async def test_a_client_is_not_told_that_the_sender_is_closed(push: PushSender) 
     hook = TaskPushNotificationConfig(url="https://client.example.com/a2a")
     with pytest.raises(InternalError, match=r"^Internal error$"):
         await PushkitConfigStore(push).set_info("task-1", hook, ServerCallContext())
+
+
+async def test_an_id_that_no_config_can_have_is_the_clients_error(push: PushSender) -> None:
+    with pytest.raises(InvalidParamsError, match="printable"):
+        await PushkitConfigStore(push).delete_info("task-1", ServerCallContext(), "\0")
 
 
 async def test_a_config_is_of_the_tenant_that_the_call_names(push: PushSender) -> None:

@@ -220,6 +220,7 @@ async def test_an_invalid_config_is_refused_and_not_stored(
         ("CreateTaskPushNotificationConfig", None),
         ("GetTaskPushNotificationConfig", {"taskId": "task-1"}),
         ("GetTaskPushNotificationConfig", {"id": "c"}),
+        ("GetTaskPushNotificationConfig", {"taskId": "task-1", "id": "\u0000"}),
         ("DeleteTaskPushNotificationConfig", {"taskId": "task-1"}),
         ("DeleteTaskPushNotificationConfig", {"taskId": "task-1", "id": "\u0000"}),
         ("ListTaskPushNotificationConfigs", {"taskId": "x" * 600}),

@@ -188,3 +188,12 @@ async def test_a_wrong_parameter_is_refused(
 ) -> None:
     await subscribe(sender, webhook)
     assert (await recover(server, **wanted))["code"] == -32602
+
+
+@pytest.mark.parametrize("last", [-1, -(2**70)])
+async def test_a_range_that_ends_before_the_first_is_empty(
+    server: Server, sender: PushSender, webhook: Webhook, last: int
+) -> None:
+    await subscribe(sender, webhook)
+    await deliver(sender, webhook, "working")
+    assert await recover(server, toSeq=last) == {"seqs": []}
