@@ -52,8 +52,10 @@ class Arrivals:
         if self._looking is not None:
             await cancelled(self._looking)
             self._looking = None
-        for waiter in itertools.chain.from_iterable(self._waiting.values()):
-            if not waiter.arrived.done():
+        waiting = list(itertools.chain.from_iterable(self._waiting.values()))
+        self._waiting.clear()
+        for waiter in waiting:
+            if not (waiter.arrived.done() or waiter.arrived.get_loop().is_closed()):
                 waiter.arrived.set_exception(StorageError("the receiver was closed"))
                 waiter.arrived.exception()  # a caller that reads the inbox never retrieves it
 
