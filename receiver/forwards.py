@@ -9,6 +9,7 @@ again, with the same idempotency key.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -193,7 +194,9 @@ class StreamForward:
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._redis.aclose()
+        # Those of an event loop that was closed can say nothing any more, and are forgotten.
+        with contextlib.suppress(RuntimeError):
+            await self._redis.aclose()
 
 
 class CommandForward:
