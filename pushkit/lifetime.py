@@ -6,8 +6,9 @@ import abc
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pushkit.errors import ConfigError
 from pushkit.scheduling.event_loop import LoopLock, cancelled
@@ -19,16 +20,13 @@ if TYPE_CHECKING:
     from pushkit.threads import ServingThread
 
 
-_ASKS_EVERY: Final = 0.02  # seconds
-
-
 class HasLifetime(abc.ABC):
     """What is opened, started and closed, again and again.
 
     * What a process opened is open there alone. A process that is forked from it can neither use
       nor open it, and closes nothing: tasks, threads and connections are the other one's.
-    * It is closed in the event loop that opened it, while that runs; then it may be opened in any.
-      If that loop ended before, the next start closes it first.
+    * It belongs to the event loop that opens it until it is closed there; then any may open it. If
+      that loop was closed before, the next start closes what it left, and waits for nothing there.
     * An opening waits for the end of a close, and a close for an opening that has begun.
     * Metrics run while it is open; alerts from the start until what was begun is finished.
     """
@@ -40,10 +38,11 @@ class HasLifetime(abc.ABC):
         self._metrics: Metrics | None = None
         self._closed = False  # and nobody has begun to open it since
         self._opened_in: int | None = None  # the process
-        self._loop: asyncio.AbstractEventLoop | None = None  # that opened it
+        # Whose it is: from the beginning of an opening to the end of a close.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._taking = threading.Lock()
         self._opening = LoopLock()
         self._closing: asyncio.Task[None] | None = None
-        self._is_half_closed = False  # a close began, and broke off or goes on
 
     @property
     def is_open(self) -> bool:
@@ -62,11 +61,14 @@ class HasLifetime(abc.ABC):
 
     @abc.abstractmethod
     async def _finish(self) -> None:
-        """End what runs in the background, and finish what that began."""
+        """End what runs in the background, and finish what that began.
+
+        Not called for what a closed event loop left: nothing goes on there.
+        """
 
     @abc.abstractmethod
     async def _close_parts(self) -> None:
-        """Close what is open, the database last."""
+        """Close what is open, of this event loop or of one that was closed; the database last."""
 
     # --- opening -------------------------------------------------------------------------------
 
@@ -81,22 +83,24 @@ class HasLifetime(abc.ABC):
                 they must be current.
 
         Raises:
-            ConfigError: It was opened before this process was forked.
+            ConfigError: It was opened before this process was forked; or another event loop opened
+                it, which was not closed.
             StorageError: The database cannot be opened.
         """
+        self._check_process()
+        if self._was_left:
+            await self.close()
         # What is called by the close itself may open it, too; the end of the close undoes that.
         caller = asyncio.current_task()
         while (closing := self._running_close()) is not None and closing is not caller:
-            await _ended(closing)
-        if closing is None and self._was_left:
-            await self.close()
+            await asyncio.wait([closing])
         async with self._opening.here:
+            self._take()
             self._closed = False
             if self.is_open:
                 return
-            self._check_process()
             await self._open_parts(access)
-            self._opened_in, self._loop = os.getpid(), asyncio.get_running_loop()
+            self._opened_in = os.getpid()
             self._start_metrics()
 
     def _check_process(self) -> None:
@@ -107,6 +111,22 @@ class HasLifetime(abc.ABC):
                 " each process"
             )
 
+    @property
+    def _was_left(self) -> bool:
+        """Whether its event loop was closed, and had not closed it to the end."""
+        return self._loop is not None and self._loop.is_closed()
+
+    def _take(self) -> None:
+        """Let it belong to the running event loop. Raises ConfigError: it is another one's."""
+        here = asyncio.get_running_loop()
+        with self._taking:
+            if self._loop not in (None, here) and not self._was_left:
+                raise ConfigError(
+                    "opened in another event loop, which was not closed: use it there, or close it"
+                    " there first; from another thread with asyncio.run_coroutine_threadsafe()"
+                )
+            self._loop = here
+
     async def start(self) -> None:
         """Open the database and start the worker, or the callbacks; does nothing if they run.
 
@@ -114,7 +134,8 @@ class HasLifetime(abc.ABC):
         for the end of that.
 
         Raises:
-            ConfigError: It was opened before this process was forked.
+            ConfigError: It was opened before this process was forked; or another event loop opened
+                it, which was not closed.
             StorageError: The database cannot be opened.
         """
         await self.open()
@@ -145,44 +166,33 @@ class HasLifetime(abc.ABC):
         on if a caller is cancelled. In a process that was forked meanwhile, nothing is closed.
 
         Raises:
-            ConfigError: It was opened in another event loop, which is running: close it there.
+            ConfigError: Another event loop opened it, which was not closed: close it there.
         """
         if self._opened_in is not None and not self.is_open:
             return
-        loop, here = self._loop, asyncio.get_running_loop()
-        if self.is_open and loop is not None and loop is not here and loop.is_running():
-            raise ConfigError(  # its tasks would not end
-                "close: opened in another event loop, which is running: close it there, from"
-                " another thread with asyncio.run_coroutine_threadsafe()"
-            )
+        was_left = self._was_left
+        self._take()
         self._closed = True
         closing = self._running_close()
         if closing is None:
-            closing = asyncio.create_task(self._close(), name=f"{self._package}-closing")
-            self._closing = closing
-        if closing.get_loop() is here:
-            await asyncio.shield(closing)
-        else:
-            await _ended(closing)
+            name = f"{self._package}-closing"
+            self._closing = closing = asyncio.create_task(self._close(was_left=was_left), name=name)
+        await asyncio.shield(closing)
 
     def _running_close(self) -> asyncio.Task[None] | None:
-        """Return the close that is under way; one whose event loop was closed will never end."""
+        """Return the close that is under way in this event loop."""
         closing = self._closing
-        if closing is None or closing.done() or closing.get_loop().is_closed():
+        if closing is None or closing.done():
             return None
-        return closing
+        return closing if closing.get_loop() is asyncio.get_running_loop() else None
 
-    @property
-    def _was_left(self) -> bool:
-        """Whether the event loop that opened it ended before it was closed to the end."""
-        has_ended = self._loop is not None and self._loop.is_closed()
-        return has_ended and (self.is_open or self._is_half_closed)
-
-    async def _close(self) -> None:
-        self._is_half_closed = True
+    async def _close(self, *, was_left: bool) -> None:
         async with self._opening.here:
             pass
-        await self._finish()
+        if was_left:
+            self._background = []  # they have ended with their event loop, or never will
+        else:
+            await self._finish()
         if self._alerts is not None:
             await self._alerts.stop()  # still open: a sender's alerts are deliveries
         self._shut()
@@ -190,7 +200,7 @@ class HasLifetime(abc.ABC):
             await self._metrics.stop()
         await self._close_parts()
         self._shut()
-        self._is_half_closed = False
+        self._loop = None
 
     def _shut(self) -> None:
         """Be open no more, from now on."""
@@ -225,11 +235,3 @@ class HasLifetime(abc.ABC):
         from pushkit.threads import ServingThread
 
         return ServingThread(self, self._package)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    """Wait for a task; one of another event loop, in another thread, does not wake this loop."""
-    if task.get_loop() is asyncio.get_running_loop():
-        await asyncio.wait([task])
-    while not task.done() and not task.get_loop().is_closed():  # noqa: ASYNC110  # nothing wakes it
-        await asyncio.sleep(_ASKS_EVERY)

@@ -46,6 +46,7 @@ class ServingThread:
     def __init__(self, served: Served, name: str) -> None:
         self._served = served
         self.name: str = name
+        self._starting = threading.Lock()
         self._lock = threading.Lock()  # nothing is handed to a loop that is ending
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = asyncio.Event()
@@ -65,6 +66,10 @@ class ServingThread:
             PushkitError: The object cannot start.
         """
         self._check_process()
+        with self._starting:  # another thread that starts it waits, too
+            return self._start()
+
+    def _start(self) -> Self:
         if self._thread is not None and self._thread.is_alive():
             return self
         self._started_in, self._ended, self._ending = os.getpid(), Future(), asyncio.Event()

@@ -110,8 +110,7 @@ class Runtime(HasLifetime):
         if self._ends_at is None:
             self._ends_at = asyncio.get_running_loop().time() + self._drain.total_seconds()
             for task in self._background:
-                if not task.get_loop().is_closed():
-                    task.cancel()
+                task.cancel()
 
     async def _finish(self) -> None:
         self.wind_down()
@@ -119,12 +118,12 @@ class Runtime(HasLifetime):
         await self._end_background()
         left = (self._ends_at or 0) - asyncio.get_running_loop().time()
         await self.dispatcher.finish(within=timedelta(seconds=max(left, 0)))
+
+    async def _close_parts(self) -> None:
         self._ends_at = None
         for forward in self._forwards:
             await forward.close()
         await self.dispatcher.retire()
-
-    async def _close_parts(self) -> None:
         self.dispatcher.registry.is_frozen = False
         await self.trust.close()
         await self._transport.close()

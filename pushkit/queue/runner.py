@@ -672,8 +672,7 @@ class Runner(Generic[J]):
             self._retries.clear()
             self._pump()  # what is in line comes out of it
             turns = [task for task, (_, began) in self._turns.items() if began is not None]
-            # Those of an event loop that is closed never end.
-            tasks = {each for each in (*turns, *self._tasks) if not each.get_loop().is_closed()}
+            tasks = {*turns, *self._tasks}
             if not tasks:
                 return
             for task in tasks:

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from pushkit.errors import StorageError
@@ -132,7 +132,7 @@ class LoopLock:
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
-async def cancelled(task: asyncio.Task[None]) -> None:
+async def cancelled(task: asyncio.Task[Any]) -> None:
     """Cancel a task until it ends: before Python 3.12, `wait_for` may swallow a cancellation."""
     if task.get_loop().is_closed():  # it has ended there, or never will
         return

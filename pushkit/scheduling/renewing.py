@@ -9,6 +9,7 @@ from typing import Final, Generic, TypeVar
 
 from pushkit.errors import PushkitError
 from pushkit.record import field, record
+from pushkit.scheduling.event_loop import cancelled
 
 T = TypeVar("T")
 _E = TypeVar("_E", bound=PushkitError)
@@ -135,10 +136,9 @@ class Renewing(Generic[T]):
     async def close(self) -> None:
         """Cancel the fetch in progress, and stop renewing in the background."""
         self._is_closed = True
-        # One that is done may be of another loop.
-        if self._flight is not None and not self._flight.done():
-            self._flight.cancel()
-            await asyncio.wait([self._flight])
+        flight, self._flight = self._flight, None
+        if flight is not None and not flight.done():  # one that is done may be of another loop
+            await cancelled(flight)
         if self._timer is not None:
             self._timer.cancel()
 

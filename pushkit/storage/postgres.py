@@ -219,7 +219,7 @@ class PostgresDatabase(Database):
             raise
         self._waiting = asyncio.Semaphore(max(self._connections // 2, 1))
         self._reading = asyncio.Semaphore(max(self._connections // 2 - 1, 1))
-        self._idle = asyncio.Event()
+        self._scripts, self._idle = 0, asyncio.Event()
         self._idle.set()
         self._group_commit = GroupCommit(
             self._run_batches, most=_MAX_BATCH, patience=self._command_timeout, wait=False
@@ -533,9 +533,10 @@ class PostgresDatabase(Database):
                 self.write_fault.note(reason)
             raise self._refusal(exc, reason, "nothing was stored") from exc
         finally:
-            self._scripts -= 1
-            if not self._scripts:
-                self._idle.set()
+            if pool is self._pool:  # else that was closed, perhaps with its event loop
+                self._scripts -= 1
+                if not self._scripts:
+                    self._idle.set()
 
     async def _missing_rights(
         self, connection: asyncpg.Connection | PoolConnectionProxy, *, migrates: bool = False

@@ -151,10 +151,7 @@ class CallbackCaller:
         except BaseException as exc:  # noqa: BLE001  # whatever it raises
             error = _failure_of(exc)
         finally:
-            del self._running[task]
-            self._deadlines.clear(run)
-            self._kept_permits -= int(run.keeps_permit)
-            slot.release()
+            self._end(run)
             if self.abandoned:
                 self._forget_abandoned(task)
         try:
@@ -191,9 +188,23 @@ class CallbackCaller:
             await cancelled(task)
 
     def close(self) -> None:
-        """End idle threads."""
+        """End idle threads, and forget calls of an event loop that was closed: they never end."""
         self._deadlines.close()
         self._threads.close()
+        for task, run in list(self._running.items()):
+            if task.get_loop().is_closed():
+                self._end(run)
+                if self._threads.is_inside(task):
+                    self.abandoned[task] = run.queue_id
+        ended = {task for task in self.without_permit if task.get_loop().is_closed()}
+        self.without_permit -= ended
+
+    def _end(self, run: _Running) -> None:
+        """Free what a call takes up, once."""
+        if self._running.pop(run.task, None) is not None:
+            self._deadlines.clear(run)
+            self._kept_permits -= int(run.keeps_permit)
+            run.slot.release()
 
     async def _run_in_thread(self, callback: Callback, notification: Notification) -> None:
         result = await self._threads.run(functools.partial(callback.function, notification))

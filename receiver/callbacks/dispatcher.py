@@ -189,7 +189,6 @@ class Dispatcher(QueueWorker[NotificationJob]):
             async with asyncio.timeout_at(max(ends_at, loop.time() + _LAST_WRITES)):
                 await self.runner.drain()
         await self.runner.abandon()
-        self.caller.close()
 
     async def retire(self) -> None:
         """Give back what is still leased, and release the worker's lock.
@@ -198,6 +197,7 @@ class Dispatcher(QueueWorker[NotificationJob]):
         until these calls end. The dispatcher then continues under another name.
         """
         self.runner.retire()
+        self.caller.close()
         # A transaction that still runs may lease a queue.
         await self._database.drain(_LAST_WRITES)
         before = set[asyncio.Task[None]]().union(*self._abandoned.values())

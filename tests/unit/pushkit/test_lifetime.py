@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from pushkit import KeyRing, PushSender
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.errors import ConfigError
 from pushkit.keys.jwks import jwks_document
-from receiver import Receiver, TrustedSender
+from pushkit.webhook import WebhookRequest
+from receiver import Notification, Receiver, TaskPolicy, TrustedSender
+from receiver.testing import SigningAgent
 from tests.eventually import DEADLINE, eventually
 
 ISSUER = "https://agent.example.com"
@@ -123,6 +128,91 @@ def test_what_an_event_loop_did_not_close_to_its_end_starts_in_another(
 
 
 # Python says of each task that it was destroyed, and of each coroutine what it did then.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed")
+def test_deliveries_that_a_closed_event_loop_left_under_way_are_not_waited_for(
+    location: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring = KeyRing.create(datetime.now(UTC))
+    sender = PushSender(issuer=ISSUER, keys=ring, database=location, allow=["127.0.0.1:*"])
+
+    async def send(url: str) -> None:
+        await sender.start()
+        await sender.subscribe("task", {"url": url}, version="1.0")
+        status = TaskStatus(state=TaskState.WORKING)
+        await sender.notify(StatusUpdate(task_id="task", context_id="context", status=status))
+        await eventually(lambda: sender.worker.runner.scheduler.free < sender.options.concurrency)
+
+    async def start_again() -> None:
+        async with asyncio.timeout(DEADLINE):
+            await sender.start()
+            assert sender.worker.runner.scheduler.free == sender.options.concurrency
+            assert await sender.unready() == {}
+            await sender.close()
+
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        first = asyncio.new_event_loop()
+        first.run_until_complete(send(f"http://127.0.0.1:{silent.getsockname()[1]}/"))
+        first.close()
+        asyncio.run(start_again())
+        gc.collect()
+    assert "closed by force" not in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("is_async", [True, False])
+def test_callbacks_that_a_closed_event_loop_left_running_keep_nothing(
+    tmp_path: Path, is_async: bool
+) -> None:
+    agent = SigningAgent(webhook_url="https://client.example.com/a2a/push")
+    trusted = TrustedSender(
+        name="agent",
+        issuer=agent.issuer,
+        keys=[agent.key.to_verification_key()],
+        tokens=[agent.token],
+        tasks=TaskPolicy.ANY,
+    )
+    receiver = Receiver(
+        url="https://client.example.com",
+        senders=[trusted],
+        database=tmp_path / "inbox.db",
+        concurrency=1,
+    )
+    begun, may_end = list[str | None](), threading.Event()
+
+    async def call(notification: Notification) -> None:
+        begun.append(notification.task_id)
+        if len(begun) == 1:
+            await asyncio.Event().wait()
+
+    def call_in_thread(notification: Notification) -> None:
+        begun.append(notification.task_id)
+        if len(begun) == 1:
+            may_end.wait(DEADLINE)
+
+    receiver.on_status()(call if is_async else call_in_thread)
+
+    async def post(task_id: str) -> None:
+        await receiver.start()
+        request = agent.draft(task_id).request()
+        answer = await receiver.receive(
+            WebhookRequest(target="/a2a/push", headers=request.headers, body=request.body)
+        )
+        assert answer.status == 202
+        await eventually(lambda: task_id in begun)
+
+    async def post_again() -> None:
+        await post("second")
+        await receiver.close()
+
+    first = asyncio.new_event_loop()
+    first.run_until_complete(post("first"))
+    first.close()
+    asyncio.run(post_again())
+    may_end.set()
+    gc.collect()
+
+
+# Python says of each task that it was destroyed, and of each coroutine what it did then.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_an_event_loop_left_running_when_it_was_closed_starts_in_another(
     part: PushSender | Receiver,
@@ -140,39 +230,60 @@ def test_what_an_event_loop_left_running_when_it_was_closed_starts_in_another(
     gc.collect()
 
 
-@pytest.mark.parametrize("call", ["open", "close"])
-def test_a_close_in_another_thread_is_waited_for(
+@pytest.mark.parametrize("call", ["start", "close"])
+async def test_it_belongs_to_the_event_loop_that_opened_it(
+    part: PushSender | Receiver, call: str
+) -> None:
+    async with part:
+        with pytest.raises(ConfigError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, getattr(part, call)())
+        assert await part.unready() == {}
+
+
+@pytest.mark.parametrize("call", ["start", "close"])
+async def test_it_belongs_to_the_event_loop_that_closes_it_until_the_end_of_the_close(
     part: PushSender | Receiver, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    closes, may_end, close_parts = threading.Event(), threading.Event(), part._close_parts
+    close_parts = part._close_parts
 
-    async def close_parts_later() -> None:
-        closes.set()
-        await asyncio.to_thread(may_end.wait, DEADLINE)
+    async def call_then_close_parts() -> None:
+        with pytest.raises(ConfigError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, getattr(part, call)())
         await close_parts()
 
+    monkeypatch.setattr(part, "_close_parts", call_then_close_parts)
+    await part.open()
+    await part.close()
+
+
+def test_one_of_two_event_loops_that_open_it_at_once_does_so(part: PushSender | Receiver) -> None:
+    both, done = threading.Barrier(2), threading.Barrier(2)
+
     async def open_and_close() -> None:
-        await part.open()
+        both.wait(DEADLINE)
+        try:
+            await part.open()
+        finally:
+            done.wait(DEADLINE)
         await part.close()
 
-    async def call_meanwhile() -> None:
-        calling = asyncio.create_task(getattr(part, call)())
-        assert not (await asyncio.wait([calling], timeout=0.1))[0]
-        may_end.set()
-        async with asyncio.timeout(DEADLINE):
-            await calling
-        assert part.is_open is (call == "open")
-        await part.close()
+    with ThreadPoolExecutor() as threads:
+        ends = [threads.submit(asyncio.run, open_and_close()) for _ in range(2)]
+    [refused] = filter(None, (each.exception() for each in ends))
+    assert "another event loop" in str(refused)
+    assert not part.is_open
 
-    monkeypatch.setattr(part, "_close_parts", close_parts_later)
-    other = threading.Thread(target=asyncio.run, args=(open_and_close(),))
-    other.start()
-    assert closes.wait(DEADLINE)
-    try:
-        asyncio.run(call_meanwhile())
-    finally:
-        may_end.set()
-        other.join()
+
+def test_what_an_event_loop_left_when_it_was_stopped_is_closed_there(
+    part: PushSender | Receiver,
+) -> None:
+    first = asyncio.new_event_loop()
+    first.run_until_complete(part.start())
+    with pytest.raises(ConfigError, match="another event loop"):
+        asyncio.run(part.close())
+    first.run_until_complete(part.close())
+    first.close()
+    asyncio.run(part.start())
 
 
 async def test_an_async_with_that_is_cancelled_at_its_start_leaves_nothing_open(

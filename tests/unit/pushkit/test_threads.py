@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +20,7 @@ from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.errors import ConfigError, InvalidPushConfigError, StorageError
 from pushkit.threads import ServingThread
 from receiver import Headers, Notification, Receiver, TrustedSender, WebhookRequest
+from tests.eventually import DEADLINE
 
 ISSUER = "https://agent.example.com"
 ROOT = Path(__file__).resolve().parents[3]
@@ -112,6 +114,19 @@ def test_many_threads_call_at_once(sender: PushSender) -> None:
             each.join()
         found = sending.call(sender.subscription_admin.find())
     assert len(found) == 20
+
+
+def test_many_threads_start_it_at_once(sender: PushSender) -> None:
+    thread, together = sender.in_thread(), threading.Barrier(4)
+
+    def start_and_call() -> dict[str, str]:
+        together.wait(DEADLINE)
+        return thread.start().call(sender.unready())
+
+    with ThreadPoolExecutor() as threads:
+        calls = [threads.submit(start_and_call) for _ in range(4)]
+    assert [each.result() for each in calls] == [{}] * 4
+    thread.close()
 
 
 def test_errors_reach_the_caller(sender: PushSender, receiver: Receiver) -> None:

@@ -206,6 +206,16 @@ async def test_a_notification_is_added_to_a_stream(
     assert fields[b"seq"] == b"1"
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # left to the garbage collector
+def test_connections_of_a_closed_event_loop_are_forgotten(redis_server: str) -> None:
+    forward = StreamForward(f"{redis_server}?stream=updates")
+    for _ in range(2):
+        asyncio.run(forward._redis.ping())
+        asyncio.run(forward.close())
+    del forward
+    gc.collect()
+
+
 async def test_no_forward_stays_with_a_server_that_became_a_replica(world: World) -> None:
     notification = await accepted(world)
     server, primary = RedisServer(), RedisServer()

@@ -57,6 +57,24 @@ async def value(source: Source) -> AsyncIterator[Renewing[int]]:
     await value.close()
 
 
+def test_a_fetch_that_a_closed_event_loop_left_is_made_anew(source: Source) -> None:
+    value, first = Renewing(source.fetch, clock=source.clock), asyncio.new_event_loop()
+
+    async def close_and_get() -> int | None:
+        await value.close()
+        source.go_on = asyncio.Event()
+        source.go_on.set()
+        return await value.get()
+
+    source.go_on.clear()
+    getting = first.create_task(value.get())
+    first.run_until_complete(asyncio.sleep(0))
+    first.run_until_complete(asyncio.sleep(0))
+    first.close()
+    assert asyncio.run(close_and_get()) == 2
+    assert not getting.done()
+
+
 async def test_a_fresh_value_is_fetched_once(source: Source, value: Renewing[int]) -> None:
     assert value.usable() is None
     for _ in range(3):

@@ -288,6 +288,34 @@ def test_a_database_whose_event_loop_ended_is_closed_and_opened_in_another(locat
     gc.collect()
 
 
+# Python says of each coroutine what it did when it was destroyed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed")
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+def test_a_close_does_not_wait_for_a_transaction_of_a_closed_event_loop(
+    location: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = things(location)
+
+    async def open_and_write(name: str) -> None:
+        await database.open()
+        await database.write(insert(name))
+
+    async def close_open_and_close() -> None:
+        await database.close()
+        await open_and_write("c")
+        await database.close()
+
+    first = asyncio.new_event_loop()
+    first.run_until_complete(open_and_write("a"))
+    writing = first.create_task(database.write(insert("b")))
+    first.run_until_complete(asyncio.sleep(0))
+    first.close()
+    asyncio.run(close_open_and_close())
+    assert not caplog.messages, "its connections were closed by force"
+    del writing
+    gc.collect()
+
+
 async def test_items_of_cancelled_callers_are_stored(database: Database) -> None:
     inserter = Inserter()
     submitted: list[asyncio.Future[str]] = []
