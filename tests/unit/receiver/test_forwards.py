@@ -209,8 +209,12 @@ async def test_a_notification_is_added_to_a_stream(
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # left to the garbage collector
 def test_connections_of_a_closed_event_loop_are_forgotten(redis_server: str) -> None:
     forward = StreamForward(f"{redis_server}?stream=updates")
+
+    async def ping(redis: Redis) -> None:
+        await redis.ping()
+
     for _ in range(2):
-        asyncio.run(forward._redis.ping())
+        asyncio.run(ping(forward._redis))
         asyncio.run(forward.close())
     del forward
     gc.collect()
