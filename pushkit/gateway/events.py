@@ -254,7 +254,7 @@ class TaskView:
     """
 
     def __init__(self) -> None:
-        self.state: TaskState | None = None
+        self.status: TaskStatus | None = None
         self._status = ""
         self._artifacts: dict[str, Any] = {}  # by id, the running hash
 
@@ -280,6 +280,11 @@ class TaskView:
             case _:  # a message changes no task
                 pass
 
+    @property
+    def state(self) -> TaskState | None:
+        """The state that was told last."""
+        return None if self.status is None else self.status.state
+
     def digest(self) -> str:
         """Return a digest of it all."""
         whole = hashlib.sha256(self._status.encode())
@@ -290,17 +295,17 @@ class TaskView:
 
     def without_what_follows(self, task: Task) -> Task:
         """Return a task that is ahead of the updates, without its end and other artifacts."""
-        if self.state is not None and self.state.terminal:
+        told = self.status or TaskStatus(state=TaskState.WORKING)
+        if told.state.terminal:
             return task
-        early = TaskStatus(state=self.state or TaskState.WORKING)
         return replace(
             task,
-            status=early if task.status.state.terminal else task.status,
+            status=told if task.status.state.terminal else task.status,
             artifacts=tuple(each for each in task.artifacts if each.artifact_id in self._artifacts),
         )
 
     def _set_status(self, status: TaskStatus) -> None:
-        self.state = status.state
+        self.status = status
         parts = status.message.parts if status.message else ()
         self._status = f"{status.state.value} {_digest_of(parts)}"
 
