@@ -152,7 +152,7 @@ TEXT = {"a": "x" * 1_000_000}
 )
 @pytest.mark.slow
 def test_a_slow_check_ends_in_time_and_with_little_memory(schema: Any, data: Any) -> None:
-    bounded = BoundedSchema(schema)
+    bounded = BoundedSchema(schema, max_seconds=60)  # this is about its use
     tracemalloc.start()
     try:
         with pytest.raises(UndecidedError, match="too"):
