@@ -144,8 +144,9 @@ async def _all_held(
 ) -> list[dict[str, Any]]:
     """Send all updates to a peer, and see that it accepts them; return what it says of each."""
     await _notify(push, port, UPDATES)
-    told = [await line_of(peer) for _update in UPDATES]
-    for said in told:
+    told = []
+    for _update in UPDATES:
+        told.append(said := await line_of(peer))
         if not said["ok"]:
             raise MismatchError(str(said["reason"])[:200])
     return told

@@ -12,9 +12,9 @@ const require = createRequire(`${argument('modules')}/package.json`);
 const { createRemoteJWKSet, jwtVerify } = await import(pathToFileURL(require.resolve('jose')).href);
 const keys = createRemoteJWKSet(new URL(argument('jwks')));
 const port = Number(argument('port'));
-const audience = `http://127.0.0.1:${port}/hook`;
 
-async function verify(headers, body) {
+async function verify({ headers, url }, body) {
+  const audience = `http://127.0.0.1:${port}${url}`;
   const bearer = headers.authorization?.replace(/^Bearer /, '');
   const jwt = headers['x-a2a-signature'] ?? bearer;
   const { payload } = await jwtVerify(jwt, keys, { issuer: argument('issuer'), audience });
@@ -31,7 +31,7 @@ createServer((request, response) => {
   request.on('end', async () => {
     const body = Buffer.concat(chunks);
     try {
-      const { jti, seq, taskId } = await verify(request.headers, body);
+      const { jti, seq, taskId } = await verify(request, body);
       console.log(JSON.stringify({ ok: true, id: jti, seq, taskId, token: request.headers['x-a2a-token'] }));
       response.writeHead(202).end();
     } catch (error) {
