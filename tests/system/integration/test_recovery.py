@@ -127,6 +127,15 @@ async def recover(world: World, *more: str) -> Any:
     return await asyncio.to_thread(CliRunner().invoke, cli, command, env=environment)
 
 
+async def told_of_another_task(world: World) -> None:
+    """Start the receiver, and let it hear of a task that the lost inbox did not have."""
+    receiver = await world.start()
+    expected = await receiver.expect(version="1.0")
+    await world.sender.subscribe("task-0", expected.as_json(), version="1.0", owner="alice")
+    await world.sender.notify(replace(update(), task_id="task-0"))
+    await world.until(lambda: world.seqs == [1])
+
+
 async def test_an_operator_has_sent_again_what_came_after_the_backup(world: World) -> None:
     await world.lose()
     await world.start()
@@ -143,11 +152,7 @@ async def test_a_config_that_the_client_removed_does_not_keep_others_from_being_
     world: World,
 ) -> None:
     await world.lose()
-    receiver = await world.start()
-    expected = await receiver.expect(version="1.0")
-    await world.sender.subscribe("task-0", expected.as_json(), version="1.0", owner="alice")
-    await world.sender.notify(replace(update(), task_id="task-0"))
-    await world.until(lambda: world.seqs == [1])
+    await told_of_another_task(world)
     await world.sender.unsubscribe("task-0", owner="alice")
 
     asked = await recover(world)
@@ -161,11 +166,7 @@ async def test_an_agent_without_the_extension_is_asked_for_one_config_only(
     world: World, aiohttp_server: AiohttpServer
 ) -> None:
     await world.lose()
-    receiver = await world.start()
-    expected = await receiver.expect(version="1.0")
-    await world.sender.subscribe("task-0", expected.as_json(), version="1.0", owner="alice")
-    await world.sender.notify(replace(update(), task_id="task-0"))
-    await world.until(lambda: world.seqs == [1])
+    await told_of_another_task(world)
     calls: list[Any] = []
 
     async def answer(request: web.Request) -> web.Response:
