@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -293,15 +294,23 @@ async def test_the_callers_credentials_are_sealed_or_not_stored(
     assert all(b"a-callers" not in each.read_bytes() for each in tmp_path.glob("plain.db*"))
 
 
+async def begun_by_a_caller(
+    agent: ScriptedAgent, database: Path, ring: KeyRing, keys: SecretKeys
+) -> str:
+    """Let a caller with a token begin a task at a gateway, which ends; return its id."""
+    agent.users = {"a-callers-token": "alice"}
+    async with gateway(agent, database, ring, secrets=keys) as front:
+        answer = await front.rpc("SendMessage", message(), Authorization="Bearer a-callers-token")
+        task_id: str = answer["result"]["task"]["id"]
+        await front.told(task_id, 1)
+    return task_id
+
+
 async def test_sealed_credentials_serve_the_next_gateway(
     agent: ScriptedAgent, tmp_path: Any, ring: KeyRing
 ) -> None:
-    agent.users = {"a-callers-token": "alice"}
     database, keys = tmp_path / "sealed.db", SecretKeys.generate()
-    async with gateway(agent, database, ring, secrets=keys) as first:
-        answer = await first.rpc("SendMessage", message(), Authorization="Bearer a-callers-token")
-        task_id = answer["result"]["task"]["id"]
-        await first.told(task_id, 1)
+    task_id = await begun_by_a_caller(agent, database, ring, keys)
     assert all(b"a-callers" not in each.read_bytes() for each in tmp_path.glob("sealed.db*"))
     agent.status(task_id, "TASK_STATE_COMPLETED")
     async with gateway(agent, database, ring, secrets=keys) as second:
@@ -311,12 +320,8 @@ async def test_sealed_credentials_serve_the_next_gateway(
 async def test_a_gateway_without_the_secret_key_leaves_a_task_to_another(
     agent: ScriptedAgent, tmp_path: Any, ring: KeyRing, caplog: Any
 ) -> None:
-    agent.users = {"a-callers-token": "alice"}
     database, keys = tmp_path / "sealed.db", SecretKeys.generate()
-    async with gateway(agent, database, ring, secrets=keys) as first:
-        answer = await first.rpc("SendMessage", message(), Authorization="Bearer a-callers-token")
-        task_id = answer["result"]["task"]["id"]
-        await first.told(task_id, 1)
+    task_id = await begun_by_a_caller(agent, database, ring, keys)
     agent.status(task_id, "TASK_STATE_COMPLETED")
     before = len(agent.asked("GetTask"))
     async with gateway(agent, database, ring, secrets=SecretKeys.generate()) as second:
