@@ -35,6 +35,7 @@ from pushkit.a2a import (
 )
 from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
+from pushkit.delivery.snapshots import shorter
 from pushkit.delivery.watches import LEASE, WatchRow
 from pushkit.errors import (
     BacklogFullError,
@@ -670,9 +671,8 @@ class WatchedTask:
 def _shorter(update: TaskUpdate) -> Iterator[TaskUpdate]:
     """Yield an update again with less in it, and its state at last."""
     if isinstance(update, TaskSnapshot):
-        task = replace(update.task, artifacts=(), history=())
-        yield replace(update, task=task)
-        yield replace(update, task=replace(task, status=replace(task.status, message=None)))
+        for task in shorter(update.task):
+            yield replace(update, task=task)
     elif isinstance(update, StatusUpdate):
         yield replace(update, status=replace(update.status, message=None))
 
