@@ -154,10 +154,19 @@ class Mailbox:
             answer = await self._ask("GET", f"?wait={_WAIT}")
             for message in answer.message.get("notifications", ()):
                 found = await self._read(message)
-                # This machine may have slept: somebody else may have it by now.
-                is_late = seconds() - asked_at > found.lease.total_seconds() / 2 if found else False
-                if found and not (is_late and (await self._settle("renew", found)).status != 200):
+                if found and await self._holds(found, asked_at):
                     return found
+
+    async def _holds(self, held: FetchedNotification, asked_at: float) -> bool:
+        """Return whether a lease that began, or was renewed, after `asked_at` holds still.
+
+        This machine may have slept, also while it renews: somebody else may have it by now.
+        """
+        while seconds() - asked_at > held.lease.total_seconds() / 2:
+            asked_at = seconds()
+            if (await self._settle("renew", held)).status != 200:
+                return False
+        return True
 
     async def _read(self, message: dict[str, Any]) -> FetchedNotification | None:
         """Read a notification; nack one that this version cannot read, so that it is not lost."""

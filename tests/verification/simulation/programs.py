@@ -27,6 +27,7 @@ from pushkit.keys.jwk import (
     public_jwk,
     verification_key,
 )
+from pushkit.queue.runner import seconds
 from pushkit.secrets.sealing import SecretKeys
 from receiver import (
     Limits,
@@ -65,7 +66,6 @@ CALLBACK_TIMEOUT = timedelta(seconds=120)
 ISSUER = "https://agent.example.com"
 API_URL = f"{ISSUER}:8443/"  # of the agents' push-config API
 OTHER_ISSUER = "https://other.example.com"
-_OK = 200
 _LAST_WORDS = 5.0  # seconds for an ack of a program that stops
 _FIRST_WAIT = 0.8  # seconds: the shortest wait of a mailbox's schedule, and its jitter
 _RETRY_AFTER = 5.0  # seconds that a nack asks for, of a client that has several
@@ -379,7 +379,7 @@ class _Watched(Mailbox):
     async def several(self) -> None:
         """Poll for several at once; poll again once all are settled."""
         while True:
-            asked_at = asyncio.get_running_loop().time()
+            asked_at = seconds()
             answer = await self._ask("GET", "?wait=20&max=4")
             for message in answer.message.get("notifications", ()):
                 self._begin(message, asked_at)
@@ -414,8 +414,7 @@ class _Watched(Mailbox):
     async def _handle_apart(self, message: dict[str, Any], asked_at: float) -> None:
         held = await self._read(message)
         assert held is not None
-        is_late = asyncio.get_running_loop().time() - asked_at > held.lease.total_seconds() / 2
-        if is_late and (await self._settle("renew", held)).status != _OK:
+        if not await self._holds(held, asked_at):
             return
         renewing, verb = asyncio.create_task(self._renew(held)), "ack"
         try:

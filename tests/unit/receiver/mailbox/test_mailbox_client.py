@@ -198,26 +198,42 @@ async def test_a_renewal_that_crosses_the_ack_warns_of_nothing(
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize(
+    "naps",
+    [
+        pytest.param({"": 70.0}, id="during the poll"),
+        pytest.param({"": 40.0, "/renew": 70.0}, id="during the renewal after a shorter one"),
+    ],
+)
 async def test_an_answer_that_is_read_too_late_is_asked_for_again(
-    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch, naps: dict[str, float]
 ) -> None:
-    """A machine that slept during a poll: somebody else may have the notification by now."""
+    """A machine that slept meanwhile: somebody else may have the notification by now."""
     await laptop.accept(1)
-    ask_once, moments = Mailbox._ask_once, iter([0.0])
+    ask_once, slept, taken = Mailbox._ask_once, 0.0, list[str]()
+    monkeypatch.setattr("receiver.mailbox.client.seconds", lambda: slept)
 
-    async def slept(self: Mailbox, method: str, to: str, *more: Any) -> Any:
+    async def sleeping(self: Mailbox, method: str, to: str, *more: Any) -> Any:
+        nonlocal slept
         answer = await ask_once(self, method, to, *more)
-        if method == "GET" and answer.message["notifications"] and next(moments, None) is not None:
-            monkeypatch.setattr("receiver.mailbox.client.seconds", lambda: 1e9)
-            laptop.world.clock.advance(60)
-            assert (await laptop.poll()).found == []  # the lease has ended
+        verb = to.partition("?")[0]
+        if nap := naps.pop(verb, 0.0):
+            slept += nap
+            laptop.world.clock.advance(nap)
+        if not naps and not taken:  # the lease has ended: it waits to be tried again
+            assert (await laptop.poll()).found == []
             laptop.world.clock.advance(10)
+            [other] = (await laptop.poll()).found
+            taken.append(other["receipt"])
+            await laptop.settle("ack", other["receipt"])
+            await laptop.accept(2)
         return answer
 
-    monkeypatch.setattr(Mailbox, "_ask_once", slept)
+    monkeypatch.setattr(Mailbox, "_ask_once", sleeping)
     async with Mailbox(laptop.url, MAILBOX_TOKEN) as mailbox:
-        await first(mailbox)
+        assert (await first(mailbox)).seq == 2
 
+    assert len(taken) == 1
     assert await left(laptop) == 0
 
 
