@@ -25,7 +25,7 @@ from pushkit.a2a.push_config import (
 )
 from pushkit.bounded_json import JsonObject, JsonValue, read_json
 from pushkit.errors import MalformedJsonError, UnrecognisedBodyError
-from pushkit.integrations.push_config_api import PushConfigApi
+from pushkit.integrations.push_config_api.configs import METHODS
 
 V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
 
@@ -102,6 +102,7 @@ _EARLY: Final = ("returnImmediately", "return_immediately")
 _METHODS: Final = {
     **{name: (Act.SEND, version) for version, name in SENDS.items()},
     **{name: (Act.STREAM, version) for version, name in STREAMS.items()},
+    **{name: (Act.CONFIGS, V0_3 if "/" in name else V1_0) for name in METHODS},
     "agent/getAuthenticatedExtendedCard": (Act.CARD, V0_3),
     "GetExtendedAgentCard": (Act.CARD, V1_0),
 }
@@ -132,15 +133,14 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
     """
     decoded = unquote(path)
     if configs := _CONFIGS_PATH.fullmatch(decoded):
-        place = Place(V1_0, Binding.HTTP_JSON, quote(configs["base"], safe="/:@"))
+        place = _rest_place(configs["base"])
         return ClientCall(act=Act.CONFIGS, place=place, params={}, changes_config=method == "POST")
     # Some routers do not tell capitals, or leave out what follows a semicolon.
     lenient = re.sub(r";[^/]*", "", decoded).lower()
     if _LIKE_CONFIGS.fullmatch(lenient):
         raise MalformedCallError("expected the path of a config as A2A spells it")
     if method == "GET" and (card := _CARD_PATH.fullmatch(decoded)):
-        place = Place(V1_0, Binding.HTTP_JSON, quote(card["base"], safe="/:@"))
-        return ClientCall(act=Act.CARD, place=place, params={})
+        return ClientCall(act=Act.CARD, place=_rest_place(card["base"]), params={})
     if method != "POST" or body.lstrip(_AHEAD_OF_JSON)[:1] not in (b"{", b"["):
         return None
     try:
@@ -154,13 +154,15 @@ def read_call(method: str, path: str, body: bytes) -> ClientCall | None:
     if sending := _SENDING_PATH.fullmatch(decoded):
         # The tenant is the last segment of what precedes, for some agents; it stays in the path.
         _check_message(document)
-        base = quote(sending["base"], safe="/:@")
-        tenant = document.get("tenant")
-        place = Place(V1_0, Binding.HTTP_JSON, base, tenant if isinstance(tenant, str) else "")
+        place = _rest_place(sending["base"], _tenant(document, V1_0))
         return ClientCall(act=Act(sending["act"]), place=place, params=document)
     if _SENDING_PATH.fullmatch(posixpath.normpath(lenient)) and has_inline_config(document):
         raise MalformedCallError("expected the path of a message as A2A spells it")
     return _json_rpc_call(document, path)
+
+
+def _rest_place(base: str, tenant: str = "") -> Place:
+    return Place(V1_0, Binding.HTTP_JSON, quote(base, safe="/:@"), tenant)
 
 
 def leads_elsewhere(name: str) -> bool:
@@ -188,32 +190,25 @@ def _check_names(members: JsonObject, names: Set[str]) -> None:
 
 
 def _json_rpc_call(document: JsonObject, path: str) -> ClientCall | None:
-    if any(isinstance(each, str) and _is_known(each) for each in document.values()):
+    if any(isinstance(each, str) and each in _METHODS for each in document.values()):
         _check_names(document, {"method", "params"})
     name, params = document.get("method"), document.get("params")
-    if not isinstance(name, str):
-        return None
-    if PushConfigApi.serves(name):
-        version = V0_3 if "/" in name else V1_0
-        found = params if isinstance(params, dict) else {}
-        # One that is enabled again is watched again, too.
-        sets = name.endswith("/set") or name.startswith(("Create", "Enable"))
-        place = Place(version, Binding.JSON_RPC, path, _tenant(found, version))
-        number = document.get("id")
-        return ClientCall(
-            act=Act.CONFIGS, place=place, params=found, id=number, changes_config=sets
-        )
-    if name not in _METHODS or not isinstance(params, dict | None):
+    if not isinstance(name, str) or name not in _METHODS:
         return None
     act, version = _METHODS[name]
-    params = params or {}
-    _check_message(params)
-    place = Place(version, Binding.JSON_RPC, path, _tenant(params, version))
-    return ClientCall(act=act, place=place, params=params, id=document.get("id"))
-
-
-def _is_known(method: str) -> bool:
-    return method in _METHODS or PushConfigApi.serves(method)
+    if act is not Act.CONFIGS:  # whose params nobody but the gateway reads
+        if not isinstance(params, dict | None):
+            return None
+        _check_message(params or {})
+    params = params if isinstance(params, dict) else {}
+    return ClientCall(
+        act=act,
+        place=Place(version, Binding.JSON_RPC, path, _tenant(params, version)),
+        params=params,
+        id=document.get("id"),
+        # One that is enabled again is watched again, too.
+        changes_config=name.endswith("/set") or name.startswith(("Create", "Enable")),
+    )
 
 
 def _tenant(params: JsonObject, version: WireVersion) -> str:
