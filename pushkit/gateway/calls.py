@@ -66,11 +66,6 @@ class ClientCall:
     changes_config: bool = False
 
     @property
-    def configuration(self) -> JsonObject:
-        """The configuration of a message; empty if there is none."""
-        return configuration_of(self.params)
-
-    @property
     def task_id(self) -> str:
         """The task that a message goes on with; empty if it begins one."""
         message = self.params.get("message")
@@ -82,15 +77,15 @@ class ClientCall:
     @property
     def answers_early(self) -> bool:
         """Whether the client wants an answer before the task ends."""
+        configuration = configuration_of(self.params)
         if self.place.version is V1_0:
-            early = (self.configuration.get(name) for name in _EARLY)
-            return any(value is True for value in early)
-        return self.configuration.get("blocking") is False
+            return any(configuration.get(name) is True for name in _EARLY)
+        return configuration.get("blocking") is False
 
     @property
     def history_length(self) -> int | None:
         """How much history the client wants in the answer."""
-        length = self.configuration.get("historyLength")
+        length = configuration_of(self.params).get("historyLength")
         return length if isinstance(length, int) and not isinstance(length, bool) else None
 
 
