@@ -12,7 +12,7 @@ import contextlib
 import functools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -38,10 +38,10 @@ from pushkit.gateway.calls import (
 from pushkit.gateway.events import EventStream, Waiting
 from pushkit.gateway.upstream import (
     EVENT_STREAM,
+    Fields,
     TaskRefusedError,
     Upstream,
     UpstreamError,
-    end_to_end,
     is_event_stream,
 )
 from pushkit.gateway.watcher import Watcher
@@ -56,6 +56,20 @@ from pushkit.webhook import Headers
 
 _log: Final = logging.getLogger("pushkit.gateway")
 
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "http2-settings",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
 _OF_THIS_REQUEST: Final = frozenset(
     {
         "a2a-version",
@@ -66,8 +80,6 @@ _OF_THIS_REQUEST: Final = frozenset(
         "user-agent",
     }
 )
-
-
 _OF_ITS_BODY: Final = frozenset(
     {
         "accept-ranges",
@@ -100,16 +112,18 @@ class Asked(NamedTuple):
     @property
     def fields_to_ask_with(self) -> list[tuple[str, str]]:
         """The fields with which the gateway asks the agent for this caller."""
-        return [field for field in self.fields if field[0].lower() not in _OF_THIS_REQUEST]
+        return without(_OF_THIS_REQUEST, self.fields)
 
 
-def decoded(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """Return header fields as text, which aiohttp writes again in UTF-8.
+def end_to_end(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """Return the fields of a head that concern not only its connection (RFC 9110 §7.6.1), as text.
 
-    What is not UTF-8 is ISO 8859-1 (RFC 9110 §5.5). Of anything else aiohttp would leave bytes out:
-    the name of a user would be that of another one.
+    aiohttp writes it again in UTF-8. What is not UTF-8 is ISO 8859-1 (§5.5): of anything else
+    aiohttp would leave bytes out, and the name of a user would be that of another one.
     """
-    return [(name.decode("ascii"), _text(value)) for name, value in raw]
+    fields = [(name.decode("ascii"), _text(value)) for name, value in raw]
+    options = ",".join(value for name, value in fields if name.lower() == "connection").lower()
+    return without(_HOP_BY_HOP | {each.strip() for each in options.split(",")}, fields)
 
 
 def _text(value: bytes) -> str:
@@ -119,17 +133,20 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def not_compressed(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def without(names: Set[str], fields: Fields) -> list[tuple[str, str]]:
+    """Return fields without those of some names, which are in lower case."""
+    return [field for field in fields if field[0].lower() not in names]
+
+
+def not_compressed(fields: Fields) -> list[tuple[str, str]]:
     """Return fields that ask for an answer that the gateway can read."""
-    kept = [field for field in fields if field[0].lower() != "accept-encoding"]
-    return [*kept, ("Accept-Encoding", "identity")]
+    return [*without({"accept-encoding"}, fields), ("Accept-Encoding", "identity")]
 
 
 def head_of(answer: aiohttp.ClientResponse) -> web.StreamResponse:
     """Return the head of the agent's answer, as it goes to the client."""
     response = web.StreamResponse(status=answer.status, reason=answer.reason)
-    for name, value in end_to_end(decoded(answer.raw_headers)):
-        response.headers.add(name, value)
+    response.headers.extend(end_to_end(answer.raw_headers))
     return response
 
 
@@ -137,9 +154,7 @@ def whole(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
     """Return the agent's answer, which was read."""
     response = web.Response(status=answer.status, reason=answer.reason, body=body)
     response.headers.clear()
-    for name, value in end_to_end(decoded(answer.raw_headers)):
-        if name.lower() != "content-length":
-            response.headers.add(name, value)
+    response.headers.extend(without({"content-length"}, end_to_end(answer.raw_headers)))
     return response
 
 
@@ -148,10 +163,8 @@ def instead(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
 
     What else its head says is for the client, such as to which web pages a browser may show it.
     """
-    response = json_response(answer.status, body)
-    for name, value in end_to_end(decoded(answer.raw_headers)):
-        if name.lower() not in _OF_ITS_BODY:
-            response.headers.add(name, value)
+    response = web.json_response(body=body, status=answer.status)
+    response.headers.extend(without(_OF_ITS_BODY, end_to_end(answer.raw_headers)))
     return response
 
 
@@ -159,14 +172,9 @@ def for_browsers(answer: aiohttp.ClientResponse) -> list[tuple[str, str]]:
     """Return what the agent's answer says of the web pages to which a browser may show it."""
     return [
         (name, value)
-        for name, value in decoded(answer.raw_headers)
+        for name, value in end_to_end(answer.raw_headers)
         if name.lower() == "vary" or name.lower().startswith("access-control-")
     ]
-
-
-def json_response(status: int, body: bytes) -> web.Response:
-    """Return an answer of the gateway's own."""
-    return web.Response(status=status, body=body, content_type="application/json")
 
 
 def cut(request: web.BaseRequest, response: web.StreamResponse) -> web.StreamResponse:
@@ -180,10 +188,11 @@ def cut(request: web.BaseRequest, response: web.StreamResponse) -> web.StreamRes
 def refusal(call: ClientCall, error: ApiError) -> web.Response:
     """Return the answer to a message whose config is refused."""
     if call.place.binding is Binding.HTTP_JSON:
-        return json_response(error.status, json.dumps(http_error(error)).encode())
-    status = error.status if error.kind is ErrorKind.CALLER else 200
-    told = json_rpc_refusal(error, call.place.version, call.id)
-    return json_response(status, json.dumps(told).encode())
+        told, status = http_error(error), error.status
+    else:
+        told = json_rpc_refusal(error, call.place.version, call.id)
+        status = error.status if error.kind is ErrorKind.CALLER else 200
+    return web.json_response(body=json.dumps(told).encode(), status=status)
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -236,11 +245,7 @@ class Sending:
         """Send the message; return how the client is answered."""
         own = message_request(self.call, streams=self.streams)
         query = self.asked.request.raw_path.partition("?")[2]
-        fields = [
-            (name, value)
-            for name, value in not_compressed(self.asked.fields)
-            if name.lower() != "accept"
-        ]
+        fields = without({"accept"}, not_compressed(self.asked.fields))
         accept = EVENT_STREAM if self.streams else "application/json"
         answer = await self.upstream.ask(
             own.method,

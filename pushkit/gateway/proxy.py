@@ -50,11 +50,10 @@ from pushkit.gateway.messages import (
     Asked,
     Sending,
     cut,
-    decoded,
+    end_to_end,
     for_browsers,
     head_of,
     instead,
-    json_response,
     not_compressed,
     refusal,
     whole,
@@ -65,7 +64,6 @@ from pushkit.gateway.upstream import (
     TaskRefusedError,
     Upstream,
     UpstreamError,
-    end_to_end,
 )
 from pushkit.gateway.watcher import Watcher, counted
 from pushkit.integrations.push_config_api import Caller, PushConfigApi
@@ -169,7 +167,7 @@ class Gateway:
                     return await self._answer(asked)
         except MalformedCallError as exc:
             answer = json_rpc_refusal(ApiError(ErrorKind.PARSE, str(exc)))
-            return json_response(400, json.dumps(answer).encode())
+            return web.json_response(body=json.dumps(answer).encode(), status=400)
         except UpstreamError as exc:
             self._faults.log(str(exc), logging.WARNING, "%s", exc)
             return web.Response(status=exc.status, text=f"{exc}\n")
@@ -262,7 +260,7 @@ class Gateway:
         from_proxy = self.identity.peers.is_proxy(request.remote or "")
         fields = [
             (name, value)
-            for name, value in end_to_end(decoded(request.raw_headers))
+            for name, value in end_to_end(request.raw_headers)
             if name.lower() not in ("host", "content-length", "content-encoding", "expect")
             and self.identity.may_pass(name, from_proxy=from_proxy)
         ]
@@ -337,7 +335,7 @@ class Gateway:
 
     def _jwks(self, request: web.BaseRequest) -> web.Response:
         found = self.sender.jwks(request.headers.get("If-None-Match"))
-        return web.Response(status=found.status, headers=dict(found.headers), body=found.body)
+        return web.Response(status=found.status, headers=found.headers, body=found.body)
 
     async def _card(self, asked: Asked) -> web.Response:
         fields = [
@@ -399,9 +397,9 @@ class Gateway:
                 await self.watcher.add(place, task.id, self._credentials(asked), known=task)
             except StorageError as exc:
                 raise UpstreamError("the task cannot be watched at the moment", 503) from exc
-        found = web.Response(status=answer.status, headers=dict(answer.headers), body=answer.body)
-        for name, value in () if checked.answer is None else for_browsers(checked.answer):
-            found.headers.add(name, value)
+        found = web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+        if checked.answer is not None:
+            found.headers.extend(for_browsers(checked.answer))
         return found
 
     async def _owner(self, asked: Asked) -> str | None:

@@ -43,20 +43,6 @@ _log: Final = logging.getLogger("pushkit.gateway")
 
 Fields: TypeAlias = Iterable[tuple[str, str]]
 
-_HOP_BY_HOP: Final = frozenset(
-    {
-        "connection",
-        "http2-settings",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
 _NOT_FOUND: Final = -32001
 _AT_ONCE: Final = 64 * 1024  # bytes: a longer body is written in parts
 EVENT_STREAM: Final = "text/event-stream"
@@ -76,22 +62,6 @@ class TaskRefusedError(PushkitError, code="task_refused"):
     def __init__(self, status: int) -> None:
         super().__init__(f"the agent refuses the task, with HTTP status {status}")
         self.status = status
-
-
-def end_to_end(fields: Fields) -> list[tuple[str, str]]:
-    """Return the fields of a head that concern not only its connection (RFC 9110 §7.6.1)."""
-    found = list(fields)
-    named = {
-        name.strip().lower()
-        for field, value in found
-        if field.lower() == "connection"
-        for name in value.split(",")
-    }
-    return [
-        (field, value)
-        for field, value in found
-        if (name := field.lower()) not in _HOP_BY_HOP and name not in named
-    ]
 
 
 class ShownTask(NamedTuple):
