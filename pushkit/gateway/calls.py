@@ -219,15 +219,15 @@ class OwnRequest(NamedTuple):
     body: bytes
 
 
-def message_request(call: ClientCall, *, streams: bool) -> OwnRequest:
+def message_request(call: ClientCall, query: str, *, streams: bool) -> OwnRequest:
     """Return a client's message without its push config: as a stream, or for one answer."""
     params = without_inline_config(call.params, *(("blocking", *_EARLY) if streams else ()))
     place = call.place
     if place.binding is Binding.HTTP_JSON:
         act = Act.STREAM if streams else call.act
-        return OwnRequest("POST", f"{place.path}/message:{act}", _json(params))
+        return OwnRequest("POST", f"{place.path}/message:{act}{query}", _json(params))
     method = (STREAMS if streams else SENDS)[place.version]
-    return OwnRequest("POST", place.path, _rpc(method, params, call.id))
+    return OwnRequest("POST", place.path + query, _rpc(method, params, call.id))
 
 
 def task_request(place: Place, task_id: str, history_length: int | None = None) -> OwnRequest:

@@ -243,17 +243,12 @@ class Sending:
 
     async def _sent(self) -> Respond:
         """Send the message; return how the client is answered."""
-        own = message_request(self.call, streams=self.streams)
-        query = self.asked.request.raw_path.partition("?")[2]
+        _, mark, query = self.asked.request.raw_path.partition("?")
+        request = message_request(self.call, mark + query, streams=self.streams)
         fields = without({"accept"}, not_compressed(self.asked.fields))
         accept = EVENT_STREAM if self.streams else "application/json"
-        answer = await self.upstream.ask(
-            own.method,
-            own.path + (f"?{query}" if query else ""),
-            [*fields, ("Accept", accept)],
-            own.body,
-            streams=self.streams,
-        )
+        fields.append(("Accept", accept))
+        answer = await self.upstream.ask(*request, fields, streams=self.streams)
         if is_event_stream(answer):
             return await self._streamed(answer)
         try:

@@ -315,8 +315,8 @@ class Gateway:
         async with self.upstream.asked(
             request.method,
             request.raw_path,
-            asked.fields,
             asked.body,
+            asked.fields,
             streams=EVENT_STREAM in request.headers.get("Accept", ""),
         ) as answer:
             response = head_of(answer)
@@ -355,7 +355,7 @@ class Gateway:
 
     async def _extended_card(self, asked: Asked, binding: Binding) -> web.Response:
         async with self.upstream.asked(
-            asked.request.method, asked.request.raw_path, not_compressed(asked.fields), asked.body
+            asked.request.method, asked.request.raw_path, asked.body, not_compressed(asked.fields)
         ) as answer:
             body = await self.upstream.read(answer)
         with suppress(MalformedJsonError):

@@ -8,7 +8,7 @@ import logging
 import re
 import ssl
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -138,28 +138,28 @@ class Upstream:
 
     @asynccontextmanager
     async def asked(
-        self, method: str, path: str, fields: Fields, body: bytes, *, streams: bool = False
+        self, method: str, path: str, body: bytes, fields: Fields, *, streams: bool = False
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request, and yield the head of the answer; then its body is not read further.
 
         Args:
             method: The HTTP method.
             path: Path and query below the base URL, as they are sent.
-            fields: The header fields, without those of the connection.
             body: The body.
+            fields: The header fields, without those of the connection.
             streams: Whether the answer may be a stream of events.
 
         Raises:
             UpstreamError: There is no answer.
         """
-        answer = await self.ask(method, path, fields, body, streams=streams)
+        answer = await self.ask(method, path, body, fields, streams=streams)
         try:
             yield answer
         finally:
             answer.release() if answer.content.at_eof() else answer.close()
 
     async def ask(
-        self, method: str, path: str, fields: Fields, body: bytes, *, streams: bool = False
+        self, method: str, path: str, body: bytes, fields: Fields, *, streams: bool = False
     ) -> aiohttp.ClientResponse:
         """Send a request, and return the head of the answer, which the caller closes.
 
@@ -221,7 +221,7 @@ class Upstream:
             UpstreamError: The agent did not answer with a task.
         """
         request = task_request(place, task_id, history_length)
-        async with self._own(place, request, fields) as answer:
+        async with self.asked(*request, _own_fields(place, request, fields)) as answer:
             body = await self.read(answer)
         refused = answer.status in (401, 403, 404)
         try:
@@ -246,12 +246,11 @@ class Upstream:
             UpstreamError: There is no answer.
         """
         request = subscribe_request(place, task_id)
-        own = _own_fields(place, request, EVENT_STREAM)
-        method, path, body = request
-        answer = await self.ask(method, path, [*own, *fields], body, streams=True)
-        if method == "GET" and answer.status in (404, 405):  # some SDKs know POST alone
+        own = _own_fields(place, request, fields, EVENT_STREAM)
+        answer = await self.ask(*request, own, streams=True)
+        if request.method == "GET" and answer.status in (404, 405):  # some SDKs know POST alone
             answer.close()
-            answer = await self.ask("POST", path, [*own, *fields], body, streams=True)
+            answer = await self.ask(*request._replace(method="POST"), own, streams=True)
         if is_event_stream(answer):
             return self.stream_of(answer, place, is_own=True)
         answer.close()
@@ -272,12 +271,6 @@ class Upstream:
         self._streams.add(stream)
         return stream
 
-    def _own(
-        self, place: Place, request: OwnRequest, fields: Fields
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        own = _own_fields(place, request, "application/json")
-        return self.asked(request.method, request.path, [*own, *fields], request.body)
-
     async def card(self, path: str, fields: Fields = ()) -> tuple[aiohttp.ClientResponse, bytes]:
         """Return the answer to a request for the card, and its body.
 
@@ -285,7 +278,7 @@ class Upstream:
             UpstreamError: There is no whole answer.
         """
         own = [("Accept", "application/json"), ("Accept-Encoding", "identity")]
-        async with self.asked("GET", path, [*own, *fields], b"") as answer:
+        async with self.asked("GET", path, b"", [*own, *fields]) as answer:
             return answer, await self.read(answer)
 
     async def asks_who_calls(self, place: Place) -> bool:
@@ -295,16 +288,20 @@ class Upstream:
             UpstreamError: There is no answer.
         """
         request = task_request(place, "pushkit-no-such-task")
-        async with self._own(place, request, ()) as answer:
+        async with self.asked(*request, _own_fields(place, request, ())) as answer:
             await self.read(answer)
         return answer.status in (401, 403)
 
 
-def _own_fields(place: Place, request: OwnRequest, accept: str) -> list[tuple[str, str]]:
+def _own_fields(
+    place: Place, request: OwnRequest, fields: Fields, accept: str = "application/json"
+) -> list[tuple[str, str]]:
     own = [("Accept", accept), ("Accept-Encoding", "identity"), ("User-Agent", USER_AGENT)]
     if place.version is not WireVersion.V0_3:  # which has no such field: missing, it means 0.3
-        own += [("A2A-Version", place.version.value)]
-    return [*own, ("Content-Type", "application/json")] if request.body else own
+        own.append(("A2A-Version", place.version.value))
+    if request.body:
+        own.append(("Content-Type", "application/json"))
+    return [*own, *fields]
 
 
 def is_event_stream(answer: aiohttp.ClientResponse) -> bool:
