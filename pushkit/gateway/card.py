@@ -131,6 +131,8 @@ class CardRewriter:
         if isinstance(listed, list) and extensions:
             start = inner["extensions"][0] + 1
             edits.append((start, start, extensions + ("," if listed else "")))
+        elif "extensions" in inner and extensions:  # null, as some frameworks write it
+            edits.append((*inner["extensions"], f"[{extensions}]"))
         elif extensions:
             added.append(f'"extensions":[{extensions}]')
         members = ",".join(added)

@@ -282,6 +282,10 @@ def no_keys() -> KeyRing:
             '{"capabilities":{"extensions":[],"pushNotifications":true}}',
             '{"capabilities":{NEW,"pushNotifications":true}}',
         ),
+        (
+            '{"capabilities":{"extensions":null,"pushNotifications":true}}',
+            '{"capabilities":{NEW,"pushNotifications":true}}',
+        ),
     ],
 )
 async def test_the_gateways_extensions_stand_beside_the_agents(card: str, expected: str) -> None:
