@@ -150,10 +150,7 @@ class CardRewriter:
         url = _parsed(value)
         if url is None or url.origin not in origins:
             return value
-        path = url.target
-        base = self.upstream.target.partition("?")[0].rstrip("/")
-        if f"{path}/".startswith(f"{base}/"):
-            path = path.removeprefix(base)
+        path = _below(self.upstream.target.partition("?")[0].rstrip("/"), url.target)
         return self.public_url + ("" if path == "/" and not value.endswith("/") else path)
 
 
@@ -170,10 +167,8 @@ def facts_of(body: bytes, base_path: str) -> CardFacts:
         each for name in _INTERFACES for each in _list(card.get(name)) if isinstance(each, dict)
     ]
     if isinstance(card.get("url"), str):
-        transport = card.get("preferredTransport", "JSONRPC")
-        version = card.get("protocolVersion", "0.3")
-        own = {"url": card["url"], "transport": transport, "protocolVersion": version}
-        interfaces.append(own)
+        # Up to 0.3 the card itself is one.
+        interfaces.append(card | {"protocolBinding": card.get("preferredTransport", "JSONRPC")})
     spoken = [each for each in interfaces if _binding(each) in _SPOKEN]
     if interfaces and not spoken:
         names = ", ".join(sorted({str(_binding(each)) for each in interfaces}))
@@ -181,17 +176,15 @@ def facts_of(body: bytes, base_path: str) -> CardFacts:
             f"the agent's card: found interfaces of {names}, expected JSONRPC or HTTP+JSON: the"
             " gateway does not speak gRPC"
         )
-    paths = [(_binding(each), _path_of(each.get("url"), base_path)) for each in spoken]
-    paths = paths or [("JSONRPC", "")]
     rpc = [each for each in spoken if _binding(each) == "JSONRPC"]
-    stated = [each.get("protocolVersion", "0.3") for each in rpc]
-    targets = [url.target for each in rpc if (url := _parsed(str(each.get("url")))) is not None]
+    rest = [each for each in spoken if _binding(each) == "HTTP+JSON"]
+    rpc_paths = [_path_of(each) for each in rpc] if spoken else ["/"]
     return CardFacts(
         streams=streams,
-        versions=tuple(filter(None, map(_version, stated))),
-        rest_bases=tuple(path for name, path in paths if name == "HTTP+JSON"),
-        rpc_paths=tuple(path for name, path in paths if name == "JSONRPC"),
-        is_bare=base_path in {target.partition("?")[0] for target in targets},
+        versions=tuple(filter(None, map(_version, rpc))),
+        rest_bases=tuple(_below(base_path, _path_of(each)).rstrip("/") for each in rest),
+        rpc_paths=tuple(_below(base_path, path).rstrip("/") for path in rpc_paths),
+        is_bare=base_path in rpc_paths,
     )
 
 
@@ -199,19 +192,21 @@ def _binding(interface: JsonObject) -> object:
     return interface.get("protocolBinding", interface.get("transport", "JSONRPC"))
 
 
-def _version(stated: object) -> WireVersion | None:
+def _version(interface: JsonObject) -> WireVersion | None:
     try:
-        return WireVersion.parse(str(stated))
+        return WireVersion.parse(str(interface.get("protocolVersion", "0.3")))
     except UnsupportedVersionError:
         return None
 
 
-def _path_of(url: object, base_path: str) -> str:
-    parsed = _parsed(url) if isinstance(url, str) else None
-    path = parsed.target.partition("?")[0] if parsed else "/"
-    if f"{path}/".startswith(f"{base_path}/"):
-        path = path.removeprefix(base_path)
-    return path.rstrip("/")
+def _path_of(interface: JsonObject) -> str:
+    url = _parsed(str(interface.get("url")))
+    return url.target.partition("?")[0] if url else "/"
+
+
+def _below(base_path: str, path: str) -> str:
+    """Return the part of a path below the agent's base path; as it is, if it is not below it."""
+    return path.removeprefix(base_path) if f"{path}/".startswith(f"{base_path}/") else path
 
 
 def _read(body: bytes) -> tuple[str, JsonObject]:
