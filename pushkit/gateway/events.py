@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 from collections import deque
@@ -29,6 +28,7 @@ from pushkit.errors import MalformedJsonError, UnrecognisedBodyError
 from pushkit.gateway.calls import Place, read_answer, read_update
 from pushkit.logs import RepeatedLog
 from pushkit.outbox.model import update_digest
+from pushkit.scheduling.event_loop import cancelled
 
 T = TypeVar("T")
 
@@ -188,9 +188,7 @@ class EventStream:
 
     async def close(self) -> None:
         """Read no further."""
-        self._reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reading
+        await cancelled(self._reading)
 
     def unwatch(self) -> None:
         """Keep no events; read the stream on only if somebody needs that."""

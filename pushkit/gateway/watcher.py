@@ -51,6 +51,7 @@ from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.upstream import TaskRefusedError, Upstream, UpstreamError
 from pushkit.logs import RepeatedLog, printable
 from pushkit.outbox.model import IdempotencyKey
+from pushkit.scheduling.event_loop import cancelled
 from pushkit.storage.script import from_micros, to_micros
 
 _log: Final = logging.getLogger("pushkit.gateway")
@@ -96,9 +97,8 @@ class Watcher:
     async def stop(self) -> None:
         """Hand all tasks over to other gateways, or the next start."""
         if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
-        await asyncio.gather(*[each.stop() for each in self._tasks.values()])
+            await cancelled(self._running)
+        await asyncio.gather(*[cancelled(each.running) for each in self._tasks.values()])
         self._tasks.clear()
         with contextlib.suppress(StorageError):
             await self.store.release()
@@ -264,7 +264,7 @@ class Watcher:
             elif self._tasks.get(key) is watched and not watched.is_over:
                 _log.warning("task %s is watched by another gateway", printable(key[1]))
                 watched.is_lost = True
-                await watched.stop()
+                await cancelled(watched.running)
 
 
 @contextlib.contextmanager
@@ -286,7 +286,7 @@ class WatchedTask:
         is_over: Whether nothing is told of it any more.
         is_lost: Whether another gateway watches it.
         leased_until: When its lease ends, in the event loop's time.
-        running: Watches it.
+        running: Watches it; if it is cancelled, the row stays.
     """
 
     def __init__(
@@ -344,11 +344,6 @@ class WatchedTask:
             self._stream.events.end()  # it is read on, or the agent might stop
         self._next = stream
         return True
-
-    async def stop(self) -> None:
-        """Stop watching here; the row stays."""
-        self.running.cancel()
-        await asyncio.wait([self.running])
 
     async def _run(self) -> None:
         try:
