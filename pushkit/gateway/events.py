@@ -252,7 +252,8 @@ class TaskView:
     """
 
     def __init__(self) -> None:
-        self.status: TaskStatus | None = None
+        # That was told last: a task of which nothing was told counts as working.
+        self.status = TaskStatus(state=TaskState.WORKING)
         self._status = ""
         self._artifacts: dict[str, Any] = {}  # by id, the running hash
 
@@ -278,11 +279,6 @@ class TaskView:
             case _:  # a message changes no task
                 pass
 
-    @property
-    def state(self) -> TaskState | None:
-        """The state that was told last."""
-        return None if self.status is None else self.status.state
-
     def digest(self) -> str:
         """Return a digest of it all."""
         whole = hashlib.sha256(self._status.encode())
@@ -293,12 +289,11 @@ class TaskView:
 
     def without_what_follows(self, task: Task) -> Task:
         """Return a task that is ahead of the updates, without its end and other artifacts."""
-        told = self.status or TaskStatus(state=TaskState.WORKING)
-        if told.state.terminal:
+        if self.status.state.terminal:
             return task
         return replace(
             task,
-            status=told if task.status.state.terminal else task.status,
+            status=self.status if task.status.state.terminal else task.status,
             artifacts=tuple(each for each in task.artifacts if each.artifact_id in self._artifacts),
         )
 

@@ -403,8 +403,7 @@ class WatchedTask:
 
     async def _wait(self, pause: float) -> float:
         """Wait for a stream, or a while; return how long to wait the next time."""
-        state = self._view.state
-        waits_for_client = state is not None and state.interrupted
+        waits_for_client = self._view.status.state.interrupted
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PAUSE_OF_CLIENT if waits_for_client else pause):
                 await self._news.wait()
@@ -435,8 +434,7 @@ class WatchedTask:
                 joining.cancel()
 
     async def _subscribed(self) -> EventStream | None:
-        state = self._view.state
-        if state is not None and state.interrupted:
+        if self._view.status.state.interrupted:
             return None  # its stream would end at once
         try:
             return await self._watcher.upstream.subscribe(
@@ -561,7 +559,7 @@ class WatchedTask:
         self._view.apply(update)
         self._whole = with_chunk(self._whole, update)
         view = self._view.digest()
-        ends = self._view.state is not None and self._view.state.terminal
+        ends = self._view.status.state.terminal
         message_id = update.message.message_id if isinstance(update, MessageUpdate) else ""
         told = chain(self._told, view, message_id)
         # Without a digest: another gateway may have stored it as an event, or in the whole task.
