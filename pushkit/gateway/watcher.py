@@ -300,14 +300,13 @@ class WatchedTask:
         seen: Task | None,
     ) -> None:
         self._watcher = watcher
-        self._row = row
+        self._row = row  # as it is stored, but for the credentials
+        self._key = (row.tenant, row.task_id)
         self._credentials = credentials
         # What a later caller proved to be allowed with, should the agent refuse the former one's.
         self._newer: list[tuple[str, str]] | None = None
         self._place = Place(WireVersion(row.version), Binding(row.binding), row.path, row.tenant)
         self._view = TaskView()
-        self._known = row.view  # the digest of what was told
-        self._told = row.told
         self._stream: EventStream | None = None  # that is read
         self._next = stream  # from its beginning, which nobody has read
         self._seen = seen
@@ -348,9 +347,7 @@ class WatchedTask:
     async def _run(self) -> None:
         try:
             await self._watch()
-            await self._patiently(
-                lambda: self._watcher.store.remove(self._row.tenant, self._row.task_id)
-            )
+            await self._patiently(functools.partial(self._watcher.store.remove, *self._key))
             # The caller of a config that was set since the end was told found the task watched.
             if self._tell_end is not None and await self._is_subscribed():
                 await self._patiently(self._tell_end)
@@ -369,8 +366,7 @@ class WatchedTask:
         """Let whichever gateway is first watch the task on from here."""
         is_own = self._watcher.options.upstream_authorization
         credentials = None if is_own else json.dumps(self._credentials)
-        row = replace(self._row, credentials=credentials, told=self._told, view=self._known)
-        await self._watcher.store.add(row, hold=False)
+        await self._watcher.store.add(replace(self._row, credentials=credentials), hold=False)
         self.is_over = False
 
     async def _watch(self) -> None:
@@ -386,12 +382,12 @@ class WatchedTask:
                     stream.unwatch()
                 stream, self._next, resumed = self._next, None, False
             if stream is not None:
-                began, told, self._stream = loop.time(), self._told, stream
+                began, told, self._stream = loop.time(), self._row.told, stream
                 await self._follow(stream, resumed=resumed)
                 stream.unwatch()
                 self._stream = None
                 # Some agents refuse with a stream of one event: it is no reason to ask sooner.
-                if self._told != told or loop.time() - began > _LONGEST_PAUSE:
+                if self._row.told != told or loop.time() - began > _LONGEST_PAUSE:
                     pause = _FIRST_PAUSE
             if self.is_over or self._next is not None:
                 continue
@@ -517,7 +513,7 @@ class WatchedTask:
             self._unseen_since = None
             # A stream that begins tells it from its beginning on: that may be older than this.
             is_free = self._stream is None or self._stream.is_at_rest
-            expected = is_free and self._watcher.expects(self._row.tenant, self._row.task_id)
+            expected = is_free and self._watcher.expects(*self._key)
             if self._next is None and not expected:
                 self._is_ahead = False
                 await self._compare(task)
@@ -542,7 +538,7 @@ class WatchedTask:
     async def _compare(self, task: Task) -> None:
         view = TaskView.of(task)
         # An end that was told is stored again, for a config that was set since: see `_run`.
-        if view.digest() == self._known and not task.status.state.terminal:
+        if view.digest() == self._row.view and not task.status.state.terminal:
             self._view = view
             self._context_id = task.context_id
             if self._tell_again is not None:
@@ -561,10 +557,9 @@ class WatchedTask:
         view = self._view.digest()
         ends = self._view.status.state.terminal
         message_id = update.message.message_id if isinstance(update, MessageUpdate) else ""
-        told = chain(self._told, view, message_id)
+        told = chain(self._row.told, view, message_id)
         # Without a digest: another gateway may have stored it as an event, or in the whole task.
         name = f"gateway-end-{view}" if ends else f"gateway-{told}"
-        tenant, task_id = self._row.tenant, self._row.task_id
         tell = functools.partial(self._tell, update, name)
         try:
             await self._patiently(tell)
@@ -575,11 +570,11 @@ class WatchedTask:
             self._watcher.faults.log(
                 ("update", exc.code), logging.ERROR, "a %s of the agent is lost: %s", kind, exc
             )
-        store = self._watcher.store
-        if not await self._patiently(lambda: store.set_told(tenant, task_id, told=told, view=view)):
+        set_told = functools.partial(self._watcher.store.set_told, *self._key, told=told, view=view)
+        if not await self._patiently(set_told):
             self.is_lost = True
             raise LeaseLostError("another gateway watches it")
-        self._told, self._known = told, view
+        self._row = replace(self._row, told=told, view=view)
         self._tell_end = tell if ends else None
         self.is_over = ends
 
