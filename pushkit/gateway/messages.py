@@ -44,7 +44,7 @@ from pushkit.gateway.upstream import (
     UpstreamError,
     is_event_stream,
 )
-from pushkit.gateway.watcher import Watcher
+from pushkit.gateway.watcher import Watcher, counted
 from pushkit.integrations.push_config_api.configs import InlineConfig
 from pushkit.integrations.push_config_api.errors import (
     ApiError,
@@ -230,7 +230,7 @@ class Sending:
         """Send the message, register its config, watch its task."""
         try:
             task_id = self.call.task_id if self.streams else ""
-            with self.watcher.expecting(self.call.place.tenant, task_id):
+            with counted(self.watcher.expected, (self.call.place.tenant, task_id)):
                 respond = await self._sent()
             self._answer.set_result(respond)
         except ApiError as exc:

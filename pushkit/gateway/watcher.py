@@ -87,7 +87,8 @@ class Watcher:
         self._tasks: dict[tuple[str, str], WatchedTask] = {}
         self._unstored: dict[tuple[str, str], str] = {}  # credentials, without keys to seal them
         self._adding = Counter[tuple[str, str]]()
-        self._expected = Counter[tuple[str, str]]()
+        # Of which a message is under way: what it brings is left to its stream.
+        self.expected = Counter[tuple[str, str]]()
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -188,14 +189,6 @@ class Watcher:
             " seal them: after a restart the agent is asked without; set PUSHKIT_SECRET_KEYS,"
             " or --upstream-authorization-env",
         )
-
-    def expecting(self, tenant: str, task_id: str) -> contextlib.AbstractContextManager[None]:
-        """While a message of a task is under way, leave what it brings to its stream."""
-        return counted(self._expected, (tenant, task_id))
-
-    def expects(self, tenant: str, task_id: str) -> bool:
-        """Return whether a message of a task is under way."""
-        return (tenant, task_id) in self._expected
 
     def _begin(
         self,
@@ -513,8 +506,8 @@ class WatchedTask:
             self._unseen_since = None
             # A stream that begins tells it from its beginning on: that may be older than this.
             is_free = self._stream is None or self._stream.is_at_rest
-            expected = is_free and self._watcher.expects(*self._key)
-            if self._next is None and not expected:
+            is_expected = is_free and self._key in self._watcher.expected
+            if self._next is None and not is_expected:
                 self._is_ahead = False
                 await self._compare(task)
             return True
