@@ -14,7 +14,7 @@ import click
 
 from pushkit.cli.worker import log_options, sender_of, worker_settings
 from pushkit.gateway.options import GatewayOptions
-from pushkit.gateway.service import Service, checked_public_url
+from pushkit.gateway.service import Service
 from pushkit.keys.files import FileKeySource
 from pushkit.net.tls import ClientCertificate
 from pushkit.programs import secret_variable
@@ -153,7 +153,7 @@ async def _serve(
             sender=sender,
             # Each card that is asked for needs it: as with deliveries, read after a change alone.
             ring=FileKeySource(keys.path, keys.passphrase).ring,
-            public_url=checked_public_url(options.public_url, settings["issuer"]),
+            public_url=options.public_url or settings["issuer"],
             options=options,
         )
         if not await unless_stopped(stop, sender.start()):

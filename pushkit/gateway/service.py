@@ -27,6 +27,7 @@ from pushkit.keys.ring import KeyRing
 from pushkit.logs import RepeatedLog
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
+from pushkit.url import is_http_url
 
 _log: Final = logging.getLogger("pushkit.gateway")
 
@@ -57,6 +58,11 @@ class Service:
         public_url: str,
         options: GatewayOptions,
     ) -> None:
+        if not is_http_url(public_url):
+            raise ConfigError(
+                "public_url: expected the URL under which clients reach the gateway, since the"
+                " issuer is no URL"
+            )
         self.upstream = Upstream(upstream, options)
         # What the operator named is reached wherever it is: the guard is for clients' webhooks.
         named = [options.identity_jwks] if options.identity_jwks else []
@@ -154,14 +160,3 @@ class Service:
     def degraded(self) -> dict[str, str]:
         """Return why the agent cannot be reached, by part; empty if it can."""
         return {"agent": self.fault} if self.fault else {}
-
-
-def checked_public_url(public_url: str | None, issuer: str) -> str:
-    """Return the base URL of a gateway. Raises ConfigError: there is none."""
-    found = public_url or issuer
-    if not found.startswith(("http://", "https://")):
-        raise ConfigError(
-            "public_url: expected the URL under which clients reach the gateway, since the issuer"
-            " is no URL"
-        )
-    return found
