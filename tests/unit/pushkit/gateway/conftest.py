@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
 from pushkit import PushSender, SenderOptions
 from pushkit.gateway.options import GatewayOptions
@@ -37,13 +38,18 @@ class Front:
     origin: str
     client: aiohttp.ClientSession
 
-    async def rpc(self, method: str, params: dict[str, Any], **headers: str) -> Any:
-        """Call a method; return the answer."""
+    def post(
+        self, method: str, params: dict[str, Any], *headers: tuple[str, str], path: str = "/"
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Call a method of JSON-RPC, and begin to read the answer."""
         body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         version = {} if "/" in method else V1_0
-        async with self.client.post(
-            f"{self.origin}/", json=body, headers={**version, **headers}
-        ) as answer:
+        fields = CIMultiDict([*version.items(), *headers])
+        return self.client.post(f"{self.origin}{path}", json=body, headers=fields)
+
+    async def rpc(self, method: str, params: dict[str, Any], *headers: tuple[str, str]) -> Any:
+        """Call a method; return the answer."""
+        async with self.post(method, params, *headers) as answer:
             return json.loads(await answer.read() or b"null")
 
     async def rest(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -53,10 +59,25 @@ class Front:
         ) as answer:
             return answer.status, json.loads(await answer.read() or b"null")
 
-    async def send(self, **more: Any) -> Any:
+    async def send(self, *headers: tuple[str, str], **more: Any) -> Any:
         """Send a message of 1.0 with a config; return the task of the early answer."""
-        answer = await self.rpc("SendMessage", message(**more))
+        answer = await self.rpc("SendMessage", message(**more), *headers)
         return answer["result"]["task"]
+
+    async def send_0_3(self, *, task_id: str | None = None, early: bool = True) -> str:
+        """Send a message of 0.3 with a config; return the id of its task."""
+        said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+        named = {} if task_id is None else {"taskId": task_id}
+        config = {"pushNotificationConfig": {"url": HOOK}} | ({"blocking": False} if early else {})
+        params = {"message": said | named, "configuration": config}
+        task_id = (await self.rpc("message/send", params))["result"]["id"]
+        assert isinstance(task_id, str)
+        return task_id
+
+    async def set_0_3(self, task_id: str, *headers: tuple[str, str]) -> None:
+        """Set a config of a task in 0.3, with the id `old`."""
+        config = {"taskId": task_id, "pushNotificationConfig": {"url": HOOK, "id": "old"}}
+        await self.rpc("tasks/pushNotificationConfig/set", config, *headers)
 
     async def told(self, task_id: str, count: int = 0) -> list[Any]:
         """What the webhooks of a task are told, as soon as that many updates are stored."""
@@ -84,6 +105,16 @@ def message(
     if task_id is not None:
         said["taskId"] = task_id
     return {"message": said, "configuration": configuration, **more}
+
+
+def config_of(task_id: str) -> dict[str, Any]:
+    """A config of A2A 1.0."""
+    return {"taskId": task_id, "url": HOOK, "id": "c1", "token": "a-secret-token"}
+
+
+def bearer(token: str) -> tuple[str, str]:
+    """The header field of a caller with a token."""
+    return "Authorization", f"Bearer {token}"
 
 
 @pytest.fixture
@@ -145,8 +176,10 @@ Start = Callable[..., AbstractAsyncContextManager[Front]]
 def start(agent: ScriptedAgent, tmp_path: Path, ring: KeyRing) -> Start:
     """Serve gateways with an outbox in a file, in front of the agent or another one."""
 
-    def start(options: GatewayOptions = SHARED, *, before: ScriptedAgent = agent) -> Any:
-        return gateway(before, tmp_path / "outbox.db", ring, options)
+    def start(
+        options: GatewayOptions = SHARED, *, before: ScriptedAgent = agent, **changed: Any
+    ) -> Any:
+        return gateway(before, tmp_path / "outbox.db", ring, replace(options, **changed))
 
     return start
 

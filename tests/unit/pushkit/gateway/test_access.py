@@ -14,7 +14,6 @@ import jwt
 import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from multidict import CIMultiDict
 from yarl import URL
 
 from pushkit.errors import ConfigError
@@ -26,7 +25,17 @@ from pushkit.secrets.sealing import SecretKeys
 from tests.eventually import eventually
 from tests.served import answering, served
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import HOOK, V1_0, Front, Start, gateway, message
+from tests.unit.pushkit.gateway.conftest import (
+    HOOK,
+    SHARED,
+    V1_0,
+    Front,
+    Start,
+    bearer,
+    config_of,
+    gateway,
+    message,
+)
 
 LOCAL = ("127.0.0.0/8",)
 HEADER = GatewayOptions(identity_header="X-User", trusted_proxies=LOCAL)
@@ -39,6 +48,13 @@ class Login:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.url = ""
         self.others: list[dict[str, Any]] = []  # further keys, before its own
+
+    @property
+    def options(self) -> GatewayOptions:
+        """The options of a gateway that believes its tokens."""
+        return GatewayOptions(
+            identity_jwks=self.url, identity_issuer="login", identity_audience="agents"
+        )
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[Login]:
@@ -65,45 +81,35 @@ async def login() -> AsyncIterator[Login]:
         yield login
 
 
-def config_of(task_id: str) -> dict[str, Any]:
-    return {"taskId": task_id, "url": HOOK, "id": "c1", "token": "a-secret-token"}
-
-
 async def test_who_may_see_a_task_may_push_it(
     start: Start, agent: ScriptedAgent, login: Login
 ) -> None:
-    options = GatewayOptions(
-        identity_jwks=login.url, identity_issuer="login", identity_audience="agents"
-    )
     alice, bob = login.token("alice"), login.token("bob")
     agent.users = {alice: "alice", bob: "bob"}
-    async with start(options) as front:
-        task = (await front.rpc("SendMessage", message(), Authorization=f"Bearer {alice}"))[
-            "result"
-        ]["task"]
-        own, other = {"Authorization": f"Bearer {alice}"}, {"Authorization": f"Bearer {bob}"}
+    async with start(login.options) as front:
+        task = await front.send(bearer(alice))
         # Alice's token is what the agent is asked with, also by the watcher.
-        stored = await front.rpc("CreateTaskPushNotificationConfig", config_of(task["id"]), **own)
+        config = config_of(task["id"])
+        stored = await front.rpc("CreateTaskPushNotificationConfig", config, bearer(alice))
         assert stored["result"]["id"] == "c1"
         assert "a-secret-token" not in str(stored)
         for method, params in (
-            ("CreateTaskPushNotificationConfig", config_of(task["id"])),
+            ("CreateTaskPushNotificationConfig", config),
             ("GetTaskPushNotificationConfig", {"taskId": task["id"], "id": "c1"}),
             ("ListTaskPushNotificationConfigs", {"taskId": task["id"]}),
             ("DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "c1"}),
             ("tasks/pushNotificationConfig/get", {"id": task["id"]}),
         ):
-            refused = await front.rpc(method, params, **other)
+            refused = await front.rpc(method, params, bearer(bob))
             assert refused["error"]["code"] == -32001, method
         assert len(await front.sender.subscribers(task["id"])) == 1
 
 
 async def test_two_who_may_see_a_task_do_not_see_each_others_configs(start: Start) -> None:
     async with start(HEADER) as front:
-        answer = await front.rpc("SendMessage", message(), **{"X-User": "alice"})
-        task_id = answer["result"]["task"]["id"]
+        task_id = (await front.send(("X-User", "alice")))["id"]
         listed = await front.rpc(
-            "ListTaskPushNotificationConfigs", {"taskId": task_id}, **{"X-User": "bob"}
+            "ListTaskPushNotificationConfigs", {"taskId": task_id}, ("X-User", "bob")
         )
         assert listed["result"] == {"configs": []}
         [subscription] = await front.sender.subscribers(task_id)
@@ -127,14 +133,10 @@ async def test_two_who_may_see_a_task_do_not_see_each_others_configs(start: Star
 async def test_a_token_that_proves_nothing_is_refused(
     start: Start, agent: ScriptedAgent, login: Login, token: dict[str, Any]
 ) -> None:
-    options = GatewayOptions(
-        identity_jwks=login.url, identity_issuer="login", identity_audience="agents"
-    )
-    async with start(options) as front:
-        given = {"Authorization": f"Bearer {login.token(token.pop('owner'), **token)}"}
-        for headers in (given, {}, {"Authorization": "Bearer a.b.c"}, {"Authorization": "Basic x"}):
-            body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message()}
-            async with front.client.post(front.origin, json=body, headers=headers) as refused:
+    given = bearer(login.token(token.pop("owner"), **token))
+    async with start(login.options) as front:
+        for headers in ([given], [], [bearer("a.b.c")], [("Authorization", "Basic x")]):
+            async with front.post("SendMessage", message(), *headers) as refused:
                 assert refused.status == 401
         assert agent.asked("SendStreamingMessage") == []
 
@@ -143,9 +145,8 @@ async def test_a_token_that_another_algorithm_signed_is_refused(start: Start, lo
     forged = jwt.encode(
         {"sub": "alice", "exp": 9999999999}, "x" * 64, algorithm="HS256", headers={"kid": "k1"}
     )
-    options = GatewayOptions(identity_jwks=login.url)
-    async with start(options) as front:
-        refused = await front.rpc("SendMessage", message(), Authorization=f"Bearer {forged}")
+    async with start(GatewayOptions(identity_jwks=login.url)) as front:
+        refused = await front.rpc("SendMessage", message(), bearer(forged))
         assert refused["error"]["message"].startswith("Not authenticated")
 
 
@@ -153,23 +154,21 @@ async def test_a_token_by_the_second_key_of_a_kid_is_proven(start: Start, login:
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
     public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(other))
     login.others = [{**public, "kid": "k1", "alg": "RS256", "use": "sig"}]
-    options = GatewayOptions(identity_jwks=login.url)
-    async with start(options) as front:
-        token = login.token("alice", aud=None)
-        answer = await front.rpc("SendMessage", message(), Authorization=f"Bearer {token}")
-        [subscription] = await front.sender.subscribers(answer["result"]["task"]["id"])
+    async with start(GatewayOptions(identity_jwks=login.url)) as front:
+        task = await front.send(bearer(login.token("alice", aud=None)))
+        [subscription] = await front.sender.subscribers(task["id"])
         assert subscription.key.owner == "alice"
 
 
 async def test_an_identity_header_counts_only_from_a_trusted_proxy(
     start: Start, agent: ScriptedAgent
 ) -> None:
-    elsewhere = GatewayOptions(identity_header="X-User", trusted_proxies=("10.0.0.0/8",))
-    async with start(elsewhere) as front:
-        refused = await front.rpc("SendMessage", message(), **{"X-User": "alice"})
+    forged = ("X-User", "alice")
+    async with start(HEADER, trusted_proxies=("10.0.0.0/8",)) as front:
+        refused = await front.rpc("SendMessage", message(), forged)
         assert refused["error"]["message"].startswith("Not authenticated")
         # And the agent does not hear the forged word.
-        await front.rpc("GetTask", {"id": "x"}, **{"X-User": "alice", "X-Forwarded-For": "1.2.3.4"})
+        await front.rpc("GetTask", {"id": "x"}, forged, ("X-Forwarded-For", "1.2.3.4"))
         name, headers, _ = agent.received[-1]
         assert name == "GetTask"
         assert "X-User" not in headers
@@ -178,11 +177,8 @@ async def test_an_identity_header_counts_only_from_a_trusted_proxy(
 
 async def test_who_says_twice_who_it_is_is_nobody(start: Start) -> None:
     async with start(HEADER) as front:
-        headers = [("X-User", "alice"), ("X-User", "bob"), ("A2A-Version", "1.0")]
-        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message()}
-        async with front.client.post(
-            front.origin, json=body, headers=CIMultiDict(headers)
-        ) as refused:
+        twice = [("X-User", "alice"), ("X-User", "bob")]
+        async with front.post("SendMessage", message(), *twice) as refused:
             assert refused.status == 401
 
 
@@ -191,16 +187,10 @@ async def test_what_the_agent_refuses_the_gateway_refuses_alike(
 ) -> None:
     agent.users = {"t": "alice"}
     async with start(HEADER) as front:
-        body = {"jsonrpc": "2.0", "id": 1, "method": "CreateTaskPushNotificationConfig"}
-        body = {**body, "params": config_of("task-1")}
-        headers = {"X-User": "alice", "A2A-Version": "1.0"}
-        async with front.client.post(front.origin, json=body, headers=headers) as refused:
-            assert (await refused.json())["error"]["message"].startswith("Not authenticated")
-        missing = await front.rpc(
-            "CreateTaskPushNotificationConfig",
-            config_of("task-1"),
-            **{"X-User": "alice", "Authorization": "Bearer t"},
-        )
+        call = ("CreateTaskPushNotificationConfig", config_of("task-1"), ("X-User", "alice"))
+        refused = await front.rpc(*call)
+        assert refused["error"]["message"].startswith("Not authenticated")
+        missing = await front.rpc(*call, bearer("t"))
         assert missing["error"]["code"] == -32001
 
 
@@ -235,7 +225,7 @@ async def test_a_gateway_that_knows_nobody_does_not_start(
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://user:secret@agent:1"])
 def test_an_agent_without_a_url_is_refused_by_the_name_of_the_option(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^upstream: expected the base URL of an agent"):
-        Upstream(url, GatewayOptions(shared_configs=True))
+        Upstream(url, SHARED)
 
 
 @pytest.mark.parametrize("url", ["ws://agent:1", "grpc://agent:1", "grpcs://agent:1"])
@@ -246,7 +236,7 @@ async def test_what_the_gateway_does_not_speak_is_refused_by_name(url: str, ring
             sender=None,  # type: ignore[arg-type]  # refused before it is needed
             ring=lambda: ring,
             public_url="https://agent.example.com",
-            options=GatewayOptions(shared_configs=True),
+            options=SHARED,
         )
 
 
@@ -273,9 +263,8 @@ async def test_the_operators_credentials_are_asked_with_by_the_watcher_alone(
 ) -> None:
     agent.users = {"op": "alice", "t": "alice"}
     agent.streams = agent.subscribes = False
-    options = GatewayOptions(shared_configs=True, upstream_authorization="Bearer op")
-    async with start(options) as front:
-        await front.rpc("SendMessage", message(), Authorization="Bearer t")
+    async with start(upstream_authorization="Bearer op") as front:
+        await front.send(bearer("t"))
         await eventually(lambda: len(agent.asked("GetTask")) > 1)  # the first one was without
         [sent] = [headers for name, headers, _ in agent.received if name == "SendMessage"]
         [*_, asked] = [headers for name, headers, _ in agent.received if name == "GetTask"]
@@ -288,7 +277,7 @@ async def test_the_callers_credentials_are_sealed_or_not_stored(
 ) -> None:
     agent.users = {"a-callers-token": "alice"}
     async with gateway(agent, tmp_path / "plain.db", ring) as front:
-        await front.rpc("SendMessage", message(), Authorization="Bearer a-callers-token")
+        await front.send(bearer("a-callers-token"))
         await eventually(lambda: len(front.service.watcher) == 1)
         assert "set PUSHKIT_SECRET_KEYS" in caplog.text
     assert all(b"a-callers" not in each.read_bytes() for each in tmp_path.glob("plain.db*"))
@@ -300,8 +289,7 @@ async def begun_by_a_caller(
     """Let a caller with a token begin a task at a gateway, which ends; return its id."""
     agent.users = {"a-callers-token": "alice"}
     async with gateway(agent, database, ring, secrets=keys) as front:
-        answer = await front.rpc("SendMessage", message(), Authorization="Bearer a-callers-token")
-        task_id: str = answer["result"]["task"]["id"]
+        task_id: str = (await front.send(bearer("a-callers-token")))["id"]
         await front.told(task_id, 1)
     return task_id
 
@@ -345,12 +333,11 @@ async def test_a_later_callers_credentials_stand_in_for_some_that_expired(
         return any(state.encode() in each.body for each in await front.sender.deliveries(task_id))
 
     async with gateway(agent, database, ring, secrets=keys) as first:
-        answer = await first.rpc("SendMessage", message(), Authorization="Bearer old")
-        task_id = answer["result"]["task"]["id"]
+        task_id = (await first.send(bearer("old")))["id"]
         await first.told(task_id, 1)
         agent.users = {"new": "alice"}
         again = message(task_id=task_id) if call == "SendMessage" else config_of(task_id)
-        await first.rpc(call, again, Authorization="Bearer new")
+        await first.rpc(call, again, bearer("new"))
         agent.status(task_id, "TASK_STATE_WORKING")
         await eventually(lambda: is_told(first, "TASK_STATE_WORKING"))
     if seals:  # else a restart asks without
@@ -365,13 +352,11 @@ async def test_a_caller_who_set_no_config_lends_no_credentials(
     agent.users = {"old": "alice"}
     agent.streams = agent.subscribes = False
     async with gateway(agent, location, ring) as front:
-        answer = await front.rpc("SendMessage", message(), Authorization="Bearer old")
-        task_id = answer["result"]["task"]["id"]
+        task_id = (await front.send(bearer("old")))["id"]
         agent.users = {"new": "alice"}
         for _ in range(2):
             agent.received.clear()
-            again = message(task_id=task_id, config=False)
-            await front.rpc("SendMessage", again, Authorization="Bearer new")
+            await front.send(bearer("new"), task_id=task_id, config=False)
             await eventually(lambda: agent.asked("GetTask"))
     asked = [headers for name, headers, _ in agent.received if name == "GetTask"]
     assert {headers["Authorization"] for headers in asked} == {"Bearer old"}
@@ -382,15 +367,13 @@ async def test_a_task_that_waits_to_be_watched_is_asked_for_as_its_caller(
 ) -> None:
     agent.users = {"alice": "alice"}
     agent.streams = agent.subscribes = False
-    async with start(GatewayOptions(shared_configs=True, max_watches=1)) as front:
-        as_alice = {"Authorization": "Bearer alice"}
-        first = await front.rpc("SendMessage", message(), **as_alice)
-        second = await front.rpc("SendMessage", message(), **as_alice)
-        for answer in (first, second):
-            agent.status(answer["result"]["task"]["id"], "TASK_STATE_COMPLETED")
+    async with start(max_watches=1) as front:
+        first, second = [await front.send(bearer("alice")) for _ in range(2)]
+        for task in (first, second):
+            agent.status(task["id"], "TASK_STATE_COMPLETED")
 
         async def is_told() -> bool:
-            stored = await front.sender.deliveries(second["result"]["task"]["id"])
+            stored = await front.sender.deliveries(second["id"])
             return any(b"TASK_STATE_COMPLETED" in each.body for each in stored)
 
         await eventually(is_told)
@@ -402,12 +385,10 @@ async def test_a_later_callers_credentials_stand_in_for_whole_tasks(
     """The stream of the first caller goes on, though its token has expired."""
     agent.users = {"old": "alice"}
     async with gateway(agent, tmp_path / "outbox.db", ring) as front:
-        answer = await front.rpc("SendMessage", message(), Authorization="Bearer old")
-        task_id = answer["result"]["task"]["id"]
+        task_id = (await front.send(bearer("old")))["id"]
         await front.told(task_id, 1)
         agent.users = {"new": "alice"}
-        config = {"taskId": task_id, "pushNotificationConfig": {"url": HOOK, "id": "old"}}
-        await front.rpc("tasks/pushNotificationConfig/set", config, Authorization="Bearer new")
+        await front.set_0_3(task_id, bearer("new"))
         agent.chunk(task_id, "one")
         _, _, of_0_3 = sorted(await front.told(task_id, 3), key=lambda each: "kind" in each)
         assert of_0_3["artifacts"][0]["parts"][0]["text"] == "one"
@@ -433,8 +414,7 @@ async def test_the_extensions_of_http_json_are_the_gateways(front: Front) -> Non
 
 
 async def test_a_client_may_ask_for_the_task_as_it_stands(front: Front) -> None:
-    answer = await front.rpc("SendMessage", message(config=False))
-    task_id = answer["result"]["task"]["id"]
+    task_id = (await front.send(config=False))["id"]
     front.agent.status(task_id, "TASK_STATE_WORKING")
     config = {**config_of(task_id), "urn:pushkit:push-snapshot:v1": True}
     stored = await front.rpc("CreateTaskPushNotificationConfig", config)
@@ -495,9 +475,8 @@ async def test_what_answers_beside_the_agents_interfaces_proves_nothing(
     url = f"{front.origin}{path}/tasks/{task['id']}/pushNotificationConfigs"
     async with front.client.get(url) as answer:
         assert answer.status == 404
-    body = {"jsonrpc": "2.0", "id": 7, "method": "CreateTaskPushNotificationConfig"}
-    body |= {"params": config_of(task["id"])}
-    async with front.client.post(f"{front.origin}{path}", json=body) as answer:
+    config = config_of(task["id"])
+    async with front.post("CreateTaskPushNotificationConfig", config, path=path) as answer:
         refused = await answer.json()
     assert refused["id"] == 7
     assert refused["error"]["code"] == -32601
@@ -612,10 +591,9 @@ async def test_a_path_like_those_of_a2a_passes(front: Front) -> None:
 async def test_an_identity_header_has_no_second_spelling(
     start: Start, agent: ScriptedAgent, named: str
 ) -> None:
-    elsewhere = GatewayOptions(identity_header=named, trusted_proxies=("10.0.0.0/8",))
-    async with start(elsewhere) as front:
+    async with start(HEADER, identity_header=named, trusted_proxies=("10.0.0.0/8",)) as front:
         forged = {"X_User": "alice", "X-User": "alice", "X_Forwarded_For": "1.2.3.4"}
-        await front.rpc("GetTask", {"id": "x"}, **forged)
+        await front.rpc("GetTask", {"id": "x"}, *forged.items())
         _, headers, _ = agent.received[-1]
         assert "X_User" not in headers
         assert "X-User" not in headers

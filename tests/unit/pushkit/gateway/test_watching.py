@@ -20,7 +20,7 @@ from pushkit.gateway.calls import Binding, Place
 from pushkit.keys.ring import KeyRing
 from tests.eventually import eventually
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import HOOK, SHARED, Front, Start, gateway, message
+from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, config_of, gateway, message
 
 COMPLETED = "TASK_STATE_COMPLETED"
 
@@ -86,21 +86,19 @@ async def test_a_client_that_waits_gets_the_task_that_was_done_at_once(front: Fr
 
 
 async def test_a_client_that_streams_gets_the_agents_bytes(front: Front) -> None:
-    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
-    async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
+    async with front.post("SendStreamingMessage", message()) as got:
         await eventually(lambda: bool(front.agent.tasks))
         [task_id] = front.agent.tasks
         await eventually(lambda: front.agent.watchers(task_id) == 1)
         front.agent.status(task_id, COMPLETED)
         lines = [line async for line in got.content if line.strip()]
     assert len(lines) == 2
-    assert all(b'"id": 3' in line for line in lines)
+    assert all(b'"id": 7' in line for line in lines)
     assert states(await front.told(task_id, 2)) == ["SUBMITTED", "COMPLETED"]
 
 
 async def test_a_client_that_leaves_loses_no_update(front: Front) -> None:
-    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
-    async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
+    async with front.post("SendStreamingMessage", message()) as got:
         await got.content.readline()
         got.close()
     [task_id] = front.agent.tasks
@@ -156,10 +154,7 @@ async def test_a_stream_of_http_json_is_joined_as_its_agent_knows_it(
 
 
 async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Front) -> None:
-    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
-    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
-    answer = await front.rpc("message/send", {"message": said, "configuration": config})
-    task_id = answer["result"]["id"]
+    task_id = await front.send_0_3()
     await front.told(task_id, 1)
     front.agent.break_streams(task_id)
     front.agent.chunk(task_id, "one")
@@ -233,19 +228,13 @@ async def test_an_agent_whose_streams_end_at_once_is_asked_less_and_less(
 
 async def test_a_client_of_0_3_gets_a_task_of_0_3_from_a_stream_of_1_0(front: Front) -> None:
     front.agent.mixes = True
-    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
-    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
-    answer = await front.rpc("message/send", {"message": said, "configuration": config})
-    task_id = answer["result"]["id"]
+    task_id = await front.send_0_3()
     front.agent.status(task_id, COMPLETED)
     assert [each["status"]["state"] for each in await front.told(task_id, 2)][-1] == "completed"
 
 
 async def test_the_end_of_a_quick_task_of_0_3_is_told_once(front: Front) -> None:
-    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
-    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
-    answer = await front.rpc("message/send", {"message": said, "configuration": config})
-    task_id = answer["result"]["id"]
+    task_id = await front.send_0_3()
     front.agent.status(task_id, "TASK_STATE_WORKING")  # the task is ahead of its events
     front.agent.chunk(task_id, "one")
     front.agent.status(task_id, COMPLETED)
@@ -256,11 +245,7 @@ async def test_the_end_of_a_quick_task_of_0_3_is_told_once(front: Front) -> None
 
 
 async def test_an_agent_of_0_3_is_asked_as_clients_of_0_3_ask(front: Front) -> None:
-    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
-    config = {"pushNotificationConfig": {"url": HOOK}}
-    asking = asyncio.create_task(
-        front.rpc("message/send", {"message": said, "configuration": config})
-    )
+    asking = asyncio.create_task(front.send_0_3(early=False))
     await eventually(lambda: bool(front.agent.tasks))
     front.agent.status(next(iter(front.agent.tasks)), COMPLETED)
     await asking
@@ -290,7 +275,7 @@ async def test_another_gateway_goes_on_and_tells_nothing_twice(
 
 
 async def test_a_task_is_not_watched_for_longer_than_it_may_be(start: Start) -> None:
-    async with start(replace(SHARED, watch_for=timedelta(seconds=1))) as front:
+    async with start(watch_for=timedelta(seconds=1)) as front:
         task = await front.send()
         front.agent.break_streams(task["id"])
         front.agent.subscribes = False
@@ -309,16 +294,16 @@ async def test_a_config_that_another_gateway_accepts_as_a_task_is_dropped_is_tol
         await first.told(task["id"], 1)
         store = first.service.watcher.store
         remove = store.remove
-        config, is_removed = {"taskId": task["id"], "id": "c1"}, asyncio.Event()
+        is_removed = asyncio.Event()
 
         async def remove_after_config(*key: str) -> None:
-            answer = await second.rpc("CreateTaskPushNotificationConfig", {**config, "url": HOOK})
+            answer = await second.rpc("CreateTaskPushNotificationConfig", config_of(task["id"]))
             assert "result" in answer
             await remove(*key)
             is_removed.set()
 
         monkeypatch.setattr(store, "remove", remove_after_config)
-        await first.rpc("DeleteTaskPushNotificationConfig", config)
+        await first.rpc("DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "c1"})
         agent.break_streams(task["id"])
         await is_removed.wait()
         agent.status(task["id"], COMPLETED)
@@ -417,12 +402,10 @@ async def test_a_row_of_another_version_does_not_end_the_watching(front: Front) 
 
 
 async def test_a_config_for_a_task_under_way_is_told_from_then_on(front: Front) -> None:
-    answer = await front.rpc("SendMessage", message(config=False))
-    task_id = answer["result"]["task"]["id"]
+    task_id = (await front.send(config=False))["id"]
     front.agent.status(task_id, "TASK_STATE_WORKING")
     assert not len(front.service.watcher)  # nobody wants to know
-    config = {"taskId": task_id, "url": HOOK, "id": "c1"}
-    stored = await front.rpc("CreateTaskPushNotificationConfig", config)
+    stored = await front.rpc("CreateTaskPushNotificationConfig", config_of(task_id))
     assert stored["result"]["url"] == HOOK
     await eventually(lambda: front.agent.watchers(task_id) == 2)
     front.agent.status(task_id, COMPLETED)
@@ -432,8 +415,7 @@ async def test_a_config_for_a_task_under_way_is_told_from_then_on(front: Front) 
 async def test_a_task_whose_config_was_stored_is_watched_even_if_its_client_leaves(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = await front.rpc("SendMessage", message(config=False))
-    task_id = answer["result"]["task"]["id"]
+    task_id = (await front.send(config=False))["id"]
     subscribe, is_stored = front.sender.subscribe, asyncio.Event()
 
     async def subscribe_slowly(*args: Any, **kwargs: Any) -> Any:
@@ -443,8 +425,8 @@ async def test_a_task_whose_config_was_stored_is_watched_even_if_its_client_leav
         return stored
 
     monkeypatch.setattr(front.sender, "subscribe", subscribe_slowly)
-    config = {"taskId": task_id, "url": HOOK, "id": "c1"}
-    calling = asyncio.create_task(front.rpc("CreateTaskPushNotificationConfig", config))
+    setting = front.rpc("CreateTaskPushNotificationConfig", config_of(task_id))
+    calling = asyncio.create_task(setting)
     await is_stored.wait()
     calling.cancel()
     await eventually(lambda: front.agent.watchers(task_id) == 2, within=10)
@@ -469,8 +451,7 @@ async def test_a_task_that_waited_for_its_client_goes_on(
 
 async def test_clients_of_0_3_get_whole_tasks(front: Front) -> None:
     task = await front.send()
-    config = {"taskId": task["id"], "pushNotificationConfig": {"url": HOOK, "id": "old"}}
-    await front.rpc("tasks/pushNotificationConfig/set", config)
+    await front.set_0_3(task["id"])
     front.agent.chunk(task["id"], "one ")
     front.agent.chunk(task["id"], "two")
     front.agent.status(task["id"], COMPLETED)
@@ -488,8 +469,7 @@ async def test_clients_of_0_3_get_whole_tasks(front: Front) -> None:
 
 async def test_clients_of_0_3_are_told_the_end_once_though_the_agent_is_ahead(front: Front) -> None:
     task = await front.send()
-    config = {"taskId": task["id"], "pushNotificationConfig": {"url": HOOK, "id": "old"}}
-    await front.rpc("tasks/pushNotificationConfig/set", config)
+    await front.set_0_3(task["id"])
     for number in range(3):
         front.agent.chunk(task["id"], f"{number}")
     front.agent.status(task["id"], COMPLETED)
@@ -521,8 +501,7 @@ async def test_a_task_that_the_agent_forgot_is_given_up(
 
 async def test_a_stream_that_lingers_after_the_end_is_not_cut(front: Front) -> None:
     front.agent.lingers = 0.5
-    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
-    async with front.client.post(front.origin, json=body, headers={"A2A-Version": "1.0"}) as got:
+    async with front.post("SendStreamingMessage", message()) as got:
         [task_id] = front.agent.tasks
         front.agent.status(task_id, COMPLETED)
         await eventually(lambda: not len(front.service.watcher))  # it is told
@@ -591,8 +570,7 @@ async def test_the_end_is_told_to_a_config_of_its_last_moment_as_soon_as_it_can_
 async def test_a_task_that_ends_as_its_config_is_set_is_told_once(
     front: Front, monkeypatch: pytest.MonkeyPatch, *, watched: bool
 ) -> None:
-    answer = await front.rpc("SendMessage", message(config=watched))
-    task_id = answer["result"]["task"]["id"]
+    task_id = (await front.send(config=watched))["id"]
     subscribe = front.sender.subscribe
 
     async def subscribe_late(*args: Any, **kwargs: Any) -> Any:
@@ -610,8 +588,7 @@ async def test_a_task_that_ends_as_its_config_is_set_is_told_once(
 
 async def test_a_whole_task_of_0_3_holds_no_chunk_twice(front: Front) -> None:
     task = await front.send()
-    config = {"taskId": task["id"], "pushNotificationConfig": {"url": HOOK, "id": "old"}}
-    await front.rpc("tasks/pushNotificationConfig/set", config)
+    await front.set_0_3(task["id"])
     front.agent.chunk(task["id"], "0 ")
     front.agent.status(task["id"], "TASK_STATE_WORKING")
     for number in range(1, 5):  # the agent is ahead of its stream
@@ -671,8 +648,8 @@ async def test_a_stream_whose_task_cannot_be_watched_is_read_no_further_once_it_
     monkeypatch.setattr(front.service.watcher.store, "add", fails)
     front.agent.lingers = 60.0
     front.agent.tasks["t"] = {"id": "t", "contextId": "c", "status": {"state": COMPLETED}}
-    body = {"jsonrpc": "2.0", "id": 3, "method": "SendMessage", "params": message(task_id="t")}
-    assert await front.answers(503, "POST", json=body, headers={"A2A-Version": "1.0"})
+    async with front.post("SendMessage", message(task_id="t")) as refused:
+        assert refused.status == 503
     await eventually(lambda: not front.service.upstream.streams, within=10)
 
 
@@ -684,8 +661,7 @@ async def test_events_that_nobody_can_read_say_that_a_task_changed(
     monkeypatch.setattr("tests.unit.pushkit.gateway.agent._old_update", lambda _: "mumble")
     async with agent.served(), start(before=agent) as front:
         task = await front.send(config=False)
-        config = {"taskId": task["id"], "url": HOOK}
-        await front.rpc("CreateTaskPushNotificationConfig", config)
+        await front.rpc("CreateTaskPushNotificationConfig", config_of(task["id"]))
         await eventually(lambda: agent.watchers(task["id"]) == 2)
         await eventually(lambda: len(agent.asked("tasks/get")) == 2)  # as no event came
         agent.status(task["id"], "TASK_STATE_WORKING")
@@ -695,10 +671,7 @@ async def test_events_that_nobody_can_read_say_that_a_task_changed(
 async def test_a_quiet_stream_does_not_hide_what_the_agent_did_not_show_at_once(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
-    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
-    answer = await front.rpc("message/send", {"message": said, "configuration": config})
-    task_id, refused = answer["result"]["id"], len(front.agent.asked("tasks/get")) + 1
+    task_id, refused = await front.send_0_3(), len(front.agent.asked("tasks/get")) + 1
 
     async def is_told() -> bool:
         return any(each["status"]["state"] == "working" for each in await front.told(task_id))
@@ -740,16 +713,12 @@ async def test_a_client_that_waits_does_not_delay_a_stop(
 
 async def test_a_whole_task_of_0_3_is_not_followed_by_an_older_one(front: Front) -> None:
     """What was asked for may be ahead of the stream that begins meanwhile."""
-    said = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
-    config = {"pushNotificationConfig": {"url": HOOK}, "blocking": False}
-    params = {"message": said, "configuration": config}
-    answer = await front.rpc("message/send", params)
-    task_id = answer["result"]["id"]
+    task_id = await front.send_0_3()
     await front.told(task_id, 1)
     front.agent.hold = asyncio.Event()
     front.agent.status(task_id, "TASK_STATE_INPUT_REQUIRED")
     await eventually(lambda: front.agent.held == 1)  # the whole task, for this update
-    await front.rpc("message/send", {**params, "message": {**said, "taskId": task_id}})
+    await front.send_0_3(task_id=task_id)
     front.agent.chunk(task_id, "one")
     front.agent.hold.set()
     await eventually(lambda: front.agent.held > 1)
