@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import io
 import json
 import zlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiohttp
 import pytest
@@ -25,12 +24,14 @@ from pushkit.gateway.options import GatewayOptions
 from tests.eventually import eventually
 from tests.served import served
 from tests.unit.pushkit.gateway.agent import ScriptedAgent
-from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, message
+from tests.unit.pushkit.gateway.conftest import HOOK, Front, Start, config_of, message
 
 CARD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 36\r\n"
     b"Connection: close\r\n\r\n" + b'{"capabilities":{"streaming": true}}'
 )
+
+Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"x"}}'
 
@@ -41,23 +42,32 @@ async def front(start: Start) -> AsyncIterator[Front]:
         yield front
 
 
-async def raw(front: Front, request: bytes) -> bytes:
-    """Send bytes to the gateway; return the beginning of its answer."""
+@asynccontextmanager
+async def sent(front: Front, request: bytes, **how: Any) -> AsyncIterator[Connection]:
+    """Connect to the gateway, and send it bytes."""
     host, port = front.origin.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await asyncio.open_connection(host, int(port), **how)
     writer.write(request)
     try:
-        async with asyncio.timeout(20):
-            return await reader.read(1000)
+        async with asyncio.timeout(120):
+            yield reader, writer
     finally:
         writer.close()
 
 
+async def raw(front: Front, request: bytes) -> bytes:
+    """Send bytes to the gateway; return the beginning of its answer."""
+    async with sent(front, request) as (reader, _):
+        return await reader.read(1000)
+
+
 @asynccontextmanager
-async def bytes_agent(
-    answers: Callable[[bytes], bytes | None], card: Callable[[], bytes] = lambda: CARD
+async def socket_agent(
+    answer: Callable[[asyncio.StreamWriter], Awaitable[None]],
+    card: Callable[[], bytes] = lambda: CARD,
+    **how: Any,
 ) -> AsyncIterator[ScriptedAgent]:
-    """An agent that answers each request with bytes; None to say nothing more."""
+    """An agent that sends a card, and answers whose head was read: all other requests."""
     agent = ScriptedAgent()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -65,22 +75,36 @@ async def bytes_agent(
             head = await reader.readuntil(b"\r\n\r\n")
             if b"/.well-known/agent" in head:
                 writer.write(card())
-            elif (answer := answers(head)) is not None:
-                writer.write(answer)
             else:
-                await asyncio.sleep(3600)
+                agent.received.append(("", None, head))
+                await answer(writer)
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, **how)
     agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield agent
     finally:
         server.close()
+
+
+def bytes_agent(
+    answer: bytes | None = b"HTTP/1.1 204 No Content\r\n\r\n",
+    card: Callable[[], bytes] = lambda: CARD,
+) -> AbstractAsyncContextManager[ScriptedAgent]:
+    """An agent that answers each request with bytes; None to say nothing more."""
+
+    async def write(writer: asyncio.StreamWriter) -> None:
+        if answer is None:
+            await asyncio.sleep(3600)
+        else:
+            writer.write(answer)
+
+    return socket_agent(write, card)
 
 
 async def test_other_requests_pass_as_they_are(front: Front) -> None:
@@ -95,38 +119,23 @@ async def test_other_requests_pass_as_they_are(front: Front) -> None:
 
 
 async def test_the_path_goes_on_undecoded(start: Start) -> None:
-    heads: list[bytes] = []
-
-    def answer(head: bytes) -> bytes:
-        heads.append(head)
-        return b"HTTP/1.1 204 No Content\r\n\r\n"
-
     target = b"/a%2Fb/%2e%2e/c%zz?q=%41&q"
-    async with (
-        bytes_agent(answer) as agent,
-        start(before=agent) as front,
-    ):
+    async with bytes_agent() as agent, start(before=agent) as front:
         got = await raw(front, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert got.startswith(b"HTTP/1.1 204")
-    assert heads[-1].startswith(b"GET " + target + b" HTTP/1.1\r\n")
+    assert agent.received[-1][2].startswith(b"GET " + target + b" HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize("target", [b"/../x", b"/a/%2e%2E/../x", b"/..%2fx", b"/..%5Cx", b"/..?y"])
 async def test_no_path_leads_out_of_the_agents(start: Start, target: bytes) -> None:
     """The host may have other applications beside the agent."""
-    asked: list[bytes] = []
-
-    def answer(head: bytes) -> bytes:
-        asked.append(head)
-        return b"HTTP/1.1 204 No Content\r\n\r\n"
-
-    async with bytes_agent(answer) as agent:
+    async with bytes_agent() as agent:
         agent.origin += "/base"
         async with start(before=agent) as front:
-            asked.clear()
+            agent.received.clear()
             got = await raw(front, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
             assert got.startswith(b"HTTP/1.1 400")
-            assert not asked
+            assert not agent.received
             got = await raw(front, b"GET /a..b/... HTTP/1.1\r\nHost: x\r\n\r\n")
             assert got.startswith(b"HTTP/1.1 204")
 
@@ -145,10 +154,9 @@ async def test_an_agent_is_asked_at_the_path_that_its_card_names(start: Start, e
     async with served(app) as origin:
         agent.origin = f"{origin}/a2a/name"
         async with start(before=agent) as front:
-            answer = await front.rpc("SendMessage", message(config=False))
-            task_id = answer["result"]["task"]["id"]
-            config = {"taskId": task_id, "url": HOOK, "id": "c1"}
-            assert "result" in await front.rpc("CreateTaskPushNotificationConfig", config)
+            task = await front.send(config=False)
+            stored = await front.rpc("CreateTaskPushNotificationConfig", config_of(task["id"]))
+            assert "result" in stored
             assert await front.answers(200, "POST", "/?x=1", data=CALL)
     assert agent.paths[-1] == f"/a2a/name{end}?x=1"
 
@@ -171,18 +179,13 @@ async def test_fields_of_the_connection_stay_on_it(front: Front) -> None:
 
 async def test_a_field_that_is_not_in_utf_8_loses_nothing(start: Start) -> None:
     """Names of users, as their proxies write them, would be those of others."""
-    heads: list[bytes] = []
-
-    def answer(head: bytes) -> bytes:
-        heads.append(head)
-        return b"HTTP/1.1 204 No Content\r\nX-Name: M\xfcller\r\nX-Other: M\xc3\xbcller\r\n\r\n"
-
-    async with bytes_agent(answer) as agent, start(before=agent) as front:
-        got = await raw(
-            front,
-            b"GET / HTTP/1.1\r\nHost: x\r\nX-Name: M\xfcller\r\nX-Other: M\xc3\xbcller\r\n\r\n",
-        )
-    for said in (heads[-1], got):
+    fields = b"X-Name: M\xfcller\r\nX-Other: M\xc3\xbcller\r\n\r\n"
+    async with (
+        bytes_agent(b"HTTP/1.1 204 No Content\r\n" + fields) as agent,
+        start(before=agent) as front,
+    ):
+        got = await raw(front, b"GET / HTTP/1.1\r\nHost: x\r\n" + fields)
+    for said in (agent.received[-1][2], got):
         assert b"X-Name: M\xc3\xbcller\r\n" in said
         assert b"X-Other: M\xc3\xbcller\r\n" in said
 
@@ -312,22 +315,18 @@ async def test_other_protocols_are_refused_by_name(
 
 
 async def test_a_body_that_is_too_long_is_refused(start: Start) -> None:
-    options = GatewayOptions(shared_configs=True, max_body_bytes=1000)
     async with (
-        start(options) as front,
+        start(max_body_bytes=1000) as front,
         front.client.post(front.origin, data=b"x" * 1001) as answer,
     ):
         assert answer.status == 413
 
 
 async def test_one_caller_cannot_take_all_requests(start: Start) -> None:
-    options = GatewayOptions(shared_configs=True, max_requests_per_caller=2)
-    async with start(options) as front:
-        body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage"}
-        body = {**body, "params": message(config=False)}
+    async with start(max_requests_per_caller=2) as front:
         async with (
-            front.client.post(front.origin, json=body),
-            front.client.post(front.origin, json=body),
+            front.post("SendStreamingMessage", message(config=False)),
+            front.post("SendStreamingMessage", message(config=False)),
             front.client.get(f"{front.origin}/x") as third,
         ):
             assert third.status == 429
@@ -337,7 +336,7 @@ async def test_one_caller_cannot_take_all_requests(start: Start) -> None:
 async def test_a_message_counts_after_its_client_has_left(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with start(GatewayOptions(shared_configs=True, max_requests=1)) as front:
+    async with start(max_requests=1) as front:
         answers = asyncio.Event()
 
         async def waits(*_: Any, **__: Any) -> web.Response:
@@ -356,59 +355,40 @@ async def test_a_message_counts_after_its_client_has_left(
 
 
 async def test_the_last_proxys_word_is_whom_a_request_is_counted_for(start: Start) -> None:
-    options = GatewayOptions(
-        shared_configs=True, max_requests_per_caller=1, trusted_proxies=("127.0.0.0/8",)
-    )
-    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage"}
-    body = {**body, "params": message(config=False)}
-    async with start(options) as front:
+    async with start(max_requests_per_caller=1, trusted_proxies=("127.0.0.0/8",)) as front:
         headers = [("X-Forwarded-For", "9.9.9.9"), ("X-Forwarded-For", "10.1.1.1")]
         other = [("X-Forwarded-For", "8.8.8.8"), ("X-Forwarded-For", "10.1.1.1")]
         async with (
-            front.client.post(front.origin, json=body, headers=CIMultiDict(headers)),
+            front.post("SendStreamingMessage", message(config=False), *headers),
             front.client.get(f"{front.origin}/x", headers=CIMultiDict(other)) as second,
         ):
             assert second.status == 429
 
 
 async def test_bodies_that_come_slowly_count(start: Start) -> None:
-    options = GatewayOptions(shared_configs=True, max_requests_per_caller=1)
-    async with start(options) as front:
-        host, port = front.origin.removeprefix("http://").split(":")
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
-        try:
-            await eventually(lambda: front.answers(429, "GET", "/x"))
-        finally:
-            writer.close()
+    begun = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc"
+    async with start(max_requests_per_caller=1) as front, sent(front, begun):
+        await eventually(lambda: front.answers(429, "GET", "/x"))
 
 
 async def test_all_bodies_together_are_bounded(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy, "_MOST_HELD", 1000)
-    options = GatewayOptions(shared_configs=True, max_body_bytes=1000)
-    async with start(options) as front:
-        host, port = front.origin.removeprefix("http://").split(":")
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"x" * 899)
-        try:
+    begun = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n" + b"x" * 899
+    async with start(max_body_bytes=1000) as front:
+        async with sent(front, begun):
             await eventually(lambda: front.answers(503, "POST", data=b"x" * 200))
-        finally:
-            writer.close()
         await eventually(lambda: front.answers(200, "POST", data=b"x" * 200))
 
 
 async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(front: Front) -> None:
-    host, port = front.origin.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"PUT /x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
-    async with asyncio.timeout(20):
+    head = b"PUT /x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
+    async with sent(front, head) as (reader, writer):
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b"abc")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
         assert await reader.readexactly(8) == b"PUT /x 3"
-    writer.close()
 
 
 async def test_a_card_is_asked_for_with_the_clients_query(front: Front) -> None:
@@ -440,7 +420,7 @@ async def test_an_error_instead_of_that_card_is_the_clients(start: Start) -> Non
     body = b'{"supportedInterfaces":[{"url":"/","protocolBinding":"HTTP+JSON"}]}'
     card = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     async with (
-        bytes_agent(lambda _: head + b"Content-Length: 30\r\n\r\n" + said, lambda: card) as agent,
+        bytes_agent(head + b"Content-Length: 30\r\n\r\n" + said, lambda: card) as agent,
         start(before=agent) as front,
         front.client.get(f"{front.origin}/extendedAgentCard") as answer,
     ):
@@ -478,12 +458,8 @@ async def test_an_agent_that_is_not_there_behind_its_proxy_is_waited_for(
 ) -> None:
     monkeypatch.setattr(service, "_ASKED_EVERY", 0.01)
     unready = iter([b"HTTP/1.1 503 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"] * 6)
-
-    def answer(_: bytes) -> bytes:
-        return b"HTTP/1.1 204 No Content\r\n\r\n"
-
     async with (
-        bytes_agent(answer, lambda: next(unready, CARD)) as agent,
+        bytes_agent(card=lambda: next(unready, CARD)) as agent,
         start(before=agent) as front,
     ):
         assert not front.service.degraded()
@@ -566,44 +542,39 @@ async def test_the_agents_error_is_the_clients(front: Front) -> None:
 # --- hostile agents ----------------------------------------------------------------------------
 
 
-async def _refused(start: Start, answer: bytes | None, **options: Any) -> Any:
-    async with bytes_agent(lambda _: answer) as agent:
-        own = GatewayOptions(shared_configs=True, **options)
-        async with start(own, before=agent) as front:
-            body = {"jsonrpc": "2.0", "id": 3, "method": "SendMessage", "params": message()}
-            async with front.client.post(front.origin, json=body) as got:
-                return got.status, await got.read()
+async def _refused(start: Start, answer: bytes | None, **options: Any) -> int:
+    """Return the status of a message that the agent answers so."""
+    async with (
+        bytes_agent(answer) as agent,
+        start(before=agent, **options) as front,
+        front.post("SendMessage", message()) as got,
+    ):
+        return got.status
 
 
 async def test_an_event_without_an_end_is_cut(start: Start) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: "
-    status, _ = await _refused(start, head + b"x" * 100_000, max_event_bytes=10_000)
-    assert status == 502
+    assert await _refused(start, head + b"x" * 100_000, max_event_bytes=10_000) == 502
 
 
 async def test_an_answer_without_an_end_is_cut(start: Start) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
-    status, _ = await _refused(start, head + b"x" * 100_000, max_body_bytes=10_000)
-    assert status == 502
+    assert await _refused(start, head + b"x" * 100_000, max_body_bytes=10_000) == 502
 
 
 async def test_an_agent_that_says_nothing_is_not_waited_for(start: Start) -> None:
     short = timedelta(seconds=0.2)
-    status, _ = await _refused(start, None, timeout=short, stream_timeout=short)
-    assert status == 504
+    assert await _refused(start, None, timeout=short, stream_timeout=short) == 504
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200", b"garbage\r\n\r\n"])
 async def test_an_agent_that_speaks_no_http_is_a_bad_gateway(start: Start, answer: bytes) -> None:
-    assert (await _refused(start, answer))[0] == 502
+    assert await _refused(start, answer) == 502
 
 
 async def test_an_answer_that_breaks_off_is_not_made_whole(start: Start) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"
-    async with (
-        bytes_agent(lambda _: answer) as agent,
-        start(before=agent) as front,
-    ):
+    async with bytes_agent(answer) as agent, start(before=agent) as front:
         with pytest.raises((aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError)):
             async with front.client.get(f"{front.origin}/x") as got:
                 await got.read()
@@ -612,7 +583,7 @@ async def test_an_answer_that_breaks_off_is_not_made_whole(start: Start) -> None
 async def test_a_redirect_of_the_agent_is_the_clients_to_follow(start: Start) -> None:
     answer = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
     async with (
-        bytes_agent(lambda _: answer) as agent,
+        bytes_agent(answer) as agent,
         start(before=agent) as front,
         front.client.get(f"{front.origin}/x", allow_redirects=False) as got,
     ):
@@ -620,8 +591,7 @@ async def test_a_redirect_of_the_agent_is_the_clients_to_follow(start: Start) ->
 
 
 async def test_a_client_that_reads_slowly_delays_nobody(front: Front) -> None:
-    body = {"jsonrpc": "2.0", "id": 3, "method": "SendStreamingMessage", "params": message()}
-    async with front.client.post(front.origin, json=body) as slow:
+    async with front.post("SendStreamingMessage", message()) as slow:
         await eventually(lambda: bool(front.agent.tasks))
         [task_id] = front.agent.tasks
         await eventually(lambda: front.agent.watchers(task_id) == 1)
@@ -636,61 +606,43 @@ async def test_a_client_that_reads_slowly_delays_nobody(front: Front) -> None:
 
 
 async def test_a_client_that_reads_nothing_fills_no_memory(start: Start) -> None:
-    sent = 0
+    written = 0
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
-        head = await reader.readuntil(b"\r\n\r\n")
-        writer.write(CARD if b"agent-card" in head else b"HTTP/1.1 200 OK\r\n\r\n")
-        with contextlib.suppress(ConnectionError):
-            while b"agent-card" not in head:
-                writer.write(b"x" * 65_536)
-                await writer.drain()
-                sent += 65_536
+    async def write(writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            writer.write(b"x" * 65_536)
             await writer.drain()
-        writer.close()
+            written += 65_536
 
-    agent = ScriptedAgent()
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with start(before=agent) as front:
-        host, port = front.origin.removeprefix("http://").split(":")
-        _, writer = await asyncio.open_connection(host, int(port), limit=1)
-        writer.write(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with (
+        socket_agent(write) as agent,
+        start(before=agent) as front,
+        sent(front, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n", limit=1),
+    ):
         last = -1
-        while sent != last or not sent:  # until it is held up
-            last = sent
+        while written != last or not written:  # until it is held up
+            last = written
             await asyncio.sleep(0.5)
-        assert sent < 32 * 2**20  # the buffers of four sockets, and of the gateway
-        writer.close()
-    server.close()
+        assert written < 32 * 2**20  # the buffers of four sockets, and of the gateway
 
 
 async def test_an_agent_that_reads_nothing_is_not_waited_for(start: Start) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        if b"agent-card" not in head:
-            await is_over.wait()
-            writer.transport.abort()
-            return
-        writer.write(CARD)
-        await writer.drain()
-        writer.close()
-
     is_over = asyncio.Event()
 
-    agent = ScriptedAgent()
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1024)
-    agent.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    options = GatewayOptions(shared_configs=True, timeout=timedelta(seconds=0.5))
+    async def wait(writer: asyncio.StreamWriter) -> None:
+        await is_over.wait()
+        writer.transport.abort()
+
     async with (
-        start(options, before=agent) as front,
+        socket_agent(wait, limit=1024) as agent,
+        start(before=agent, timeout=timedelta(seconds=0.5)) as front,
         front.client.put(f"{front.origin}/x", data=io.BytesIO(b"x" * 16_000_000)) as answer,
     ):
         assert answer.status == 504
         is_over.set()
         await asyncio.sleep(0.1)  # until both ends have closed
-    server.close()
 
 
 # --- lines --------------------------------------------------------------------------------------
