@@ -79,14 +79,25 @@ class Front:
         config = {"taskId": task_id, "pushNotificationConfig": {"url": HOOK, "id": "old"}}
         await self.rpc("tasks/pushNotificationConfig/set", config, *headers)
 
-    async def told(self, task_id: str, count: int = 0) -> list[Any]:
-        """What the webhooks of a task are told, as soon as that many updates are stored."""
+    async def told(self, task_id: str, count: int = 0, *, config_id: str = "") -> list[Any]:
+        """What webhooks of a task are told, as soon as that many updates are stored."""
         async with asyncio.timeout(20):
             while True:
                 stored = await self.sender.deliveries(task_id)
-                if len(stored) >= count:
-                    return [json.loads(each.body) for each in stored]
+                found = [each for each in stored if config_id in ("", each.config_id)]
+                if len(found) >= count:
+                    return [json.loads(each.body) for each in found]
                 await asyncio.sleep(0.02)
+
+    async def is_told(self, task_id: str, state: str) -> bool:
+        """Whether webhooks of a task are told of a state."""
+        stored = await self.sender.deliveries(task_id)
+        return any(state.encode() in each.body for each in stored)
+
+    async def told_of_end(self, task_id: str) -> list[str]:
+        """The configs whose webhooks are told that a task is completed, once for each time."""
+        stored = await self.sender.deliveries(task_id)
+        return sorted(each.config_id for each in stored if b"COMPLETED" in each.body)
 
     async def answers(self, status: int, method: str, path: str = "", **how: Any) -> bool:
         """Whether a request is answered with a status."""

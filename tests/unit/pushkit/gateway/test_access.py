@@ -329,9 +329,6 @@ async def test_a_later_callers_credentials_stand_in_for_some_that_expired(
     agent.streams = agent.subscribes = False
     database, keys = tmp_path / "outbox.db", SecretKeys.generate() if seals else None
 
-    async def is_told(front: Front, state: str) -> bool:
-        return any(state.encode() in each.body for each in await front.sender.deliveries(task_id))
-
     async with gateway(agent, database, ring, secrets=keys) as first:
         task_id = (await first.send(bearer("old")))["id"]
         await first.told(task_id, 1)
@@ -339,11 +336,11 @@ async def test_a_later_callers_credentials_stand_in_for_some_that_expired(
         again = message(task_id=task_id) if call == "SendMessage" else config_of(task_id)
         await first.rpc(call, again, bearer("new"))
         agent.status(task_id, "TASK_STATE_WORKING")
-        await eventually(lambda: is_told(first, "TASK_STATE_WORKING"))
+        await eventually(lambda: first.is_told(task_id, "TASK_STATE_WORKING"))
     if seals:  # else a restart asks without
         agent.status(task_id, "TASK_STATE_COMPLETED")
         async with gateway(agent, database, ring, secrets=keys) as second:
-            await eventually(lambda: is_told(second, "TASK_STATE_COMPLETED"))
+            await eventually(lambda: second.is_told(task_id, "TASK_STATE_COMPLETED"))
 
 
 async def test_a_caller_who_set_no_config_lends_no_credentials(
@@ -371,12 +368,7 @@ async def test_a_task_that_waits_to_be_watched_is_asked_for_as_its_caller(
         first, second = [await front.send(bearer("alice")) for _ in range(2)]
         for task in (first, second):
             agent.status(task["id"], "TASK_STATE_COMPLETED")
-
-        async def is_told() -> bool:
-            stored = await front.sender.deliveries(second["id"])
-            return any(b"TASK_STATE_COMPLETED" in each.body for each in stored)
-
-        await eventually(is_told)
+        await eventually(lambda: front.is_told(second["id"], "TASK_STATE_COMPLETED"))
 
 
 async def test_a_later_callers_credentials_stand_in_for_whole_tasks(

@@ -161,12 +161,7 @@ async def test_a_stream_of_0_3_that_breaks_is_followed_by_whole_tasks(front: Fro
     front.agent.chunk(task_id, " two")
     await eventually(lambda: front.agent.watchers(task_id) == 1)
     front.agent.status(task_id, COMPLETED)
-
-    async def is_completed() -> bool:
-        [*_, last] = await front.told(task_id, 1)
-        return bool(last["status"]["state"] == "completed")
-
-    await eventually(is_completed)
+    await eventually(lambda: front.is_told(task_id, "completed"))
     told = await front.told(task_id, 1)
     assert [part["text"] for part in told[-1]["artifacts"][0]["parts"]] == ["one", " two"]
 
@@ -455,16 +450,10 @@ async def test_clients_of_0_3_get_whole_tasks(front: Front) -> None:
     front.agent.chunk(task["id"], "one ")
     front.agent.chunk(task["id"], "two")
     front.agent.status(task["id"], COMPLETED)
-
-    async def last_of_old() -> bytes | None:
-        stored = await front.sender.deliveries(task["id"])
-        of_old = [each.body for each in stored if each.config_id == "old"]
-        return of_old[-1] if of_old and b"completed" in of_old[-1] else None
-
-    last = await eventually(last_of_old)
-    assert last is not None
-    assert b"one " in last
-    assert b"two" in last
+    await eventually(lambda: front.is_told(task["id"], "completed"))
+    [*_, last] = await front.told(task["id"], config_id="old")
+    assert last["status"]["state"] == "completed"
+    assert [part["text"] for part in last["artifacts"][0]["parts"]] == ["one ", "two"]
 
 
 async def test_clients_of_0_3_are_told_the_end_once_though_the_agent_is_ahead(front: Front) -> None:
@@ -474,8 +463,7 @@ async def test_clients_of_0_3_are_told_the_end_once_though_the_agent_is_ahead(fr
         front.agent.chunk(task["id"], f"{number}")
     front.agent.status(task["id"], COMPLETED)
     await eventually(lambda: not len(front.service.watcher))
-    stored = await front.sender.deliveries(task["id"])
-    told = [json.loads(each.body) for each in stored if each.config_id == "old"]
+    told = await front.told(task["id"], config_id="old")
     assert [each["status"]["state"] for each in told].count("completed") == 1
     assert told[-1]["status"]["state"] == "completed"
 
@@ -562,8 +550,7 @@ async def test_the_end_is_told_to_a_config_of_its_last_moment_as_soon_as_it_can_
     monkeypatch.setattr(store, "remove", remove_after_config)
     front.agent.status(task["id"], COMPLETED)
     await eventually(lambda: not len(front.service.watcher))
-    ends = [each for each in await front.sender.deliveries(task["id"]) if b"COMPL" in each.body]
-    assert sorted(each.config_id for each in ends) == ["2", "c1"]
+    assert await front.told_of_end(task["id"]) == ["2", "c1"]
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -582,8 +569,7 @@ async def test_a_task_that_ends_as_its_config_is_set_is_told_once(
     await front.rpc("CreateTaskPushNotificationConfig", {"taskId": task_id, "url": HOOK, "id": "2"})
     await front.told(task_id, 3 if watched else 1)
     await eventually(lambda: not len(front.service.watcher))
-    ends = [each for each in await front.sender.deliveries(task_id) if b"COMPLETED" in each.body]
-    assert sorted(each.config_id for each in ends) == (["2", "c1"] if watched else ["2"])
+    assert await front.told_of_end(task_id) == (["2", "c1"] if watched else ["2"])
 
 
 async def test_a_whole_task_of_0_3_holds_no_chunk_twice(front: Front) -> None:
@@ -595,11 +581,10 @@ async def test_a_whole_task_of_0_3_holds_no_chunk_twice(front: Front) -> None:
         front.agent.chunk(task["id"], f"{number} ")
     front.agent.status(task["id"], COMPLETED)
     await eventually(lambda: not len(front.service.watcher))
-    for each in await front.sender.deliveries(task["id"]):
-        if each.config_id == "old":
-            for artifact in json.loads(each.body).get("artifacts", ()):
-                text = "".join(part["text"] for part in artifact["parts"])
-                assert "0 1 2 3 4 ".startswith(text)
+    for told in await front.told(task["id"], config_id="old"):
+        for artifact in told.get("artifacts", ()):
+            text = "".join(part["text"] for part in artifact["parts"])
+            assert "0 1 2 3 4 ".startswith(text)
 
 
 async def test_an_event_of_a_later_version_is_told_as_it_is(front: Front) -> None:
@@ -672,16 +657,12 @@ async def test_a_quiet_stream_does_not_hide_what_the_agent_did_not_show_at_once(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_id, refused = await front.send_0_3(), len(front.agent.asked("tasks/get")) + 1
-
-    async def is_told() -> bool:
-        return any(each["status"]["state"] == "working" for each in await front.told(task_id))
-
     with monkeypatch.context() as patch:
         patch.setattr(front.agent, "owners", {task_id: "somebody else"})
         front.agent.status(task_id, "TASK_STATE_WORKING")
         await eventually(lambda: len(front.agent.asked("tasks/get")) >= refused)
-        assert not await is_told()
-    await eventually(is_told)
+        assert not await front.is_told(task_id, "working")
+    await eventually(lambda: front.is_told(task_id, "working"))
 
 
 async def test_what_the_agent_answered_is_told_even_if_it_forgets(
