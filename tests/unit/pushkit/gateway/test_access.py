@@ -229,15 +229,9 @@ def test_an_agent_without_a_url_is_refused_by_the_name_of_the_option(url: str) -
 
 
 @pytest.mark.parametrize("url", ["ws://agent:1", "grpc://agent:1", "grpcs://agent:1"])
-async def test_what_the_gateway_does_not_speak_is_refused_by_name(url: str, ring: KeyRing) -> None:
+def test_what_the_gateway_does_not_speak_is_refused_by_name(url: str) -> None:
     with pytest.raises(ConfigError, match="not WebSocket and not gRPC"):
-        Service(
-            url,
-            sender=None,  # type: ignore[arg-type]  # refused before it is needed
-            ring=lambda: ring,
-            public_url="https://agent.example.com",
-            options=SHARED,
-        )
+        Upstream(url, SHARED)
 
 
 @pytest.mark.parametrize("asks", [True, False])
