@@ -119,10 +119,7 @@ class Gateway:
     cards: CardRewriter  # makes the gateway's card of the agent's
     options: GatewayOptions
     _configs: PushConfigApi = field(init=False)
-    _facts: CardFacts = field(
-        init=False,
-        default=CardFacts(streams=False, versions=(), rest_bases=(), rpc_paths=()),
-    )
+    _facts: CardFacts = field(init=False)  # since `learn`, which precedes all requests
     _faults: RepeatedLog = field(init=False, default_factory=lambda: RepeatedLog(_log))
     _requests: Counter[str] = field(init=False, default_factory=Counter)
     _held: int = field(init=False, default=0)  # bytes of bodies
@@ -300,12 +297,10 @@ class Gateway:
                 tenant = place.path.removeprefix(base)
                 if not place.path.startswith(base) or not re.fullmatch(r"(/[^/]+)?", tenant):
                     continue
-                tenant = unquote(tenant[1:])
-                if tenant and place.tenant and place.tenant != tenant:
+                tenant = unquote(tenant[1:]) or place.tenant
+                if place.tenant and place.tenant != tenant:
                     raise ApiError(ErrorKind.PARAMS, "tenant: expected the tenant of the path")
-                if place.tenant and not tenant:
-                    return place._replace(path=_below(base, place.tenant))
-                return place._replace(path=_below(base, tenant), tenant=tenant)
+                return place._replace(path=_path_of(base, tenant), tenant=tenant)
         raise ApiError(ErrorKind.METHOD, "the agent's card names no interface at this path")
 
     # --- what is passed on -----------------------------------------------------------------------
@@ -447,7 +442,7 @@ class Gateway:
         if place.binding is Binding.HTTP_JSON:
             if place.tenant != call.place.tenant:
                 # Of the query or the body: the agent has its tasks below the tenant's path.
-                place = place._replace(path=_below(place.path, place.tenant))
+                place = place._replace(path=_path_of(place.path, place.tenant))
             return place
         if not spoken or place.version in spoken:
             return place
@@ -500,7 +495,7 @@ class Gateway:
                 each.cancel()
 
 
-def _below(base: str, tenant: str) -> str:
+def _path_of(base: str, tenant: str) -> str:
     """Return the path of a tenant. Raises ApiError: the agent might read another path."""
     if leads_elsewhere(tenant):
         raise ApiError(ErrorKind.PARAMS, "tenant: expected a name, found dots")
