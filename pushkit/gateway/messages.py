@@ -212,34 +212,32 @@ class Sending:
     streams: bool  # whether the agent streams
     credentials: list[tuple[str, str]]  # what the agent is asked with about the task
     config: InlineConfig | None  # the push config of the message
-    _answer: asyncio.Future[Respond] = field(init=False, default_factory=asyncio.Future)
     _unsent: Waiting[bytes] | None = field(init=False, default=None)  # the stream's, for its client
     _is_left: bool = field(init=False, default=False)  # whether nobody waits for the answer
 
-    async def answered(self) -> web.StreamResponse:
-        """Answer the client, once it is known how. Raises UpstreamError: the agent did not."""
+    async def answered(self, running: asyncio.Task[Respond]) -> web.StreamResponse:
+        """Answer the client, once `run` knows how, which goes on if the client leaves."""
         try:
-            respond = await asyncio.shield(self._answer)
+            respond = await asyncio.shield(running)
             return await respond()
         finally:
             self._is_left = True
             if self._unsent is not None:
                 self._unsent.drop()
 
-    async def run(self) -> None:
-        """Send the message, register its config, watch its task."""
+    async def run(self) -> Respond:
+        """Send the message, register its config, watch its task. Raises ApiError, UpstreamError."""
+        task_id = self.call.task_id if self.streams else ""
         try:
-            task_id = self.call.task_id if self.streams else ""
             with counted(self.watcher.expected, (self.call.place.tenant, task_id)):
-                respond = await self._sent()
-            self._answer.set_result(respond)
-        except ApiError as exc:
-            self._answer.set_result(_at_once(refusal(self.call, exc)))
+                return await self._sent()
+        except (ApiError, UpstreamError):
+            raise
         except PushkitError as exc:
-            self._fail(exc if isinstance(exc, UpstreamError) else UpstreamError(str(exc), 503))
-        except Exception:  # noqa: BLE001  # the client waits for an answer
+            raise UpstreamError(str(exc), 503) from exc
+        except Exception as exc:  # the client waits for an answer
             _log.exception("a message could not be answered")
-            self._fail(UpstreamError("internal error", 500))
+            raise UpstreamError("internal error", 500) from exc
 
     async def _sent(self) -> Respond:
         """Send the message; return how the client is answered."""
@@ -340,10 +338,6 @@ class Sending:
             async for chunk in unsent.items():
                 await response.write(chunk)
         return cut(request, response) if unsent.lost else response
-
-    def _fail(self, error: UpstreamError) -> None:
-        self._answer.set_exception(error)
-        self._answer.exception()  # perhaps nobody waits for it any more
 
 
 def _at_once(response: web.Response) -> Respond:

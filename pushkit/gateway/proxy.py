@@ -478,8 +478,7 @@ class Gateway:
             config=config,
         )
         # Not of the client's connection: the config is registered even if that breaks.
-        self._detached(sending.run())
-        return await sending.answered()
+        return await sending.answered(self._detached(sending.run()))
 
     def _detached(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work, name="pushkit-gateway-call")
