@@ -290,6 +290,7 @@ async def test_json_that_can_be_read_in_two_ways_is_not_passed_on(
         ("application/json;charset=ISO-8859-1", CALL),
         ("text/plain;charset=utf-16", b"\xff\xfea\0"),
         ("application/octet-stream", b"\0\0\xff\xfe"),
+        ("application/json", b'{"method":"GetExtendedAgentCard","params":[]}'),
     ],
 )
 async def test_what_can_be_read_in_one_way_is_passed_on(
