@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
@@ -574,4 +575,21 @@ async def test_leases_are_renewed_while_the_last_jobs_end() -> None:
     await eventually(lambda: toy.calls["renew"] >= 3)
     gate.set()
     await finishing
+    assert_at_rest(toy)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks before Python 3.12")
+async def test_attempts_that_wait_for_nothing_end_in_an_event_loop_of_eager_tasks(
+    toy: Toy, caplog: pytest.LogCaptureFixture
+) -> None:
+    eager = asyncio.eager_task_factory  # type: ignore[attr-defined,unused-ignore]
+    asyncio.get_running_loop().set_task_factory(eager)
+    toy.before["settle"] = lambda: asyncio.sleep(0)
+    for queue in (A, B):
+        toy.store(queue, 3)
+
+    await toy.runner.run_once()
+
+    assert sorted(toy.sent) == [(A, 1), (A, 2), (A, 3), (B, 1), (B, 2), (B, 3)]
+    assert caplog.text == ""
     assert_at_rest(toy)
