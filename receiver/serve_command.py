@@ -32,11 +32,10 @@ from pushkit.terminal.output import LogFormat, example, log_to_stderr
 from pushkit.terminal.processes import (
     Supervisor,
     accept_signal,
-    collect_rarely,
     is_first_process,
-    reporting_to_systemd,
     run_service_loop,
     say,
+    serve_until,
     unless_stopped,
     until_stopped,
 )
@@ -197,13 +196,11 @@ async def _serve(
                 serving_operators(receiver, sockets.ops, receiver.degraded),
                 _looked_at(receiver, settings, sockets),
                 _server(receiver, settings, sockets.webhook, tls),
-                reporting_to_systemd(),
             ):
                 _say_what_is_served(receiver, settings)
-                collect_rarely()
-                say(f"process {os.getpid()} serves")
-                await stop.wait()
-                say(f"process {os.getpid()} answers what is in flight, and ends")
+                await serve_until(
+                    stop, serving="serves", ending="answers what is in flight, and ends"
+                )
                 receiver.wind_down()  # now: callbacks drain while the last requests are answered
     _leave_soon()
 
