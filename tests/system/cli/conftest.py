@@ -118,6 +118,14 @@ def run_line(pushkit_command: Run, receiver_command: Run) -> Callable[[str], Ran
     return run
 
 
+@pytest.fixture
+def jwks(pushkit_command: Run, own_folder: Path) -> Path:
+    """Make a key file, `keys.json`, and return the JWK Set of its public keys, `jwks.json`."""
+    assert pushkit_command("keys", "new").status == 0
+    assert pushkit_command("keys", "export", "--out", "jwks.json").status == 0
+    return own_folder / "jwks.json"
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return an environment in which a process finds this source tree, installed or not."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PUSHKIT_", "RECEIVER_"))}

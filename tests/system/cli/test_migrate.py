@@ -355,10 +355,8 @@ def test_the_configuration_names_the_inbox_to_migrate(
 
 
 @pytest.fixture
-def config(own_folder: Path, pushkit_command: Run) -> Path:
-    pushkit_command("keys", "new")
-    pushkit_command("keys", "export", "--out", "jwks.json")
-    path = own_folder / "receiver.toml"
+def config(jwks: Path) -> Path:
+    path = jwks.with_name("receiver.toml")
     path.write_text(RECEIVER_TOML)
     return path
 

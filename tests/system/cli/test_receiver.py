@@ -32,11 +32,9 @@ call = "handlers:seen"
 
 
 @pytest.fixture
-def config(tmp_path: Path, pushkit_command: Run) -> Path:
-    pushkit_command("keys", "new")
-    pushkit_command("keys", "export", "--out", "jwks.json")
-    (tmp_path / "handlers.py").write_text("def seen(notification): ...\n")
-    path = tmp_path / "receiver.toml"
+def config(jwks: Path) -> Path:
+    jwks.with_name("handlers.py").write_text("def seen(notification): ...\n")
+    path = jwks.with_name("receiver.toml")
     path.write_text(CONFIG)
     return path
 
