@@ -109,12 +109,12 @@ def run(pushkit_command: Run, receiver_command: Run, monkeypatch: pytest.MonkeyP
 
 def make(component: str, location: str | Path) -> None:
     open_it = open_outbox if component == "outbox" else open_inbox
+    asyncio.run(upgraded(open_it(location)))
 
-    async def make_it(database: Database) -> None:
-        async with opened(database, Access.UPGRADE):
-            pass
 
-    asyncio.run(make_it(open_it(location)))
+async def upgraded(database: Database) -> None:
+    async with opened(database, Access.UPGRADE):
+        pass
 
 
 def change(location: str, sql: str) -> None:
@@ -274,12 +274,7 @@ def test_migrate_applies_what_is_missing(run: Run, location: str, component: str
     older = open_location(
         location, component=component, migrations=STEPS[component][:-1], clock=utc_now
     )
-
-    async def make_older() -> None:
-        async with opened(older, Access.UPGRADE):
-            pass
-
-    asyncio.run(make_older())
+    asyncio.run(upgraded(older))
     checked = run(component, "migrate", "--check", "--database", location)
     assert (checked.status, f"it needs migration {NEWEST[component]}" in checked.out) == (1, True)
 
