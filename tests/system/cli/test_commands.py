@@ -43,13 +43,6 @@ def test_both_say_their_version(pushkit_command: Run, receiver_command: Run) -> 
     assert receiver_command("--version").out == f"receiver, version {__version__}\n"
 
 
-@pytest.mark.parametrize("module", ["pushkit.cli.main", "receiver.cli"])
-@pytest.mark.slow
-def test_both_run_as_modules(module: str) -> None:
-    done = ended(sys.executable, "-m", module, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.slow
 def test_a_terminal_without_unicode_shows_a_code_in_place_of_a_character() -> None:
     call = [sys.executable, "-m", "pushkit.cli.main", "outbox", "show", "--help"]
