@@ -11,9 +11,7 @@ import click
 import pytest
 
 from pushkit import __version__
-from pushkit.clock import utc_now
-from pushkit.keys.jwks import jwks_document
-from tests.system.cli.conftest import RECEIVER_TOML, RING, ROOT, Ran, Run, ended
+from tests.system.cli.conftest import RECEIVER_TOML, ROOT, Ran, Run, ended
 from tests.system.cli.every_command import PUSHKIT, RECEIVER, every_command
 
 
@@ -52,6 +50,7 @@ def test_a_terminal_without_unicode_shows_a_code_in_place_of_a_character() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("jwks")
 @pytest.mark.parametrize(
     ("command", "closed", "status"),
     [
@@ -65,7 +64,6 @@ def test_a_closed_standard_stream_is_as_the_null_device(
     command: str, closed: str, status: int
 ) -> None:
     Path("receiver.toml").write_text(RECEIVER_TOML)
-    Path("jwks.json").write_bytes(jwks_document(RING, utc_now()))
     line = f"exec {shlex.quote(sys.executable)} -m {command} {closed}"
     done = ended("sh", "-c", line)
     assert "Traceback" not in done.stderr

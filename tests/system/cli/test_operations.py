@@ -138,7 +138,6 @@ def test_a_dashboard_logs_nothing_of_a_request_that_is_no_http(
 def test_a_port_that_is_taken_is_said_before_anything_starts(
     pushkit_command: Run, tmp_path: Path
 ) -> None:
-    save_key_ring(tmp_path / "keys.json", KeyRing.create(datetime.now(UTC)))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         arguments = worker(port=port, database=str(tmp_path / "outbox.db"))[1:]
@@ -156,13 +155,9 @@ def test_an_address_without_a_port_is_told(
 ) -> None:
     database = str(tmp_path / "outbox.db")
     assert pushkit_command("migrate", "--database", database).status == 0
-    save_key_ring(tmp_path / "keys.json", KeyRing.create(datetime.now(UTC)))
     option = "--http" if command == "worker" else "--listen"
     issuer = ("--issuer", ISSUER) if command == "worker" else ()
-    ran = pushkit_command(
-        *(command, "--database", database, option, address),
-        *("--keys", str(tmp_path / "keys.json"), *issuer),
-    )
+    ran = pushkit_command(command, "--database", database, option, address, *issuer)
     assert (ran.status, ran.error) == (1, f"{option}: found {address!r}, expected host:port")
 
 
