@@ -17,7 +17,7 @@ from pushkit.integrations.aiohttp import jwks_route
 from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
 from tests.ports import free_port
 from tests.served import served
-from tests.verification.interop.environments import NODE, PEERS, go_program, node_modules
+from tests.verification.interop.environments import PEERS, go_program, node, node_modules
 from tests.verification.interop.processes import (
     PATIENCE,
     TOKEN,
@@ -76,7 +76,7 @@ async def sender_to_jose() -> None:
     with tempfile.TemporaryDirectory() as name:
         async with sending(Path(name)) as (push, issuer):
             command = (
-                *(str(NODE), str(PEERS / "receiver.mjs"), "--port", str(port)),
+                *(node(), str(PEERS / "receiver.mjs"), "--port", str(port)),
                 *("--modules", str(modules), "--issuer", issuer),
                 *("--jwks", f"{issuer}/.well-known/jwks.json"),
             )
@@ -102,7 +102,7 @@ async def sender_to_node_library(library: str) -> None:
     port = free_port()
     modules = node_modules("js-verifiers", *_NODE_VERIFIERS)
     command = (
-        *(str(NODE), str(PEERS / "webhook_library.mjs"), "--port", str(port)),
+        *(node(), str(PEERS / "webhook_library.mjs"), "--port", str(port)),
         *("--modules", str(modules), "--library", library, "--secret", SECRET),
     )
     with tempfile.TemporaryDirectory() as name:
