@@ -29,7 +29,7 @@ from tests.verification.soak.fuzzing.exchange import Answer
 from tests.verification.soak.fuzzing.making import Request
 from tests.verification.soak.fuzzing.parties import configuration
 
-__all__ = ["DOORS", "Door", "opened", "unread"]
+__all__ = ["DOORS", "Door", "opened"]
 
 ROOT = Path(__file__).resolve().parents[4]
 DOORS = ("service", "app", "asgi")
@@ -146,7 +146,7 @@ async def _service(folder: Path) -> AsyncIterator[Door]:
             receiver, connection = load_settings(path).build(), _Connection(port)
             await receiver.open()
             try:
-                yield Door(receiver, connection.send, lambda: unread(lines))
+                yield Door(receiver, connection.send, lambda: _unread(lines))
             finally:
                 connection.close()
                 await receiver.close()
@@ -154,7 +154,7 @@ async def _service(folder: Path) -> AsyncIterator[Door]:
             process.terminate()
 
 
-def unread(log: BinaryIO) -> list[str]:
+def _unread(log: BinaryIO) -> list[str]:
     whole, end, begun = log.read().rpartition(b"\n")
     log.seek(-len(begun), io.SEEK_CUR)  # the service is still writing it
     lines = (whole + end).decode().split("\n")
