@@ -28,9 +28,8 @@ from receiver import Receiver, TaskPolicy, TrustedSender
 from tests.eventually import DEADLINE
 from tests.served import answering, served
 from tests.verification.interop.conftest import attempted
-from tests.verification.interop.samples import UPDATES
 from tests.verification.interop.verifiers import COVERED, LIBRARIES, SECRET, Library
-from tests.verification.interop.webhooks import reasons, sending, signed_by
+from tests.verification.interop.webhooks import UPDATES, reasons, sending, signed_by
 
 TOKEN = "the-token"
 BODY = json.dumps(

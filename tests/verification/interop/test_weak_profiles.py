@@ -31,14 +31,16 @@ from pushkit import (
     TextPart,
 )
 from receiver import SenderProfile
-from tests.verification.interop.a2a_samples import (
+from tests.verification.interop.conftest import MakeReceiver, OurSide, attempted
+from tests.verification.interop.weak_profiles import (
     SamplesSender,
     SamplesWebhook,
+    TrpcSender,
+    TrpcWebhook,
     compact,
+    marshal,
     spaced_and_escaped,
 )
-from tests.verification.interop.conftest import MakeReceiver, OurSide, attempted
-from tests.verification.interop.trpc_a2a_go import TrpcSender, TrpcWebhook, marshal
 
 STATUS = TaskStatus(state=TaskState.WORKING)
 WORKING = StatusUpdate(task_id="task-1", context_id="c", status=STATUS)

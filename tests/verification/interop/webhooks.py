@@ -12,7 +12,21 @@ from typing import Any
 
 from aiohttp import web
 
-from pushkit import Algorithm, KeyRing, PushSender, Scheme, SenderOptions, Signing, TaskUpdate
+from pushkit import (
+    Algorithm,
+    Artifact,
+    ArtifactUpdate,
+    KeyRing,
+    PushSender,
+    Scheme,
+    SenderOptions,
+    Signing,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+)
 from pushkit.integrations.aiohttp import jwks_route
 from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
 from tests.ports import free_port
@@ -25,10 +39,10 @@ from tests.verification.interop.processes import (
     line_of,
     running,
 )
-from tests.verification.interop.samples import UPDATES
 from tests.verification.interop.verifiers import SECRET, Library, verifying
 
 __all__ = [
+    "UPDATES",
     "config_api",
     "reasons",
     "sender_to_jose",
@@ -41,6 +55,24 @@ __all__ = [
 
 OWNER = "alice"
 _NODE_VERIFIERS = ("jose@5", "standardwebhooks@1", "svix@1")
+
+
+def _status(state: TaskState) -> StatusUpdate:
+    return StatusUpdate(task_id="task-1", context_id="context-1", status=TaskStatus(state=state))
+
+
+# One task, as every sender here sends it.
+UPDATES = (
+    _status(TaskState.SUBMITTED),
+    _status(TaskState.WORKING),
+    ArtifactUpdate(
+        task_id="task-1",
+        context_id="context-1",
+        artifact=Artifact(artifact_id="result", parts=(TextPart(text="héllo <b>&"),)),
+        last_chunk=True,
+    ),
+    _status(TaskState.COMPLETED),
+)
 
 
 def config_api(push: PushSender) -> PushConfigApi:
