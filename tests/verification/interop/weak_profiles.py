@@ -101,15 +101,10 @@ class SamplesWebhook:
     refused: list[Exception] = field(default_factory=list)
 
     def app(self) -> web.Application:
-        """Return the webhook: notifications, and the question whose URL this is."""
+        """Return the webhook."""
         app = web.Application()
-        app.router.add_get("/notify", self._validate_url)
         app.router.add_post("/notify", self._receive)
         return app
-
-    async def _validate_url(self, request: web.Request) -> web.Response:
-        token = request.query.get("validationToken")
-        return web.Response(text=token) if token else web.Response(status=400)
 
     async def _receive(self, request: web.Request) -> web.Response:
         data = json.loads(await request.read())
