@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,6 @@ from pushkit import (
     StatusUpdate,
     TaskState,
     TaskStatus,
-    TaskUpdate,
     TextPart,
 )
 from pushkit.integrations.aiohttp import jwks_route
@@ -44,7 +43,6 @@ from tests.verification.interop.verifiers import SECRET, Library, verifying
 __all__ = [
     "UPDATES",
     "config_api",
-    "reasons",
     "sender_to_jose",
     "sender_to_library",
     "sender_to_node_library",
@@ -147,35 +145,30 @@ async def sender_to_node_library(library: str) -> None:
 
 async def sender_to_library(library: Library, scheme: Scheme) -> None:
     """Let a Python webhook verify with a library."""
-    with tempfile.TemporaryDirectory() as name:
-        async with sending(Path(name), options=signed_by(scheme)) as (push, issuer):
-            for reason in await reasons(library, push, issuer):
-                if reason is not None:
-                    raise MismatchError(reason[:200])
-
-
-def signed_by(*schemes: Scheme, secret: str = SECRET) -> SenderOptions:
-    """Return the options of a sender that signs by these schemes."""
-    secrets = [secret] if Scheme.STANDARD_WEBHOOKS in schemes else []
-    return SenderOptions(signing=Signing(schemes=schemes, webhook_secrets=secrets))
-
-
-async def reasons(
-    library: Library, push: PushSender, issuer: str, *, updates: Sequence[TaskUpdate] = UPDATES
-) -> list[str | None]:
-    """Send updates to a webhook that verifies with a library; return why it refused each."""
     port = free_port()
-    async with verifying(library, issuer, port) as said:
-        await _notify(push, port, updates)
-        async with asyncio.timeout(PATIENCE):
-            return [await said.get() for _update in updates]
+    with tempfile.TemporaryDirectory() as name:
+        async with (
+            sending(Path(name), options=signed_by(scheme)) as (push, issuer),
+            verifying(library, issuer, port) as said,
+        ):
+            await _notify(push, port)
+            async with asyncio.timeout(PATIENCE):
+                for _update in UPDATES:
+                    if (reason := await said.get()) is not None:
+                        raise MismatchError(reason[:200])
+
+
+def signed_by(*schemes: Scheme) -> SenderOptions:
+    """Return the options of a sender that signs by these schemes."""
+    secrets = [SECRET] if Scheme.STANDARD_WEBHOOKS in schemes else []
+    return SenderOptions(signing=Signing(schemes=schemes, webhook_secrets=secrets))
 
 
 async def _all_held(
     push: PushSender, port: int, peer: asyncio.subprocess.Process
 ) -> list[dict[str, Any]]:
     """Send all updates to a peer, and see that it accepts them; return what it says of each."""
-    await _notify(push, port, UPDATES)
+    await _notify(push, port)
     told = []
     for _update in UPDATES:
         told.append(said := await line_of(peer))
@@ -184,8 +177,8 @@ async def _all_held(
     return told
 
 
-async def _notify(push: PushSender, port: int, updates: Sequence[TaskUpdate]) -> None:
+async def _notify(push: PushSender, port: int) -> None:
     hook = {"url": f"http://127.0.0.1:{port}/hook?a=%2F&b", "token": TOKEN}
     await push.subscribe("task-1", hook, version="1.0")
-    for update in updates:
+    for update in UPDATES:
         await push.notify(update)
