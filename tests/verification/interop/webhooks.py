@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -171,7 +172,7 @@ async def _all_held(
     await _notify(push, port)
     told = []
     for _update in UPDATES:
-        told.append(said := await line_of(peer))
+        told.append(said := json.loads(await line_of(peer, b"{")))
         if not said["ok"]:
             raise MismatchError(str(said["reason"])[:200])
     return told
