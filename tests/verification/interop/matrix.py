@@ -24,7 +24,7 @@ from tests.verification.interop.defects import DEFECTS
 from tests.verification.interop.environments import MissingToolError, UnavailableError
 from tests.verification.interop.processes import PATIENCE, MismatchError
 
-__all__ = ["NOT_RUN", "key_of", "matrix_of", "outcome", "row_of"]
+__all__ = ["key_of", "matrix_of", "row_of"]
 
 NOT_RUN = "not run here"
 
