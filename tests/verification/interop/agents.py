@@ -16,7 +16,7 @@ from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedS
 from tests.eventually import eventually
 from tests.ports import free_port
 from tests.served import served
-from tests.verification.interop.cell import Cause, Cell
+from tests.verification.interop.cell import Cause, Cell, Direction
 from tests.verification.interop.client import Client
 from tests.verification.interop.environments import (
     PEERS,
@@ -130,7 +130,7 @@ def agent_cell(
     attempt: Callable[[Agent], Awaitable[str | None]],
     peer: str,
     *program: str,
-    direction: str,
+    direction: Direction,
     scheme: str,
     cause: Cause | None = None,
     **details: Any,

@@ -30,7 +30,7 @@ from tests.verification.interop.agents import (
     trusted_pushkit,
     version_of,
 )
-from tests.verification.interop.cell import AT_ITS_AGENT, ITS_CLIENT, Cause, Cell
+from tests.verification.interop.cell import Cause, Cell, Direction
 from tests.verification.interop.processes import PATIENCE, TOKEN, MismatchError
 from tests.verification.interop.webhooks import OWNER, UPDATES, config_api, sending
 
@@ -78,7 +78,7 @@ def _at(peer: str, *bindings: str, cause: Cause | None = None, **details: Any) -
     async def attempt(binding: str) -> None:
         await registered_at_agent(await asyncio.to_thread(agent_of, peer, **details), binding)
 
-    return _in_each(bindings, attempt, peer=peer, direction=AT_ITS_AGENT, cause=cause)
+    return _in_each(bindings, attempt, peer=peer, direction=Direction.AT_ITS_AGENT, cause=cause)
 
 
 def _client(peer: str, program: str, *bindings: str) -> Cell:
@@ -88,7 +88,7 @@ def _client(peer: str, program: str, *bindings: str) -> Cell:
         command = await asyncio.to_thread(command_of, peer, program)
         await _client_to_pushkit(command, binding, version_of(peer))
 
-    return _in_each(bindings, attempt, peer=peer, direction=ITS_CLIENT)
+    return _in_each(bindings, attempt, peer=peer, direction=Direction.ITS_CLIENT)
 
 
 def _in_each(

@@ -21,7 +21,7 @@ from tests.verification.interop.agents import (
     artifacts_of,
     command_of,
 )
-from tests.verification.interop.cell import INSIDE, ITS_CLIENT, Cell
+from tests.verification.interop.cell import Cell, Direction
 from tests.verification.interop.environments import PEERS
 from tests.verification.interop.processes import MismatchError, line_of, running
 
@@ -42,7 +42,7 @@ def framework_cells() -> list[Cell]:
         _cell("pydantic-ai 2.62.0 (0.3 client)", "pydantic-ai"),
         Cell(
             peer=_CREWAI,
-            direction=ITS_CLIENT,
+            direction=Direction.ITS_CLIENT,
             version="0.3",
             scheme="JSON-RPC, its result store",
             attempt=_crewai_waits,
@@ -68,7 +68,7 @@ def _cell(peer: str, page: str, **details: Any) -> Cell:
         told = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
         return f"{called[-1].seq} updates in {len(called)} notifications ({told})"
 
-    details |= {"direction": INSIDE, "scheme": "JWT, token", "sender": "pushkit"}
+    details |= {"direction": Direction.INSIDE, "scheme": "JWT, token", "sender": "pushkit"}
     return agent_cell(attempt, peer, "page_agent.py", page, **details)
 
 
