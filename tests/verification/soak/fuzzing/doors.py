@@ -110,7 +110,9 @@ class _Connection:
 def _raw(request: Request) -> bytes:
     named = {name.lower() for name, _ in request.fields}
     host = [] if "host" in named else [("Host", "client.example.com")]
-    length = ("Transfer-Encoding", "chunked") if request.chunked else _length(request)
+    length = ("Content-Length", str(len(request.body)))
+    if request.chunked:
+        length = ("Transfer-Encoding", "chunked")
     lines = [f"{request.method} {request.target} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in (*host, *request.fields, length)]
     head = "\r\n".join([*lines, "", ""]).encode("latin-1")
@@ -119,10 +121,6 @@ def _raw(request: Request) -> bytes:
     pieces = [piece for piece in (request.body[:7], request.body[7:]) if piece]
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in [*pieces, b""])
     return request.wire(head + chunks)
-
-
-def _length(request: Request) -> tuple[str, str]:
-    return "Content-Length", str(len(request.body))
 
 
 # --- the service, a process ---------------------------------------------------------------------
