@@ -22,7 +22,7 @@ from receiver import Limits, Receiver, TaskPolicy, TrustedSender
 from receiver.diagnosis.checks import BODY_CHECKS, CHECKS
 from receiver.diagnosis.report import CheckOutcome, Examined, as_json, as_junit, as_text, summary
 from receiver.diagnosis.subject import ReceiverAtUrl, check_consent
-from receiver.diagnosis.trial import Trial, examine
+from receiver.diagnosis.trial import Trial, chosen, examine
 from receiver.testing import SigningAgent
 from tests.ports import free_port
 from tests.unit.receiver.wrong.miniature import Miniature
@@ -95,8 +95,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 async def found(
     subject: ReceiverAtUrl, agent: SigningAgent, *only: str, patience: timedelta = SECONDS
 ) -> dict[str, Examined]:
-    checks = {**CHECKS, **BODY_CHECKS}
-    results = examine(checks, lambda: Trial(subject, agent, SECONDS, 20, patience), only=only)
+    checks = chosen({**CHECKS, **BODY_CHECKS}, only)
+    results = examine(checks, lambda: Trial(subject, agent, SECONDS, 20, patience))
     return {result.check: result async for result in results}
 
 
