@@ -9,7 +9,6 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +29,19 @@ from pushkit import (
 from pushkit.captured import circumstances_of, read_request
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, generate_key
-from pushkit.net.connection import HttpAnswer
-from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Transport
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.url import Url
 from pushkit.webhook import Headers, WebhookRequest
+from receiver.diagnosis.subject import ReceiverAtUrl
 from receiver.listening.command import Listening, listening
 from receiver.listening.handler import TRIAL_ISSUER, AcceptedSignatures, steps_of
 from receiver.options import Schemes
 from receiver.senders import SenderProfile
 from receiver.steps import Result, Step, Trail
-from receiver.testing import Draft, SigningAgent
+from receiver.testing import Answer, Draft, SigningAgent
 from tests.eventually import eventually
 from tests.served import answering
-from tests.unit.receiver.serving.sockets import Client
+from tests.unit.receiver.serving.sockets import Client, connected
 
 TRIAL_KEY = generate_key(Algorithm.ES256)
 
@@ -57,16 +54,10 @@ class Terminal:
         self._screen = screen
         self._shown = ""
 
-    async def post(self, draft: Draft) -> HttpAnswer:
-        request = draft.request()
-        client = Transport(DestinationPolicy.naming(draft.url))
-        try:
-            destination = client.policy.check(draft.url)
-            return await client.post(
-                destination, list(request.headers), request.body, timeout=timedelta(seconds=20)
-            )
-        finally:
-            await client.close()
+    async def post(self, draft: Draft) -> Answer:
+        answer = await ReceiverAtUrl(draft.url).post(draft.request())
+        assert answer is not None
+        return answer
 
     def screen(self) -> str:
         self._shown += self._screen()
@@ -286,11 +277,9 @@ async def test_a_body_that_is_broken_is_answered_and_shown(terminal: Open) -> No
         fields = [*request.headers, ("Host", "x"), ("Transfer-Encoding", "chunked")]
         head = "".join(f"{name}: {value}\r\n" for name, value in fields)
         url = Url.parse(run.agent.webhook_url)
-        reader, writer = await asyncio.open_connection(url.host, url.port)
-        client = Client(reader, writer)
-        await client.send(f"POST {url.target} HTTP/1.1\r\n{head}\r\nno size\r\n".encode())
-        answer = await client.answer()
-        writer.close()
+        async with connected(url.port) as client:
+            await client.send(f"POST {url.target} HTTP/1.1\r\n{head}\r\nno size\r\n".encode())
+            answer = await client.answer()
         [arrival] = run.arrivals()
 
     assert (answer.status, answer.code) == (400, "incomplete_body")
