@@ -64,6 +64,13 @@ class House:
         while await self.sender.worker.run_once():
             pass
 
+    async def fail_destination(self) -> None:
+        """Let as many deliveries to one destination fail as open its breaker."""
+        self.statuses["/broken"] = 500
+        for number in range(5):
+            await self.notify(f"task-{number}", "/broken")
+        await self.deliver()
+
     async def dead_letter(self, task_id: str = "task-1", *, tenant: str = "") -> str:
         """Return the id of a delivery that its webhook found wrong."""
         self.statuses["/strict"] = 400
@@ -126,6 +133,12 @@ def open_dashboard(house: House, aiohttp_client: AiohttpClient) -> Open:
 async def reader(open_dashboard: Open) -> Browser:
     """A browser on this machine, which may read."""
     return await open_dashboard()
+
+
+@pytest.fixture
+async def guest(open_dashboard: Open) -> Browser:
+    """A browser that has not logged in, of a dashboard with a token and without actions."""
+    return await open_dashboard(DashboardAccess(token=TOKEN))
 
 
 @pytest.fixture
