@@ -26,7 +26,6 @@ from receiver.diagnosis.report import (
     Unproven,
     in_words,
     signed_again,
-    unproven_by,
     unstated,
 )
 from receiver.notification import VerifiedNotification, read_notification
@@ -121,9 +120,10 @@ class _ByScheme:
     def __init__(self, request: WebhookRequest, expected: Expected, scheme: Scheme) -> None:
         self.verified: VerifiedNotification | None = None
         self._request, self._expected, self._scheme = request, expected, scheme
-        self._stated = unproven_by(scheme, request.headers) if expected.profile.signed else None
+        signed = expected.profile.signed
+        self._stated = Unproven.by(scheme, request.headers) if signed else Unproven()
         self._keys, self._headers = expected.keys, request.headers
-        if expected.keys is None and scheme is Scheme.JWT and expected.profile.signed:
+        if expected.keys is None and scheme is Scheme.JWT and signed:
             own = generate_key(Algorithm.ES256)
             self._keys = [own.to_verification_key()]
             with contextlib.suppress(InboundError):
@@ -132,7 +132,7 @@ class _ByScheme:
 
     def results(self) -> list[CheckResult]:
         """Return every step with its result."""
-        expected, stated, trail = self._expected, self._stated, Trail()
+        expected, trail = self._expected, Trail()
         facts = {
             Step.SENDER: f"iss {expected.issuer}",
             Step.TOKEN: "the expected one",
@@ -141,8 +141,7 @@ class _ByScheme:
         with contextlib.suppress(InboundError):
             version = self._headers.one(A2A_VERSION)
             facts[Step.CONTENT] = decode_update(self._request.body, version).summary
-        if stated is not None:
-            facts |= stated.facts(self._request, expected.now)
+        facts |= self._stated.facts(self._request, expected.now)
         try:
             self.verified = self._verify(self._request, self._sender, trail)
         except InboundError as exc:
@@ -165,8 +164,7 @@ class _ByScheme:
 
     def _trusted(self) -> TrustedSender:
         """Return a sender that is trusted with what is expected, or else with what is stated."""
-        expected, by = self._expected, self._scheme
-        claims = None if self._stated is None else self._stated.claims
+        expected, by, claims = self._expected, self._scheme, self._stated.claims
         signed, by_jwt = expected.profile.signed, by is Scheme.JWT
         states = by_jwt and expected.profile is SenderProfile.STANDARD
         issuer = expected.issuer or (claims.issuer if claims else None) or _ISSUER
@@ -222,7 +220,7 @@ class _ByScheme:
     def _second(self, one: CheckResult) -> CheckResult:
         """Return the result of a signature with PyJWT's opinion, or with the keys there are."""
         stated, keys = self._stated, self._expected.keys
-        if one.step is not Step.SIGNATURE or keys is None or stated is None:
+        if one.step is not Step.SIGNATURE or keys is None:
             return one
         known = [key for key in keys if key.kid == stated.kid]
         if one.result is Result.REFUSED and stated.kid is not None and not known:
@@ -255,9 +253,9 @@ class _ByScheme:
 
     def _checked(self) -> dict[Step, InboundError | None]:
         """Check each step by itself: None if it passes."""
-        stated, body, claims = self._stated, self._request.body, self._claims()
+        body, claims = self._request.body, self._claims()
         found: dict[Step, InboundError | None] = {}
-        if stated is not None:
+        if any(self._stated):
             found = self._checked_claims(claims)
             found[Step.SIGNATURE] = _refusal(self._check_signature)
             found[Step.BODY] = _refusal(prove_body, claims, body, Trail())
@@ -270,7 +268,7 @@ class _ByScheme:
 
     def _claims(self) -> SignedClaims:
         """Return what the signature is over, as if it were valid."""
-        jwt, claims, signature, webhook, _ = self._stated or Unproven()
+        jwt, claims, signature, webhook, _ = self._stated
         return SignedClaims(self._sender, jwt.token if jwt else None, claims, signature, webhook)
 
     def _checked_claims(self, claims: SignedClaims) -> dict[Step, InboundError | None]:
@@ -286,7 +284,7 @@ class _ByScheme:
 
     def _check_signature(self) -> None:
         """Check the signature of another issuer than the expected one, by the keys there are."""
-        trail, jwt = Trail(), None if self._stated is None else self._stated.jwt
+        trail, jwt = Trail(), self._stated.jwt
         sender = replace(self._sender, issuer=jwt.issuer) if jwt and jwt.issuer else self._sender
         try:
             self._verify(replace(self._request, method="POST"), sender, trail)
