@@ -122,12 +122,12 @@ class _ByScheme:
         self._request, self._expected, self._scheme = request, expected, scheme
         signed = expected.profile.signed
         self._stated = Unproven.by(scheme, request.headers) if signed else Unproven()
-        self._keys, self._headers = expected.keys, request.headers
+        self._keys = expected.keys
         if expected.keys is None and scheme is Scheme.JWT and signed:
             own = generate_key(Algorithm.ES256)
             self._keys = [own.to_verification_key()]
             with contextlib.suppress(InboundError):
-                self._headers = signed_again(request.headers, own)
+                self._request = replace(request, headers=signed_again(request.headers, own))
         self._sender = self._trusted()
 
     def results(self) -> list[CheckResult]:
@@ -139,7 +139,7 @@ class _ByScheme:
             Step.SIZE: f"{len(self._request.body)} bytes",
         }
         with contextlib.suppress(InboundError):
-            version = self._headers.one(A2A_VERSION)
+            version = self._request.headers.one(A2A_VERSION)
             facts[Step.CONTENT] = decode_update(self._request.body, version).summary
         facts |= self._stated.facts(self._request, expected.now)
         try:
@@ -154,7 +154,7 @@ class _ByScheme:
         self, request: WebhookRequest, sender: TrustedSender, trail: Trail
     ) -> VerifiedNotification:
         return verify_notification(
-            replace(request, headers=self._headers),
+            request,
             load_trust(_URL, [sender]),
             now=self._expected.now,
             path="/",
@@ -193,7 +193,7 @@ class _ByScheme:
             return [self._expected.token]
         found = None
         with contextlib.suppress(InboundError):
-            found = read_token(self._headers)
+            found = read_token(self._request.headers)
         return [found] if found else []
 
     def _unchecked(self, facts: Mapping[Step, str]) -> dict[Step, str]:
@@ -252,24 +252,21 @@ class _ByScheme:
                 yield CheckResult(one.step, Result.WOULD_REFUSE, str(refusal), refusal.code)
 
     def _checked(self) -> dict[Step, InboundError | None]:
-        """Check each step by itself: None if it passes."""
-        body, claims = self._request.body, self._claims()
+        """Check each step by itself, as if the signature were valid: None if it passes."""
+        body, headers = self._request.body, self._request.headers
+        jwt, unproven, signature, webhook, _ = self._stated
+        token = jwt.token if jwt else None
+        claims = SignedClaims(self._sender, token, unproven, signature, webhook)
         found: dict[Step, InboundError | None] = {}
         if any(self._stated):
             found = self._checked_claims(claims)
             found[Step.SIGNATURE] = _refusal(self._check_signature)
             found[Step.BODY] = _refusal(prove_body, claims, body, Trail())
-        sha256 = body_sha256(body)
         found[Step.CONTENT] = _refusal(
-            read_notification, claims, None, body, sha256, Trail(), headers=self._headers
+            read_notification, claims, None, body, body_sha256(body), Trail(), headers=headers
         )
         found[Step.TOKEN] = _refusal(self._check_token, claims)
         return found
-
-    def _claims(self) -> SignedClaims:
-        """Return what the signature is over, as if it were valid."""
-        jwt, claims, signature, webhook, _ = self._stated
-        return SignedClaims(self._sender, jwt.token if jwt else None, claims, signature, webhook)
 
     def _checked_claims(self, claims: SignedClaims) -> dict[Step, InboundError | None]:
         """Check times, issuer, audience and ids, each as if the one before had passed."""
@@ -277,7 +274,8 @@ class _ByScheme:
         found: dict[Step, InboundError | None] = {}
         while Step.IDS not in found:
             trail = Trail()
-            refusal = _refusal(check_claims, claims, self._asked(trail), audiences, now)
+            asked = Request.of(self._request, "/", trail=trail)
+            refusal = _refusal(check_claims, claims, asked, audiences, now)
             found = dict.fromkeys(trail.begun[1:]) | found | {trail.step: refusal}
             claims = _as_if_passed(trail.step, claims, now, audiences)
         return found
@@ -292,11 +290,8 @@ class _ByScheme:
             if trail.step in (Step.SENDER, Step.SIGNATURE):
                 raise
 
-    def _asked(self, trail: Trail) -> Request:
-        return Request.of(replace(self._request, headers=self._headers), "/", trail=trail)
-
     def _check_token(self, claims: SignedClaims) -> None:
-        secrets = read_secrets(claims, self._asked(Trail()))
+        secrets = read_secrets(claims, Request.of(self._request, "/", trail=Trail()))
         registered = [HandedOut(token=hash_token(token)) for token in self._tokens()]
         check_secrets(claims, secrets, registered, Trail())
 
