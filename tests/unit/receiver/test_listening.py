@@ -16,16 +16,7 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
-from pushkit import (
-    KeyRing,
-    PushSender,
-    Scheme,
-    SenderOptions,
-    Signing,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
-)
+from pushkit import KeyRing, PushSender, Scheme, SenderOptions, Signing
 from pushkit.captured import circumstances_of, read_request
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, generate_key
@@ -42,6 +33,7 @@ from receiver.testing import Answer, Draft, SigningAgent
 from tests.eventually import eventually
 from tests.served import answering
 from tests.unit.receiver.serving.sockets import Client, connected
+from tests.updates import working
 
 TRIAL_KEY = generate_key(Algorithm.ES256)
 
@@ -149,8 +141,7 @@ async def test_another_scheme_than_the_jwt_is_accepted_if_it_is_given(
         ) as push:
             config = {"url": agent.webhook_url, "token": agent.token}
             await push.subscribe("task-1", config, version="1.0")
-            working = TaskStatus(state=TaskState.WORKING)
-            await push.notify(StatusUpdate(task_id="task-1", context_id="c", status=working))
+            await push.notify(working())
             [arrival] = await eventually(listener.arrivals)
         unsigned = await listener.post(replace(agent.draft("task-1"), signed=False))
     assert (arrival["code"], arrival["sender"]) == ("accepted", "agent")

@@ -15,17 +15,7 @@ import jwt
 import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
-from pushkit import (
-    KeyRing,
-    PushSender,
-    RetryPolicy,
-    Scheme,
-    SenderOptions,
-    Signing,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
-)
+from pushkit import KeyRing, PushSender, RetryPolicy, Scheme, SenderOptions, Signing
 from pushkit.clock import utc_now
 from pushkit.keys.jwks import jwks_response, parse_jwks
 from pushkit.net.jwks_client import load_jwks
@@ -38,6 +28,7 @@ from receiver.diagnosis.sink import Sink, Visit
 from receiver.options import Schemes
 from receiver.testing import SigningAgent
 from tests.ports import free_port
+from tests.updates import working
 
 SOON = RetryPolicy(wait=wait_fixed(1), stop=stop_after_attempt(5))
 AT_ONCE = timedelta(milliseconds=100)
@@ -62,8 +53,7 @@ async def examined(
     async def drive(urls: Mapping[str, str]) -> None:
         for name, url in urls.items():
             await push.subscribe(name, {"url": url, "token": "abc"}, version="1.0", owner="alice")
-            status = TaskStatus(state=TaskState.WORKING)
-            await push.notify(StatusUpdate(task_id=name, context_id="c", status=status))
+            await push.notify(working(name))
 
     with contextlib.ExitStack() as stack:
         listeners = {

@@ -10,21 +10,13 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
-from pushkit import (
-    Authentication,
-    KeyRing,
-    PushConfig,
-    PushSender,
-    SenderOptions,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
-)
+from pushkit import Authentication, KeyRing, PushConfig, PushSender, SenderOptions
 from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
 from pushkit.webui.access import DashboardAccess
 from tests.browser import TOKEN, Browser
 from tests.databases import MadeSchemas
+from tests.updates import working
 
 ISSUER = "https://agent.example.com"
 HOSTILE = '<script>alert("1")</script>\'&\u202e'
@@ -54,9 +46,7 @@ class House:
             authentication=Authentication(schemes=("Basic",), credentials="of-the-client"),
         )
         await self.sender.subscribe(task_id, config, version="1.0", owner=owner, tenant=tenant)
-        status = TaskStatus(state=TaskState.WORKING)
-        update = StatusUpdate(task_id=task_id, context_id="c", status=status)
-        [delivery_id] = (await self.sender.notify(update, tenant=tenant)).ids
+        [delivery_id] = (await self.sender.notify(working(task_id), tenant=tenant)).ids
         return delivery_id
 
     async def deliver(self) -> None:
