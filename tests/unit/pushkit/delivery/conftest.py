@@ -32,18 +32,24 @@ from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.transport import ConnectionOptions
 from pushkit.outbox.inspection import DeliveryReport
+from pushkit.outbox.model import Delivery
 from pushkit.outbox.schema import open_outbox
+from pushkit.outbox.states import DeliveryState
 from pushkit.queue.rules import Leased, Room
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
+from pushkit.storage.script import Row
 from pushkit.webhook import Headers
 from tests.clock import START, Clock
 from tests.databases import MadeSchemas
 from tests.eventually import DEADLINE
 from tests.internet import Internet
+from tests.unit.pushkit.deliveries import rows_of
 
 ISSUER = "https://agent.example.com"
+# The config of a webhook to which nothing is sent.
+HOOK = {"url": "https://client.example.com/hook"}
 # The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
 ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 # For tests that need its locks, in modules whose tests run on both.
@@ -147,6 +153,11 @@ class Senders:
         """Open the outbox beside the senders."""
         return opened(open_outbox(self.database), Access.UPGRADE)
 
+    async def execute(self, sql: str, *parameters: Any) -> list[Row]:
+        """Run one statement on the outbox, as somebody who can read and write it."""
+        async with self.stored() as database:
+            return await database.write(rows_of(sql, *parameters))
+
     async def open(
         self,
         *,
@@ -172,6 +183,34 @@ class Senders:
 
     def public_keys(self) -> dict[str, VerificationKey]:
         return {key.kid: key for key in parse_jwks(self.made[0].jwks().body).keys}
+
+
+async def enqueue(
+    sender: PushSender,
+    url: str = HOOK["url"],
+    task_id: str = "task-1",
+    *,
+    state: str = "working",
+    owner: str = "",
+) -> str:
+    """Subscribe a URL to a task, and store an update for it; return the delivery's id."""
+    found = await sender.subscribe(task_id, {"url": url}, version="1.0", owner=owner)
+    stored = (await sender.notify(status(state, task_id=task_id))).deliveries
+    return next(each.id for each in stored if each.subscription_id == found.id)
+
+
+async def only(sender: PushSender, task_id: str = "task-1") -> Delivery:
+    """Return the only delivery of a task."""
+    [delivery] = await sender.deliveries(task_id)
+    return delivery
+
+
+async def state_and_error(
+    sender: PushSender, task_id: str = "task-1"
+) -> tuple[DeliveryState, str | None]:
+    """Return what became of the only delivery of a task, and its last error."""
+    delivery = await only(sender, task_id)
+    return delivery.state, delivery.last_error
 
 
 async def report_of(sender: PushSender, delivery_id: str) -> DeliveryReport:

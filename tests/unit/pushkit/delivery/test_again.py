@@ -15,11 +15,10 @@ from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import OutboundError, OwnershipError, PushkitError, TransportError
 from pushkit.outbox.changes import WhyNot
 from pushkit.outbox.states import CancelledBy
-from pushkit.storage.script import Script, Statement
 from pushkit.webhook import Headers
 from tests.clock import START
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, enqueue, status
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
@@ -92,8 +91,7 @@ async def test_retry_now_leaves_other_destinations_waiting(
 ) -> None:
     webhook.replies_with(busy)
     await subscribe(sender, webhook, 1)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="bob")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url(), owner="bob")
     webhook.replies_with(busy)
     await deliver_due(sender)
     retried = await sender.outbox.retry_now(DeliveryFilter(owner="bob"))
@@ -211,13 +209,9 @@ async def test_resend_skips_deliveries_superseded_by_an_older_version(
     await subscribe(sender, webhook, 1)
     await sender.notify(status())
     await sender.notify(status())
-    await sender._database.write(_clear_cancelled_by())
+    await senders.execute("UPDATE pushkit_deliveries SET cancelled_by = NULL")
     cancelled = DeliveryFilter(state=DeliveryState.CANCELLED)
     assert (await sender.outbox.resend(cancelled, dry_run=True)).ids == ()
-
-
-def _clear_cancelled_by() -> Script[None]:
-    yield Statement("UPDATE pushkit_deliveries SET cancelled_by = NULL")
 
 
 async def test_resend_skips_deliveries_of_a_removed_subscription(
@@ -266,9 +260,8 @@ def test_every_error_code_of_an_attempt_is_listed() -> None:
 
 
 async def test_retry_now_of_what_is_under_way_leaves_its_destination_waiting(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     await sender.start()
     for task in ("asks to wait", "under way", "behind"):
         await sender.subscribe(task, {"url": webhook.url(f"/{task[0]}")}, version="1.0")

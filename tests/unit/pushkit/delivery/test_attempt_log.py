@@ -15,7 +15,7 @@ from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.scheduling import event_loop
 from tests.clock import Clock
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, report_of, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, enqueue, report_of, status
 from tests.unit.pushkit.net.test_transport import says, serving
 
 LOG = logging.getLogger("pushkit.delivery")
@@ -89,8 +89,7 @@ async def test_a_refused_destination_is_an_attempt_without_phases(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    [delivery_id] = (await sender.notify(status())).ids
+    delivery_id = await enqueue(sender, webhook.url())
     stricter = await senders.open(allow=())
     await stricter.worker.run_once()
     [attempt] = await attempts_of(sender, delivery_id)

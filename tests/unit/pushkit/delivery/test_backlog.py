@@ -24,10 +24,9 @@ from pushkit.a2a import parse_update
 from pushkit.outbox.model import Delivery
 from tests.clock import Clock
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, claim, status
+from tests.unit.pushkit.delivery.conftest import HOOK, Senders, claim, enqueue, status
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
-HOOK = {"url": "https://client.example.com/hook"}
 
 
 async def deliveries(sender: PushSender, task_id: str = "task-1") -> list[Delivery]:
@@ -56,11 +55,9 @@ def said(state: TaskState = TaskState.WORKING) -> StatusUpdate:
 
 async def test_only_a_full_subscription_is_refused(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2)
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, owner="alice")
     # bob subscribed later: his backlog is not full.
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
-    await sender.notify(status())
+    await enqueue(sender, owner="bob")
     result = await sender.notify(status())
     assert [each.owner for each in result.deliveries] == ["bob"]
     [refused] = result.refused
@@ -132,8 +129,7 @@ async def test_a_superseded_working_is_dropped_before_an_update_is_refused(
 
 async def test_nothing_is_dropped_without_coalesce(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    await sender.notify(status("working"))
+    await enqueue(sender)
     assert refusals(await sender.notify(status("input-required"))) == ["backlog_full"]
     assert await pending(sender) == [1]
 
@@ -174,8 +170,7 @@ async def test_what_is_no_status_does_not_displace_the_newest_working(
     senders: Senders, other: Callable[[], TaskUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    await sender.notify(status("working"))
+    await enqueue(sender)
     await sender.notify(status("working"))
     await sender.notify(other())
     assert await pending(sender) == [2, 3]
@@ -184,8 +179,7 @@ async def test_what_is_no_status_does_not_displace_the_newest_working(
 
 async def test_a_delivery_in_flight_is_never_dropped(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    await sender.notify(status("working"))
+    await enqueue(sender)
     await claim(sender)
     await sender.notify(status("working"))
     await sender.notify(status("working"))

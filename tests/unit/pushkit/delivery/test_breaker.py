@@ -20,7 +20,7 @@ from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, enqueue, status
 
 POLICY = BreakerPolicy(
     failures=3, first_wait=timedelta(seconds=30), longest_wait=timedelta(seconds=100)
@@ -101,8 +101,7 @@ async def test_an_open_breaker_allows_no_attempts_and_then_one_probe_at_a_time(
     events: list[Event] = []
     sender = await senders.open(breaker=POLICY, retry=RETRY_AT_ONCE, on_event=events.append)
     for number in range(5):
-        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, webhook.url(), f"task-{number}")
     webhook.replies_with(*[500] * 6)
 
     assert await sender.worker.run_once() == 5  # all at once: the breaker is still closed
@@ -128,8 +127,7 @@ async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1), retry=RETRY_AT_ONCE)
     for number in range(3):
-        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, webhook.url(), f"task-{number}")
 
     def busy() -> web.Response:
         return web.Response(status=503, headers={"Retry-After": "120"})
@@ -146,8 +144,7 @@ async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
 async def test_the_breaker_survives_a_restart(senders: Senders, webhook: Webhook) -> None:
     policy = BreakerPolicy(failures=1)
     first = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)
-    await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await first.notify(status())
+    await enqueue(first, webhook.url())
     webhook.replies_with(500)
     await first.worker.run_once()
     await first.close()

@@ -17,7 +17,14 @@ from aiohttp import web
 from pushkit import DeliveryState, KeyRing, PushSender
 from pushkit.keys.files import save_key_ring
 from tests.clock import START, Clock
-from tests.unit.pushkit.delivery.conftest import Reply, Senders, Webhook, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import (
+    Reply,
+    Senders,
+    Webhook,
+    deliver_due,
+    enqueue,
+    status,
+)
 
 AHEAD = timedelta(hours=8).total_seconds()
 MINUTE = 60
@@ -60,8 +67,7 @@ async def test_what_failed_while_the_clock_was_ahead_waits_no_longer_than_it_was
     sender = await senders.open()
     webhook.replies_with(*replies)
     for number in range(len(replies)):
-        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, webhook.url(), f"task-{number}")
     await sender.notify(status("input-required", task_id="task-0"))
     assert await attempts(sender, webhook) == len(replies)
     clock.advance(-AHEAD)
@@ -83,8 +89,7 @@ async def test_a_clock_that_is_corrected_forward_ends_no_wait_twice(
     clock.advance(-AHEAD)
     sender = await senders.open()
     webhook.replies_with(asks_to_wait)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     assert await attempts(sender, webhook) == 1
     clock.advance(AHEAD)
     assert await attempts(sender, webhook) == 2
@@ -117,8 +122,7 @@ async def test_a_local_fault_while_the_clock_was_ahead_does_not_wait_for_hours(
     save_key_ring(keys, KeyRing.create(START + timedelta(days=2)))  # no key is active yet
     clock.advance(AHEAD)
     sender = await senders.open(keys=keys)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     for _ in range(4):
         await deliver_due(sender)
         clock.advance(MINUTE)
@@ -135,8 +139,7 @@ async def test_what_an_operator_made_due_while_the_clock_was_ahead_is_due_afterw
 ) -> None:
     sender = await senders.open()
     webhook.replies_with(asks_for_a_day if change == "retry_now" else 400)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    [delivery_id] = (await sender.notify(status())).ids
+    delivery_id = await enqueue(sender, webhook.url())
     assert await attempts(sender, webhook) == 1
     clock.advance(AHEAD - MINUTE)
     act: Callable[[list[str]], Any] = getattr(sender.outbox, change)
@@ -148,9 +151,8 @@ async def test_what_an_operator_made_due_while_the_clock_was_ahead_is_due_afterw
 
 
 async def test_a_step_forward_does_not_repeat_what_is_being_attempted(
-    senders: Senders, webhook: Webhook, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
-    sender = await senders.open()
     answered = webhook.replies_after()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     for state in ("working", "input-required", "completed"):

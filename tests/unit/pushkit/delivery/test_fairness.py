@@ -17,7 +17,7 @@ from pushkit import DeliveryState, PushSender
 from pushkit.webhook import Headers
 from tests.eventually import eventually
 from tests.long_runs import LONG
-from tests.unit.pushkit.delivery.conftest import Received, status
+from tests.unit.pushkit.delivery.conftest import Received, enqueue, status
 
 if TYPE_CHECKING:
     from tests.clock import Clock
@@ -85,8 +85,7 @@ async def test_ninety_nine_owners_are_served_while_the_hundredth_fills_its_slots
     )
 
     async def queue(task_id: str, url: str) -> None:
-        await sender.subscribe(task_id, {"url": f"{url}/slow"}, version="1.0", owner="mallory")
-        await sender.notify(status(task_id=task_id))
+        await enqueue(sender, f"{url}/slow", task_id, owner="mallory")
 
     for number in range(TASKS_OF_EACH):  # all of them are due before the others'
         tasks = [f"slow-{number}-{at}" for at in range(SLOW_WEBHOOKS)]
@@ -149,8 +148,7 @@ async def test_ending_subscriptions_during_attempts_gives_an_owner_no_more_slots
     for _ in range(3):
         for number, url in enumerate(webhooks.slow * 2):
             task = f"task-{number}-after-{webhooks.hanging}"
-            await sender.subscribe(task, {"url": f"{url}/slow"}, version="1.0", owner="mallory")
-            await sender.notify(status(task_id=task))
+            await enqueue(sender, f"{url}/slow", task, owner="mallory")
         await sender.worker.runner.fill()
 
         await eventually(lambda: webhooks.hanging == 12)

@@ -21,6 +21,7 @@ from tests.unit.pushkit.delivery.conftest import (
     Webhook,
     claim,
     deliver_due,
+    enqueue,
     status,
     task,
 )
@@ -86,8 +87,7 @@ async def test_an_unwanted_update_is_not_encoded(sender: PushSender, webhook: We
 async def test_a_resumed_subscription_gets_every_update_in_order(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status("submitted"))
+    await enqueue(sender, webhook.url(), state="submitted", owner="alice")
     assert await sender.pause("task-1", owner="alice") == 1
     await sender.notify(status("working"))
     assert await deliver_due(sender) == 0
@@ -149,8 +149,7 @@ async def test_a_pause_lets_the_delivery_in_flight_finish_and_sends_no_other(
 async def test_a_pause_covers_deliveries_of_a_dead_worker(
     sender: PushSender, clock: Clock, webhook: Webhook
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     await claim(sender)
     await sender.pause("task-1")
     clock.advance(60)
@@ -204,8 +203,7 @@ async def test_a_test_notification_to_a_0_3_client_is_a_task(
 async def test_a_subscription_is_removed_once_the_end_of_its_task_is_delivered(
     sender: PushSender, webhook: Webhook, state: str
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status("working"))
+    await enqueue(sender, webhook.url())
     await sender.worker.run_once()
     await sender.notify(status(state))
     assert len(await sender.subscriptions("task-1")) == 1
@@ -218,8 +216,7 @@ async def test_a_subscription_is_removed_once_the_end_of_its_task_is_delivered(
 async def test_a_subscription_stays_until_its_task_ends(
     sender: PushSender, webhook: Webhook, state: str
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status(state))
+    await enqueue(sender, webhook.url(), state=state)
     await deliver_due(sender)
     assert len(await sender.subscriptions("task-1")) == 1
 
@@ -229,8 +226,7 @@ async def test_a_subscription_is_removed_when_its_last_delivery_is_dead(
 ) -> None:
     retry = RetryPolicy(wait=wait_schedule([0], jitter=0), stop=stop_after_attempt(2))
     sender = await senders.open(retry=retry)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status("completed"))
+    await enqueue(sender, webhook.url(), state="completed")
     webhook.replies_with(500, 500)
     await sender.worker.run_once()
     assert len(await sender.subscriptions("task-1")) == 1
@@ -366,8 +362,7 @@ async def test_registering_again_enables_a_disabled_subscription_and_restarts_di
     clock.advance(7200)
     await deliver_due(sender)
     assert kinds == [EventKind.SUBSCRIPTION_DISABLED]
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     await deliver_due(sender)
     [found] = await sender.subscriptions("task-1")
     assert (found.active, found.failing_since) == (True, clock.now)

@@ -21,7 +21,7 @@ from pushkit.integrations.asgi import HealthApp, MetricsApp
 from pushkit.telemetry.endpoints import readiness, serving_operators
 from tests.clock import Clock
 from tests.metrics_page import MetricsRead
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, enqueue, status
 
 
 async def read(sender: PushSender) -> MetricsRead:
@@ -76,8 +76,7 @@ async def test_the_backlog_is_read_from_the_database(
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1))
     for task in ("task-1", "task-2", "task-3"):
-        await sender.subscribe(task, {"url": webhook.url(f"/{task}")}, version="1.0", owner=task)
-        await sender.notify(status(task_id=task))
+        await enqueue(sender, webhook.url(f"/{task}"), task, owner=task)
     await sender.pause("task-2", owner="task-2")
     clock.advance(60)
     found = await read(sender)
@@ -135,8 +134,7 @@ async def test_no_label_names_a_task_or_an_owner(sender: PushSender, webhook: We
 
 async def test_metrics_without_a_database_show_the_rest_of_the_page(sender: PushSender) -> None:
     assert sender.metrics
-    await sender.subscribe("task-1", {"url": "https://client.example.com/"}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, "https://client.example.com/")
     await sender._database.close()
     found = await read(sender)
     assert found.value("pushkit_database_up") == 0

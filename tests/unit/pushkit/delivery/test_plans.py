@@ -6,7 +6,7 @@ import re
 import sqlite3
 from typing import TYPE_CHECKING
 
-from tests.unit.pushkit.delivery.conftest import deliver_due, status
+from tests.unit.pushkit.delivery.conftest import deliver_due, enqueue, status
 from tests.unit.pushkit.delivery.sides import count_backlogs, notice_of
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ async def test_an_erasure_scans_no_table_while_others_wait_to_write(
     traced: list[str], senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     traced.clear()
     assert await sender.outbox.erase("task-1") == (1, 1)
 

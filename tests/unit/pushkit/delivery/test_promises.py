@@ -14,7 +14,14 @@ from pushkit.net.transport import Transport
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, report_of, status
+from tests.unit.pushkit.delivery.conftest import (
+    Senders,
+    Webhook,
+    deliver_due,
+    enqueue,
+    report_of,
+    status,
+)
 
 
 class _Suspending(Clock):
@@ -31,8 +38,7 @@ class _Suspending(Clock):
 async def test_unfinished_work_is_never_purged(
     sender: PushSender, webhook: Webhook, clock: Clock, answer: int
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     await sender.notify(status())
     webhook.replies_with(answer)
     await sender.worker.run_once()
@@ -53,8 +59,7 @@ async def test_the_attempt_log_uses_the_clock_of_the_database(
     on_postgres: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     sender = await on_postgres.open()  # the clock of its worker is far from the server's
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    [delivery_id] = (await sender.notify(status())).ids
+    delivery_id = await enqueue(sender, webhook.url())
     await sender.worker.run_once()
     report = await report_of(sender, delivery_id)
     [attempt] = report.attempts
@@ -70,8 +75,7 @@ async def test_a_worker_suspended_in_its_claim_sends_nothing_before_the_lease_ex
     awake = time.clock_gettime
     monkeypatch.setattr(time, "clock_gettime", lambda which: awake(which) + clock.slept)
     sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     clock.sleeps = 100
     await sender.worker.run_once()
     assert webhook.received == []

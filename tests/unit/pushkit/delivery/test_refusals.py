@@ -15,7 +15,16 @@ from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.unit.pushkit.delivery.conftest import Senders, claim, deliver_due, report_of, status
+from tests.unit.pushkit.delivery.conftest import (
+    Senders,
+    claim,
+    deliver_due,
+    enqueue,
+    only,
+    report_of,
+    state_and_error,
+    status,
+)
 
 HOUR = timedelta(hours=1)
 
@@ -51,15 +60,14 @@ async def test_a_refused_address_is_tried_three_times_in_three_hours(
     delivery_id = await notified(sender, status())
     waits = []
     for _ in range(2):
-        [delivery] = await sender.deliveries("task-1")
+        delivery = await only(sender)
         assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "address_refused")
         waits.append((delivery.not_before - clock.now) / HOUR)
         clock.now = delivery.not_before
         assert await sender.worker.run_once() == 1
     assert 0.8 <= waits[0] <= 1.2
     assert 1.6 <= waits[1] <= 2.4
-    [delivery] = await sender.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await state_and_error(sender) == (DeliveryState.DEAD, "address_refused")
     assert await errors_of(sender, delivery_id) == ["address_refused"] * 3
     assert [event.error for event in emitted(events, DeliveryDead)] == ["address_refused"]
     assert public.network.dialled == []
@@ -67,8 +75,7 @@ async def test_a_refused_address_is_tried_three_times_in_three_hours(
     # A redrive restarts the schedule.
     await sender.outbox.redrive([delivery_id])
     await sender.worker.run_once()
-    [delivery] = await sender.deliveries("task-1")
-    assert delivery.state is DeliveryState.PENDING
+    assert (await only(sender)).state is DeliveryState.PENDING
 
 
 @pytest.mark.parametrize(
@@ -92,13 +99,11 @@ async def test_a_refused_address_and_a_failing_webhook_have_a_schedule_each(
     public.network.names.says(HOOKS, [addresses[errors[0]]])
     delivery_id = await notified(sender, status())
     for error in errors[1:]:
-        [delivery] = await sender.deliveries("task-1")
-        assert delivery.state is DeliveryState.PENDING
+        assert (await only(sender)).state is DeliveryState.PENDING
         public.network.names.says(HOOKS, [addresses[error]])
         clock.advance(10 * 3600)
         await sender.worker.run_once()
-    [delivery] = await sender.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, errors[-1])
+    assert await state_and_error(sender) == (DeliveryState.DEAD, errors[-1])
     assert await errors_of(sender, delivery_id) == errors
 
 
@@ -113,8 +118,7 @@ async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address
         await claim(dying)
         clock.advance(3600)
         assert await living.worker.run_once() == 1
-    [delivery] = await living.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await state_and_error(living) == (DeliveryState.DEAD, "address_refused")
     assert await errors_of(living, delivery_id) == ["address_refused"] * 3
 
 
@@ -126,8 +130,7 @@ async def test_refused_addresses_open_no_breaker_but_finally_disable_the_subscri
     sender = await senders.open(allow=(), on_event=events.append)
     url = f"https://{HOOKS}/hook"
     for number in range(8):
-        await sender.subscribe(f"task-{number}", {"url": url}, version="1.0", owner="alice")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, url, f"task-{number}", owner="alice")
     assert await sender.worker.run_once() == 8
     assert emitted(events, SubscriptionDisabled) == []
     clock.advance(timedelta(days=6).total_seconds())

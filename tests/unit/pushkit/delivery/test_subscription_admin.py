@@ -13,7 +13,7 @@ from pushkit.outbox.states import CancelledBy
 from pushkit.progress import followed
 from pushkit.subscriptions.model import SubscriptionState
 from tests.clock import Clock
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, enqueue, status
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
@@ -84,8 +84,7 @@ async def test_enabling_resends_only_deliveries_cancelled_by_the_last_disable(
 async def test_enabling_without_resend_resends_nothing(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     assert await sender.disable("task-1") == 1
     assert (await sender.notify(status())).ids == []
     assert await sender.enable("task-1") == 1
@@ -157,8 +156,7 @@ async def test_an_answer_that_arrives_after_disable_and_enable_settles_nothing(
     sender: PushSender, webhook: Webhook
 ) -> None:
     answer = webhook.replies_after(status=400)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     attempt = asyncio.create_task(sender.worker.run_once())
     await webhook.until(lambda: len(webhook.received) == 1)
     await sender.disable("task-1")

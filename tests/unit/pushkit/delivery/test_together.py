@@ -28,7 +28,7 @@ from pushkit.delivery.enqueue import Notice
 from pushkit.errors import IdempotencyConflictError, PushkitError
 from pushkit.storage.script import Script
 from tests.long_runs import examples
-from tests.unit.pushkit.delivery.conftest import Senders, status
+from tests.unit.pushkit.delivery.conftest import HOOK, Senders, status
 from tests.unit.pushkit.delivery.sides import (
     SIDES,
     count_backlogs,
@@ -46,7 +46,6 @@ pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite an
 
 Summary = tuple[int, tuple[str, ...]]  # how many were stored; the codes of the refusals
 STORED: Summary = (1, ())
-HOOK = {"url": "https://client.example.com/hook"}
 
 
 # --- a random history, on both sides -----------------------------------------------------------

@@ -20,10 +20,10 @@ from pushkit.queue.held import HeldQueue
 from pushkit.queue.leases import reschedule
 from pushkit.queue.rules import Queue, released
 from pushkit.storage.migrations import migrate
-from pushkit.storage.script import Row, Script, Statement, from_micros, to_micros
+from pushkit.storage.script import Row, Script, from_micros, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, Subscription
-from tests.unit.pushkit.deliveries import add_delivery, add_subscription
+from tests.unit.pushkit.deliveries import add_delivery, add_subscription, rows_of
 from tests.unit.pushkit.outbox.leasing import Leasing
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Ledger:
 
     def query(self, sql: str) -> list[Row]:
         """Return the rows of one statement."""
-        return self.run(_rows(sql))
+        return self.run(rows_of(sql))
 
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -211,10 +211,6 @@ class Ledger:
         """Return when a queue is due, or a lease ends."""
         moments = self.run(OUTBOX.moments(to_micros(self.now)))
         return max(from_micros(min(moments)), self.now) if moments else None
-
-
-def _rows(sql: str) -> Script[list[Row]]:
-    return list((yield Statement(sql)))
 
 
 @pytest.fixture

@@ -25,14 +25,21 @@ from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
-from pushkit.storage.script import Row, Script, Statement
+from pushkit.storage.script import Row
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, DisabledBy, Subscription
 from tests.eventually import DEADLINE
-from tests.unit.pushkit.deliveries import ORIGIN, add_delivery, add_subscription
+from tests.unit.pushkit.deliveries import (
+    ORIGIN,
+    add_delivery,
+    add_subscription,
+    copy_delivery,
+    rows_of,
+)
 from tests.unit.pushkit.outbox.leasing import LEASE, Leasing
 
 DEAD = DeliveryFilter(state=DeliveryState.DEAD)
+ALL_DEAD = "UPDATE pushkit_deliveries SET state = 'dead', finished_at = 1"
 
 
 @dataclass
@@ -125,11 +132,7 @@ class Desk:
         return queue.epoch
 
     async def query(self, sql: str) -> list[Row]:
-        return await self.database.read(_rows(sql))
-
-
-def _rows(sql: str) -> Script[list[Row]]:
-    return list((yield Statement(sql)))
+        return await self.database.write(rows_of(sql))
 
 
 @pytest.fixture
@@ -278,7 +281,7 @@ async def test_queues_say_since_when_they_fail_and_until_when_their_destination_
     await desk.database.write(subscriptions.set_failing_since(subscription.id, desk.now))
     await desk.database.write(destinations.failed(claimed, desk.now))
     await desk.database.write(destinations.postpone(claimed, until, desk.now))
-    await desk.database.write(_copied(1000))
+    await desk.database.write(copy_delivery(1000))
 
     [queue] = await desk.admin.queues()
     assert (queue.failing_since, queue.failures, queue.waits_until) == (desk.now, 1, until)
@@ -371,28 +374,10 @@ async def test_a_redrive_by_filter_takes_dead_letters_alone(desk: Desk) -> None:
 async def test_more_than_a_batch_is_redriven(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "_BATCH", 2)
     ids = await desk.enqueue(await desk.subscribe(), 5)
-    await desk.database.write(_all_dead())
+    await desk.query(ALL_DEAD)
     redriven = await desk.admin.redrive(DeliveryFilter())
     assert sorted(redriven.ids) == ids
     assert await desk.next() == [1]
-
-
-def _copied(number: int) -> Script[None]:
-    """Store so many copies of the only delivery."""
-    columns = (
-        "subscription_id, tenant, owner, task_id, config_id, origin, version, body_bytes,"
-        " notified_at, not_before, scheduled_at"
-    )
-    yield Statement(
-        f"INSERT INTO pushkit_deliveries (id, seq, {columns})"  # noqa: S608  # ours
-        " WITH RECURSIVE n(number) AS (SELECT 2 UNION ALL SELECT number + 1 FROM n"
-        f" WHERE number <= {number}) SELECT id || '-' || number, number, {columns}"
-        " FROM pushkit_deliveries, n"
-    )
-
-
-def _all_dead() -> Script[None]:
-    yield Statement("UPDATE pushkit_deliveries SET state = 'dead', finished_at = 1")
 
 
 async def test_only_dead_letters_are_redriven(desk: Desk) -> None:
@@ -518,7 +503,7 @@ async def test_a_task_is_sorted_once_however_many_batches_are_deleted(
     async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE) as database:
         desk = Desk(database)
         ids = await desk.enqueue(await desk.subscribe(), 8)
-        await desk.database.write(_all_dead())
+        await desk.query(ALL_DEAD)
         traced.clear()
         assert await desk.admin.purge(per_task=3) == 5
         assert list(await desk.states()) == ids[5:]
@@ -554,7 +539,7 @@ async def test_a_purge_of_many_goes_batch_by_batch(
 ) -> None:
     monkeypatch.setattr(admin, "_BATCH", 2)
     await desk.enqueue(await desk.subscribe(), 5)
-    await desk.database.write(_all_dead())
+    await desk.query(ALL_DEAD)
     assert await desk.admin.purge(older_than=timedelta(0), states=[DeliveryState.DEAD]) == 5
     assert await desk.states() == {}
 

@@ -18,6 +18,7 @@ from pushkit.outbox.states import SETTLED, DeliveryState, Outcome
 from pushkit.storage.paging import WINDOW
 from pushkit.storage.script import to_micros
 from pushkit.subscriptions.model import OUTBOX
+from tests.unit.pushkit.deliveries import copy_delivery
 from tests.unit.pushkit.outbox.conftest import Ledger
 
 ELSEWHERE = "https://elsewhere.example.com:443"
@@ -306,7 +307,7 @@ def test_a_failed_delivery_is_found_by_its_error_however_many_were_stored_since(
 ) -> None:
     failed = ledger.enqueue(ledger.subscribe())
     ledger.query("UPDATE pushkit_deliveries SET state = 'dead', last_error = 'gone'")
-    store_many_more(ledger, owner="alice")
+    ledger.run(copy_delivery(WINDOW, state="delivered"))
 
     page = ledger.run(DELIVERIES.browse(DeliveryFilter(error="gone"), before=None, limit=50))
 
@@ -316,7 +317,7 @@ def test_a_failed_delivery_is_found_by_its_error_however_many_were_stored_since(
 
 def test_a_page_that_is_not_full_says_where_the_next_one_begins(ledger: Ledger) -> None:
     first = ledger.enqueue(ledger.subscribe())
-    store_many_more(ledger, owner="bob")
+    ledger.run(copy_delivery(WINDOW, owner="bob", state="delivered"))
     wanted = DeliveryFilter(owner="alice")
 
     page = ledger.run(DELIVERIES.browse(wanted, before=None, limit=50))
@@ -350,21 +351,6 @@ def test_nothing_is_behind_the_place_of_another_order(ledger: Ledger, before: st
     wanted = DeliveryFilter(subscription_id=subscription.id)
     page = ledger.run(DELIVERIES.browse(wanted, before=before, limit=2))
     assert (page.items, page.before) == ((), None)
-
-
-def store_many_more(ledger: Ledger, *, owner: str) -> None:
-    """Store copies of the only delivery, as many as a page looks through, delivered."""
-    columns = (
-        "subscription_id, tenant, task_id, config_id, origin, version, body_bytes,"
-        " notified_at, not_before, scheduled_at"
-    )
-    ledger.query(
-        f"INSERT INTO pushkit_deliveries (id, seq, owner, state, {columns})"  # noqa: S608  # ours
-        " WITH RECURSIVE n(number) AS"
-        f" (SELECT 2 UNION ALL SELECT number + 1 FROM n WHERE number <= {WINDOW})"
-        f" SELECT id || '-' || number, number, '{owner}', 'delivered', {columns}"
-        " FROM pushkit_deliveries, n"
-    )
 
 
 # --- destinations --------------------------------------------------------------------------------
