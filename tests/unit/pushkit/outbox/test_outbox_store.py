@@ -35,35 +35,6 @@ def test_every_outcome_has_a_state() -> None:
     assert set(SETTLED) == set(Outcome)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "state"),
-    [
-        (Outcome.DELIVERED, DeliveryState.DELIVERED),
-        (Outcome.RETRY, DeliveryState.PENDING),
-        (Outcome.LOCAL_FAULT, DeliveryState.PENDING),
-        (Outcome.DEAD, DeliveryState.DEAD),
-        (Outcome.GONE, DeliveryState.DEAD),
-    ],
-)
-def test_settling_moves_a_delivery_to_the_state_of_its_outcome(
-    ledger: Ledger, outcome: Outcome, state: DeliveryState
-) -> None:
-    claimed = ledger.claimed()
-    assert ledger.settle(claimed, outcome)
-    assert ledger.find(claimed.id).state is state
-
-
-def test_a_retry_waits_until_its_time(ledger: Ledger) -> None:
-    first = ledger.claimed()
-    ledger.settle(first, Outcome.RETRY, retry_in=5)
-    assert ledger.next_due() == ledger.now + timedelta(seconds=5)
-    ledger.advance(4.999)
-    assert ledger.claim() == []
-    ledger.advance(0.001)
-    [second] = ledger.claim()
-    assert (second.id, second.body, second.attempts) == (first.id, first.body, 1)
-
-
 def test_after_the_clock_was_set_back_new_deliveries_are_due_and_a_retry_waits(
     ledger: Ledger,
 ) -> None:
