@@ -16,6 +16,8 @@ from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import (
+    Artifact,
+    ArtifactUpdate,
     KeyRing,
     PushSender,
     RemoteSigner,
@@ -25,8 +27,9 @@ from pushkit import (
     Task,
     TaskState,
     TaskStatus,
+    TextPart,
 )
-from pushkit.events import Listener
+from pushkit.events import Event, Listener
 from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
@@ -50,12 +53,22 @@ from tests.unit.pushkit.deliveries import rows_of
 ISSUER = "https://agent.example.com"
 # The config of a webhook to which nothing is sent.
 HOOK = {"url": "https://client.example.com/hook"}
+ARTIFACT = ArtifactUpdate(
+    task_id="task-1",
+    context_id="context-1",
+    artifact=Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),)),
+)
 # The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
 ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 # For tests that need its locks, in modules whose tests run on both.
 ON_POSTGRES = pytest.mark.parametrize("location", ["postgresql"], indirect=True)
 
 Reply = int | Callable[[], web.Response] | Callable[[], Awaitable[web.Response]]
+
+
+def asks_to_wait(seconds: int = 3600, *, status: int = 503) -> Callable[[], web.Response]:
+    """Return a reply that asks to wait for so many seconds."""
+    return lambda: web.Response(status=status, headers={"Retry-After": str(seconds)})
 
 
 @dataclass(frozen=True)
@@ -93,15 +106,15 @@ class Webhook:
     def replies_with(self, *replies: Reply, path: str = "/hook") -> None:
         self.replies.setdefault(path, []).extend(replies)
 
-    def replies_after(self, status: int = 200) -> asyncio.Event:
-        """Reply to the next request once the returned event is set."""
+    def replies_after(self, status: int = 200, path: str = "/hook") -> asyncio.Event:
+        """Reply to the next request of a path once the returned event is set."""
         is_set = asyncio.Event()
 
         async def reply() -> web.Response:
             await is_set.wait()
             return web.Response(status=status)
 
-        self.replies_with(reply)
+        self.replies_with(reply, path=path)
         return is_set
 
     def at(self, path: str) -> list[Received]:
@@ -240,6 +253,12 @@ def task(task_id: str = "task-1", state: str = "working") -> Task:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    """Return a list for the events of a sender that is opened with `on_event=events.append`."""
+    return []
 
 
 @pytest.fixture

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from aiohttp import web
 
 from pushkit import BreakerPolicy, DeliveryFilter, DeliveryState, PushSender
 from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, classify_response
@@ -18,15 +16,21 @@ from pushkit.outbox.states import CancelledBy
 from pushkit.webhook import Headers
 from tests.clock import START
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, enqueue, status
+from tests.unit.pushkit.delivery.conftest import (
+    Senders,
+    Webhook,
+    asks_to_wait,
+    deliver_due,
+    enqueue,
+    status,
+)
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 EVERYTHING = DeliveryFilter()
 
 
-def busy() -> web.Response:
-    return web.Response(status=429, headers={"Retry-After": "3600"})
+BUSY = asks_to_wait(status=429)
 
 
 async def subscribe(sender: PushSender, webhook: Webhook, tasks: int) -> list[str]:
@@ -46,7 +50,7 @@ async def states(sender: PushSender) -> list[DeliveryState]:
 async def test_retry_now_sends_one_delivery_to_a_destination_that_asked_to_wait(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    webhook.replies_with(busy, busy, 200)
+    webhook.replies_with(BUSY, BUSY, 200)
     first, *others = await subscribe(sender, webhook, 4)
     await sender.notify(status(task_id=first))
     await deliver_due(sender)
@@ -89,10 +93,10 @@ async def test_retry_now_sends_one_delivery_through_an_open_breaker(
 async def test_retry_now_leaves_other_destinations_waiting(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    webhook.replies_with(busy)
+    webhook.replies_with(BUSY)
     await subscribe(sender, webhook, 1)
     await enqueue(sender, webhook.url(), owner="bob")
-    webhook.replies_with(busy)
+    webhook.replies_with(BUSY)
     await deliver_due(sender)
     retried = await sender.outbox.retry_now(DeliveryFilter(owner="bob"))
     assert len(retried.ids) == 1
@@ -107,7 +111,7 @@ async def test_retry_now_finds_one_of_many_waiting_destinations(
 ) -> None:
     sender = await senders.open(concurrency=4, concurrency_per_host=4)
     owners = [f"owner-{number}" for number in range(60)]
-    for task_id, replies in (("task-1", [busy] * len(owners)), ("task-2", [])):
+    for task_id, replies in (("task-1", [BUSY] * len(owners)), ("task-2", [])):
         webhook.replies_with(*replies)
         for owner in owners:
             await sender.subscribe(task_id, {"url": webhook.url()}, version="1.0", owner=owner)
@@ -154,7 +158,7 @@ async def test_retry_now_covers_more_than_one_batch(
     sender: PushSender, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pushkit.delivery.admin._BATCH", 2)
-    webhook.replies_with(busy)
+    webhook.replies_with(BUSY)
     for task_id in await subscribe(sender, webhook, 5):
         await sender.notify(status(task_id=task_id))
         if not webhook.received:
@@ -266,16 +270,8 @@ async def test_retry_now_of_what_is_under_way_leaves_its_destination_waiting(
     for task in ("asks to wait", "under way", "behind"):
         await sender.subscribe(task, {"url": webhook.url(f"/{task[0]}")}, version="1.0")
     await sender.subscribe("other", {"url": webhook.url("/o")}, version="1.0", owner="bob")
-    webhook.replies_with(
-        lambda: web.Response(status=503, headers={"Retry-After": "600"}), path="/a"
-    )
-    is_answered = asyncio.Event()
-
-    async def reply() -> web.Response:
-        await is_answered.wait()
-        return web.Response(status=200)
-
-    webhook.replies_with(reply, path="/u")
+    webhook.replies_with(asks_to_wait(), path="/a")
+    is_answered = webhook.replies_after(path="/u")
     [under_way] = (await sender.notify(status(task_id="under way"))).ids
     await webhook.until_received(1, "/u")
     await sender.notify(status(task_id="asks to wait"))

@@ -80,9 +80,8 @@ async def test_a_dead_letter_while_the_sender_closes_is_an_alert_of_the_next_sta
 
 
 async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
-    senders: Senders, webhook: Webhook
+    senders: Senders, webhook: Webhook, events: list[Event]
 ) -> None:
-    events: list[Event] = []
     alerts = AlertOptions(webhook=webhook.url("/alerts"))
     sender = await started(senders, webhook, alerts, 422, 200, on_event=events.append)
     webhook.replies_with(422, path="/alerts")

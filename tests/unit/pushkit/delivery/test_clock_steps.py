@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from pushkit import DeliveryState, KeyRing, PushSender
 from pushkit.keys.files import save_key_ring
@@ -21,6 +20,7 @@ from tests.unit.pushkit.delivery.conftest import (
     Reply,
     Senders,
     Webhook,
+    asks_to_wait,
     deliver_due,
     enqueue,
     status,
@@ -28,14 +28,6 @@ from tests.unit.pushkit.delivery.conftest import (
 
 AHEAD = timedelta(hours=8).total_seconds()
 MINUTE = 60
-
-
-def asks_for_a_day() -> web.Response:
-    return web.Response(status=503, headers={"Retry-After": "86400"})
-
-
-def asks_to_wait() -> web.Response:
-    return web.Response(status=503, headers={"Retry-After": "600"})
 
 
 async def attempts(sender: PushSender, webhook: Webhook) -> int:
@@ -48,7 +40,7 @@ async def attempts(sender: PushSender, webhook: Webhook) -> int:
     ("replies", "earliest", "latest"),
     [
         pytest.param([500], 4, 6, id="a retry"),
-        pytest.param([asks_to_wait], 600, 600, id="Retry-After"),
+        pytest.param([asks_to_wait(600)], 600, 600, id="Retry-After"),
         pytest.param([500] * 5, 30, 30, id="an open breaker"),
     ],
 )
@@ -88,7 +80,7 @@ async def test_a_clock_that_is_corrected_forward_ends_no_wait_twice(
 ) -> None:
     clock.advance(-AHEAD)
     sender = await senders.open()
-    webhook.replies_with(asks_to_wait)
+    webhook.replies_with(asks_to_wait(600))
     await enqueue(sender, webhook.url())
     assert await attempts(sender, webhook) == 1
     clock.advance(AHEAD)
@@ -102,7 +94,7 @@ async def test_of_many_waiting_destinations_each_is_tried_when_its_wait_is_over(
     clock.advance(AHEAD)
     sender = await senders.open(concurrency=2)
     owners = [f"owner-{number}" for number in range(50)]
-    webhook.replies_with(*[asks_to_wait] * len(owners))
+    webhook.replies_with(*[asks_to_wait(600)] * len(owners))
     for task in ("task-1", "task-2"):
         for owner in owners:
             await sender.subscribe(task, {"url": webhook.url()}, version="1.0", owner=owner)
@@ -138,7 +130,7 @@ async def test_what_an_operator_made_due_while_the_clock_was_ahead_is_due_afterw
     senders: Senders, webhook: Webhook, clock: Clock, change: str
 ) -> None:
     sender = await senders.open()
-    webhook.replies_with(asks_for_a_day if change == "retry_now" else 400)
+    webhook.replies_with(asks_to_wait(86400) if change == "retry_now" else 400)
     delivery_id = await enqueue(sender, webhook.url())
     assert await attempts(sender, webhook) == 1
     clock.advance(AHEAD - MINUTE)

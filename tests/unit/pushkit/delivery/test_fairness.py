@@ -8,20 +8,16 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
 
 from pushkit import DeliveryState, PushSender
 from pushkit.webhook import Headers
+from tests.clock import Clock
 from tests.eventually import eventually
 from tests.long_runs import LONG
-from tests.unit.pushkit.delivery.conftest import Received, enqueue, status
-
-if TYPE_CHECKING:
-    from tests.clock import Clock
-    from tests.unit.pushkit.delivery.conftest import Senders
+from tests.unit.pushkit.delivery.conftest import Received, Senders, enqueue, status
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 SLOW_WEBHOOKS = 12

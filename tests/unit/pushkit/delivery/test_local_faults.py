@@ -7,25 +7,29 @@ import errno
 from collections.abc import AsyncIterator
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from aiohttp import web
 
-from pushkit import PushSender, SecretKeys
+from pushkit import KeyRing, PushSender, SecretKeys
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import IdempotencyConflictError
 from pushkit.events import DeliveryEvent, Event, LocalFault
 from pushkit.outbox.states import DeliveryState
+from tests.clock import Clock
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.unit.pushkit.delivery.conftest import enqueue, key_ring, only, state_and_error, status
-
-if TYPE_CHECKING:
-    from pushkit import KeyRing
-    from tests.clock import Clock
-    from tests.unit.pushkit.delivery.conftest import Senders, Webhook
+from tests.unit.pushkit.delivery.conftest import (
+    Senders,
+    Webhook,
+    enqueue,
+    key_ring,
+    only,
+    state_and_error,
+    status,
+)
 
 WORDS = "canary: a mount is gone"
 
@@ -106,9 +110,9 @@ async def test_a_local_fault_after_an_attempt_dies_by_age(
 
 
 async def test_a_local_fault_opens_no_breaker_and_disables_no_subscription(
-    senders: Senders, clock: Clock, webhook: Webhook
+    senders: Senders, clock: Clock, webhook: Webhook, events: list[Event]
 ) -> None:
-    keys, events = Keys(), list[Event]()
+    keys = Keys()
     sender = await senders.open(
         keys=keys,
         breaker=BreakerPolicy(failures=1),

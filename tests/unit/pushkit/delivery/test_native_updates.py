@@ -10,9 +10,8 @@ from pushkit import ArtifactUpdate, DeliveryState, Filter, PushSender, TaskUpdat
 from pushkit.a2a import NativeUpdate, encode_update
 from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
 from pushkit.record import record
-from tests.unit.pushkit.delivery.conftest import HOOK, Senders, enqueue, status, task
+from tests.unit.pushkit.delivery.conftest import ARTIFACT, HOOK, Senders, enqueue, status, task
 from tests.unit.pushkit.delivery.sides import read
-from tests.unit.pushkit.delivery.test_recipients import ARTIFACT
 
 V1_0 = WireVersion.V1_0
 

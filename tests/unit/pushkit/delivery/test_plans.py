@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from typing import TYPE_CHECKING
 
-from tests.unit.pushkit.delivery.conftest import deliver_due, enqueue, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, enqueue, status
 from tests.unit.pushkit.delivery.sides import count_backlogs, notice_of
-
-if TYPE_CHECKING:
-    from tests.unit.pushkit.delivery.conftest import Senders, Webhook
 
 # Few deliveries are due, leased or heads: these partial indexes may be scanned.
 SMALL = re.compile(

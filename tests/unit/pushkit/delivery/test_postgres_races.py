@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
-from aiohttp import web
 
 from pushkit import PushConfig, PushSender
 from pushkit.delivery.registrar import change_subscriptions
@@ -19,7 +18,7 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.queue.rules import Room
 from pushkit.storage.postgres import run_script
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, asks_to_wait, status
 
 ROOM = Room(256, lambda _: 32)
 TASK = "task-1"
@@ -180,10 +179,7 @@ async def test_a_claim_passes_over_what_an_operator_changes(
 async def test_an_operator_who_ends_a_wait_and_a_caller_do_not_wait_for_each_other(
     sender: PushSender, other: asyncpg.Connection, webhook: Webhook, postgres_dsn: str
 ) -> None:
-    def waiting() -> web.Response:
-        return web.Response(status=503, headers={"Retry-After": "3600"})
-
-    webhook.replies_with(waiting, waiting)
+    webhook.replies_with(*[asks_to_wait()] * 2)
     await sender.subscribe(TASK, PushConfig(url=webhook.url(), id="2"), version="1.0")
     low, high = [each.id for each in await sender.subscriptions(TASK)]
     deliveries = (await sender.notify(status())).deliveries

@@ -8,18 +8,13 @@ from typing import Any
 
 import pytest
 
-from pushkit import Artifact, ArtifactUpdate, Filter, PushSender, Task, TextPart, UpdateKind
+from pushkit import Filter, PushSender, Task, UpdateKind
 from pushkit.events import Event, RecipientRefused
 from tests.clock import Clock
 from tests.emitted import emitted
-from tests.unit.pushkit.delivery.conftest import HOOK, Senders, enqueue, status, task
+from tests.unit.pushkit.delivery.conftest import ARTIFACT, HOOK, Senders, enqueue, status, task
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
-ARTIFACT = ArtifactUpdate(
-    task_id="task-1",
-    context_id="context-1",
-    artifact=Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),)),
-)
 
 
 async def owners(sender: PushSender, task_id: str = "task-1") -> list[str]:
@@ -94,9 +89,8 @@ async def test_a_repeated_update_is_offered_again_to_refused_recipients(
 
 
 async def test_a_process_that_only_enqueues_reports_refused_recipients(
-    senders: Senders, caplog: pytest.LogCaptureFixture
+    senders: Senders, caplog: pytest.LogCaptureFixture, events: list[Event]
 ) -> None:
-    events: list[Event] = []
     sender = await senders.open(on_event=events.append)
     subscription = await sender.subscribe("task-1", HOOK, version="0.3", owner="bob")
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")

@@ -52,10 +52,9 @@ async def errors_of(sender: PushSender, delivery_id: str) -> list[str | None]:
 
 
 async def test_a_refused_address_is_tried_three_times_in_three_hours(
-    public: Internet, senders: Senders, clock: Clock
+    public: Internet, senders: Senders, clock: Clock, events: list[Event]
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
-    events: list[Event] = []
     sender = await senders.open(allow=(), on_event=events.append)
     delivery_id = await notified(sender, status())
     waits = []
@@ -123,10 +122,9 @@ async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address
 
 
 async def test_refused_addresses_open_no_breaker_but_finally_disable_the_subscription(
-    public: Internet, senders: Senders, clock: Clock
+    public: Internet, senders: Senders, clock: Clock, events: list[Event]
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
-    events: list[Event] = []
     sender = await senders.open(allow=(), on_event=events.append)
     url = f"https://{HOOKS}/hook"
     for number in range(8):

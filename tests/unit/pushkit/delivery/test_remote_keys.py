@@ -22,8 +22,9 @@ def kms() -> Kms:
     return Kms()
 
 
-async def test_a_key_of_unknown_age_has_no_alert_and_no_metric(senders: Senders, kms: Kms) -> None:
-    events: list[Event] = []
+async def test_a_key_of_unknown_age_has_no_alert_and_no_metric(
+    senders: Senders, kms: Kms, events: list[Event]
+) -> None:
     sender = await senders.open(keys=kms, alerts=AlertOptions(log=True), on_event=events.append)
     assert sender._alerts
     await sender._alerts.run_once()

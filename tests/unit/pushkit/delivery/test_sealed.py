@@ -112,8 +112,8 @@ async def test_a_delivery_waits_while_its_secrets_cannot_be_opened(
     webhook: Webhook,
     secrets: SecretKeys | None,
     error: str,
+    events: list[Event],
 ) -> None:
-    events: list[Event] = []
     subscription_id = await subscribe(await senders.open(secrets=KEYS), webhook)
     other = await senders.open(secrets=secrets, on_event=events.append)
     [delivery_id] = (await other.notify(status())).ids

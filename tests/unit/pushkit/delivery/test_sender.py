@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
 
 from pushkit import (
-    Artifact,
-    ArtifactUpdate,
     Authentication,
     KeyRing,
     MessageUpdate,
@@ -28,6 +26,7 @@ from pushkit import (
     PushConfig,
     PushSender,
     Role,
+    Subscription,
     TaskUpdate,
     TextPart,
 )
@@ -43,23 +42,22 @@ from pushkit.errors import (
     UnsupportedVersionError,
 )
 from pushkit.outbox.states import DeliveryState
+from pushkit.storage.script import Row
 from pushkit.subscriptions import store
 from pushkit.subscriptions.store import read_subscription
 from tests.clock import Clock
 from tests.eventually import DEADLINE, eventually
-from tests.unit.pushkit.delivery.conftest import HOOK, Senders, Webhook, enqueue, status, task
+from tests.unit.pushkit.delivery.conftest import (
+    ARTIFACT,
+    HOOK,
+    Senders,
+    Webhook,
+    enqueue,
+    status,
+    task,
+)
 from tests.unit.pushkit.delivery.sides import write
 
-if TYPE_CHECKING:
-    from pushkit import Subscription
-    from pushkit.storage.script import Row
-
-
-ARTIFACT = ArtifactUpdate(
-    task_id="task-1",
-    context_id="context-1",
-    artifact=Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),)),
-)
 MESSAGE = MessageUpdate(
     message=A2AMessage(
         message_id="m",

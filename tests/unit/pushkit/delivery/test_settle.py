@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -35,10 +36,6 @@ from tests.unit.pushkit.delivery.conftest import (
 from tests.unit.pushkit.delivery.sides import SIDES, everything_of, run_group, write
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 T = TypeVar("T")
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
 
 from pushkit.storage import postgres, sqlite
 from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 PAGE = (Path(__file__).parents[4] / "docs" / "scaling.md").read_text("utf-8")

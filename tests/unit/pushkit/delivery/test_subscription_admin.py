@@ -110,18 +110,6 @@ async def test_a_withdrawn_subscription_can_be_enabled_to_resend_its_deliveries(
     assert await seqs_of(sender, DeliveryState.DELIVERED) == [2]
 
 
-async def test_an_owner_disables_and_enables_its_own_alone(
-    sender: PushSender, webhook: Webhook
-) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    assert await sender.disable("task-1", owner="bob") == 0
-    assert await sender.disable("task-1", owner="alice", tenant="another") == 0
-    assert await sender.disable("task-1", owner="alice") == 1
-    assert await sender.enable("task-1", owner="bob") == 0
-    [found] = await sender.subscriptions("task-1", owner="alice")
-    assert not found.active
-
-
 async def test_a_filter_changes_only_the_subscriptions_it_matches(
     sender: PushSender, webhook: Webhook
 ) -> None:

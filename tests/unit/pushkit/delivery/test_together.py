@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -37,9 +38,6 @@ from tests.unit.pushkit.delivery.sides import (
     read,
     run_group,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
