@@ -12,6 +12,8 @@ import pytest
 from aiohttp import web
 
 from pushkit import KeyRing, PushSender
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.transport import Transport
 from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.eventually import DEADLINE
@@ -327,3 +329,13 @@ async def test_a_response_body_is_read_for_at_most_a_second(
     await attempt(sender, webhook)
     assert (await only(sender)).state is DELIVERED
     assert given == [timedelta(seconds=1)]
+
+
+@pytest.mark.parametrize(("size", "complete"), [(64 * 1024, True), (64 * 1024 + 1, False)])
+async def test_64_kib_of_an_answer_are_read(webhook: Webhook, *, size: int, complete: bool) -> None:
+    webhook.replies_with(lambda: web.Response(body=b"x" * size))
+    transport = Transport(DestinationPolicy(["127.0.0.1:*"]))
+    destination = transport.policy.check(webhook.url())
+    answer = await transport.post(destination, [], b"{}", timeout=timedelta(seconds=20))
+    assert (answer.status, len(answer.body), answer.complete) == (200, 64 * 1024, complete)
+    await transport.close()

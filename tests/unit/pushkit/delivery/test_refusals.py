@@ -9,7 +9,7 @@ import trustme
 from aiohttp import web
 from tenacity import stop_after_attempt
 
-from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
+from pushkit import PushSender, RetryPolicy, wait_schedule
 from pushkit.events import DeliveryDead, Event, SubscriptionDisabled
 from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
@@ -39,9 +39,9 @@ async def fail(_: web.Request) -> web.Response:
     return response
 
 
-async def notified(sender: PushSender, update: StatusUpdate) -> str:
-    await sender.subscribe("task-1", {"url": f"https://{HOOKS}/hook"}, version="1.0", owner="alice")
-    [delivery_id] = (await sender.notify(update)).ids
+async def attempt(sender: PushSender) -> str:
+    """Attempt a delivery to the webhook of these tests, and return its id."""
+    delivery_id = await enqueue(sender, f"https://{HOOKS}/hook", owner="alice")
     await sender.worker.run_once()
     return delivery_id
 
@@ -56,7 +56,7 @@ async def test_a_refused_address_is_tried_three_times_in_three_hours(
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
     sender = await senders.open(allow=(), on_event=events.append)
-    delivery_id = await notified(sender, status())
+    delivery_id = await attempt(sender)
     waits = []
     for _ in range(2):
         delivery = await only(sender)
@@ -96,7 +96,7 @@ async def test_a_refused_address_and_a_failing_webhook_have_a_schedule_each(
     sender = await senders.open(allow=(), ca_file=public.ca_file, retry=retry)
     addresses = {"status_500": HOOKS_ADDRESS, "address_refused": "10.0.0.1"}
     public.network.names.says(HOOKS, [addresses[errors[0]]])
-    delivery_id = await notified(sender, status())
+    delivery_id = await attempt(sender)
     for error in errors[1:]:
         assert (await only(sender)).state is DeliveryState.PENDING
         public.network.names.says(HOOKS, [addresses[error]])
@@ -111,7 +111,7 @@ async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
     dying, living = await senders.open(allow=()), await senders.open(allow=())
-    delivery_id = await notified(living, status())
+    delivery_id = await attempt(living)
     for _ in range(2):
         clock.advance(3 * 3600)
         await claim(dying)
@@ -143,5 +143,5 @@ async def test_an_untrusted_certificate_is_a_tls_failure(
 ) -> None:
     await public.serve(answer, certificate=trustme.CA().issue_cert(HOOKS))
     sender = await senders.open(allow=(), ca_file=public.ca_file)
-    delivery_id = await notified(sender, status())
+    delivery_id = await attempt(sender)
     assert await errors_of(sender, delivery_id) == ["tls_failure"]
