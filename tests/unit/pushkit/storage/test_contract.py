@@ -7,12 +7,11 @@ import contextlib
 import errno
 import gc
 import logging
-import subprocess
-import sys
 import traceback
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -459,7 +458,7 @@ async def test_a_script_that_fails_does_not_affect_others(database: Database) ->
     assert await database.read(names()) == [f"{n:03}" for n in range(0, 60, 3)]
 
 
-async def test_200_writers_increment_a_locked_row_without_a_loss(
+async def test_writers_at_once_increment_a_locked_row_without_a_loss(
     location: str, opens: OpensThings
 ) -> None:
     database = await opens(location, COUNTER)
@@ -470,9 +469,8 @@ async def test_200_writers_increment_a_locked_row_without_a_loss(
         yield Statement("UPDATE counters SET value = $1 WHERE name = $2", (value, "one"))
         return value
 
-    found = await asyncio.gather(*(database.write(count_up()) for _ in range(200)))
-    assert sorted(found) == list(range(1, 201))
-    await database.close()
+    found = await asyncio.gather(*(database.write(count_up()) for _ in range(60)))
+    assert sorted(found) == list(range(1, 61))
 
 
 # --- life --------------------------------------------------------------------------------------
@@ -497,12 +495,12 @@ async def test_open_and_close_may_be_called_twice(database: Database) -> None:
 
 
 async def test_close_finishes_what_was_submitted(database: Database, write: Write) -> None:
-    waiting = [asyncio.ensure_future(write(database, insert(f"{n:03}"))) for n in range(600)]
+    waiting = [asyncio.ensure_future(write(database, insert(f"{n:03}"))) for n in range(300)]
     await asyncio.sleep(0)
     await database.close()
-    assert len(await asyncio.gather(*waiting)) == 600
+    assert len(await asyncio.gather(*waiting)) == 300
     await database.open()
-    assert len(await database.read(names())) == 600
+    assert len(await database.read(names())) == 300
 
 
 # --- migrations --------------------------------------------------------------------------------
@@ -861,21 +859,12 @@ async def test_an_idle_transaction_does_not_hold_a_row_for_long(
 
 
 def _grown_but_frozen(dsn: str) -> Script[None]:
-    """Change the row `a`, and block the process until another connection has it."""
+    """Change the row `a`, and block the event loop until another connection has it."""
     yield from Growing()()
-    subprocess.run(  # noqa: S603  # our own interpreter
-        [sys.executable, "-c", _TAKE_ROW, dsn], check=True, timeout=DEADLINE
-    )
+    take = "BEGIN; SELECT 1 FROM things WHERE name = 'a' FOR UPDATE; ROLLBACK"
+    with ThreadPoolExecutor(1) as another:
+        another.submit(execute, dsn, take).result(DEADLINE)
     yield Statement("UPDATE things SET size = 100 WHERE name = 'a'")
-
-
-_TAKE_ROW = """
-import asyncio, asyncpg, sys
-async def main():
-    connection = await asyncpg.connect(sys.argv[1])
-    await connection.execute("BEGIN; SELECT 1 FROM things WHERE name = 'a' FOR UPDATE; ROLLBACK")
-asyncio.run(main())
-"""
 
 
 async def test_a_close_ends_scripts_that_wait_for_a_row(

@@ -7,7 +7,7 @@ import contextlib
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -57,13 +57,14 @@ async def test_a_busy_file_is_given_up_in_time_and_opened_once_it_is_free(
     path: Path,
     wal: bool,
 ) -> None:
-    database = things(path)
+    database, before = things(path), threads_of_ours()
     with held(path, wal=wal):
         async with asyncio.timeout(DEADLINE):
             with pytest.raises(
                 StorageError, match=f"{path}: database is locked, for .* by another"
             ):
                 await database.open()
+    await eventually(lambda: threads_of_ours() <= before)
     await database.open()
     await database.write(insert("a"))
     assert await database.read(names()) == ["a"]
@@ -109,21 +110,12 @@ async def leave_a_newer_one(path: Path) -> None:
 @pytest.mark.parametrize("access", Access)
 @pytest.mark.parametrize("leave", [leave_garbage, leave_a_newer_one])
 async def test_an_open_that_fails_leaves_no_thread(
-    path: Path, access: Access, leave: object
+    path: Path, access: Access, leave: Callable[[Path], Awaitable[None]]
 ) -> None:
-    assert callable(leave)
     await leave(path)
     before = threads_of_ours()
     with pytest.raises(StorageError):
         await things(path).open(access)
-
-    await eventually(lambda: threads_of_ours() <= before)
-
-
-async def test_an_open_of_a_busy_file_that_fails_leaves_no_thread(path: Path) -> None:
-    before = threads_of_ours()
-    with held(path, wal=True), pytest.raises(StorageError):
-        await things(path).open()
 
     await eventually(lambda: threads_of_ours() <= before)
 
