@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pushkit.errors import StorageError
 from pushkit.queue import runner as of_runner
-from pushkit.queue.held import KNOWN_FOR, Ask, Consequence, Reply
+from pushkit.queue.held import KNOWN_FOR, Ask, Consequence, HeldQueue, Memory, Reply
 from pushkit.queue.leases import ClaimResult
 from pushkit.queue.rules import QUANTUM, GroupKey, Handed, Leased, Room
 from pushkit.queue.runner import Due, Renewed, Runner, Seen, seconds
@@ -575,3 +575,22 @@ async def test_leases_are_renewed_while_the_last_jobs_end() -> None:
     gate.set()
     await finishing
     assert_at_rest(toy)
+
+
+# --- the memory, without the loops around it -------------------------------------------------
+
+
+def test_a_queue_that_moved_to_another_origin_counts_there_alone() -> None:
+    memory = Memory[Any]()
+
+    def lease(origin: str, epoch: int) -> HeldQueue[Any] | None:
+        leased = Leased("queue", ("", "alice", origin), epoch, (), 0)
+        return memory.claimed(leased, until=1.0, seen_at=0.0)
+
+    lease("https://one.example.com:443", 1)
+    moved = lease("https://two.example.com:443", 3)  # its first lease ended unheard
+    assert memory.at_origin == {"https://two.example.com:443": 1}
+
+    assert moved is not None
+    memory.forget(moved)
+    assert not memory.at_origin
