@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
@@ -212,6 +213,15 @@ async def enqueue(
     return next(each.id for each in stored if each.subscription_id == found.id)
 
 
+async def attempt_delivery(
+    sender: PushSender, url: str, task_id: str = "task-1", *, owner: str = ""
+) -> str:
+    """Store an update for a URL, and attempt it: nothing else is due; return the delivery's id."""
+    delivery_id = await enqueue(sender, url, task_id, owner=owner)
+    assert await sender.worker.run_once() == 1
+    return delivery_id
+
+
 async def only(sender: PushSender, task_id: str = "task-1") -> Delivery:
     """Return the only delivery of a task."""
     [delivery] = await sender.deliveries(task_id)
@@ -292,6 +302,14 @@ async def on_postgres(postgres_dsn: str, clock: Clock) -> AsyncIterator[Senders]
     senders = Senders(postgres_dsn, clock)
     yield senders
     await senders.close()
+
+
+@pytest.fixture
+async def connection(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """Return a connection of the test's own to an outbox on PostgreSQL."""
+    connection = await asyncpg.connect(postgres_dsn)
+    yield connection
+    await connection.close(timeout=1)
 
 
 @pytest.fixture

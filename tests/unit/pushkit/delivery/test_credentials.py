@@ -29,6 +29,7 @@ from tests.eventually import DEADLINE
 from tests.internet import HOOKS, Internet
 from tests.unit.pushkit.delivery.conftest import (
     Senders,
+    attempt_delivery,
     deliver_due,
     enqueue,
     only,
@@ -232,8 +233,7 @@ async def test_a_refused_token_is_masked_though_its_successor_is_not_sent(
     sender = await senders.open(
         allow=(), ca_file=public.ca_file, credentials=credentials, signing=fails_again
     )
-    delivery_id = await enqueue(sender, f"{ORIGIN}/hook")
-    await sender.worker.run_once()
+    delivery_id = await attempt_delivery(sender, f"{ORIGIN}/hook")
 
     [attempt] = (await report_of(sender, delivery_id)).attempts
     assert (attempt.status, len(server.issued)) == (401, 2)
@@ -258,12 +258,10 @@ async def test_a_destination_that_refuses_every_token_takes_none_away_from_the_o
     credentials = [DestinationCredentials(origin=each, oauth=CLIENT) for each in origins]
     sender = await senders.open(allow=(), ca_file=public.ca_file, credentials=credentials)
     for number in range(2):
-        await enqueue(sender, f"{ORIGIN}/hook", f"task-{number}")
-        await sender.worker.run_once()
+        await attempt_delivery(sender, f"{ORIGIN}/hook", f"task-{number}")
         server.validator.known = ("nobody", "")  # no more tokens
     assert len(server.issued) == 2
-    await enqueue(sender, f"{origins[1]}/hook", "task")
-    await sender.worker.run_once()
+    await attempt_delivery(sender, f"{origins[1]}/hook", "task")
     assert (await only(sender, "task")).state is DeliveryState.DELIVERED
 
 

@@ -24,6 +24,7 @@ from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.unit.pushkit.delivery.conftest import (
     Senders,
     Webhook,
+    attempt_delivery,
     enqueue,
     key_ring,
     only,
@@ -69,8 +70,7 @@ async def test_a_local_fault_counts_no_attempt(
     senders: Senders, clock: Clock, webhook: Webhook, options: dict[str, Any], error: str
 ) -> None:
     sender = await senders.open(**options)
-    await enqueue(sender, webhook.url(), owner="alice")
-    assert await sender.worker.run_once() == 1
+    await attempt_delivery(sender, webhook.url(), owner="alice")
     assert await sender.worker.run_once() == 0  # not claimed again at once
     await check_local_fault(sender, clock, error)
     assert webhook.received == []
@@ -199,8 +199,7 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
         breaker=BreakerPolicy(failures=1),
         proxy="http://agent:password@proxy.corp.internal:3128",
     )
-    await enqueue(sender, f"https://{HOOKS}/", owner="alice")
-    assert await sender.worker.run_once() == 1
+    await attempt_delivery(sender, f"https://{HOOKS}/", owner="alice")
     await check_local_fault(sender, clock, "egress_proxy")
     names.says("proxy.corp.internal", ["10.0.0.5"])
     places["10.0.0.5", 3128], proxy.credentials = place, None
@@ -215,8 +214,7 @@ async def test_a_destination_that_the_proxy_cannot_reach_is_a_failed_attempt(
     proxy = await public.proxy()
     public.network.names.says(HOOKS, [HOOKS_ADDRESS])
     sender = await senders.open(allow=(), proxy="http://proxy.corp.internal:3128")
-    await enqueue(sender, f"https://{HOOKS}/", owner="alice")
-    assert await sender.worker.run_once() == 1
+    await attempt_delivery(sender, f"https://{HOOKS}/", owner="alice")
     assert proxy.asked == [f"CONNECT {HOOKS_ADDRESS}:443"]
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.attempts, delivery.last_error) == (1, "transport")
@@ -281,8 +279,7 @@ async def test_the_stats_count_deliveries_by_local_fault(
     assert stats.local_faults == {"unexpected_error": 3}
     healthy = await senders.open()
     webhook.replies_with(404)
-    await enqueue(healthy, webhook.url(), "other")
-    await healthy.worker.run_once()
+    await attempt_delivery(healthy, webhook.url(), "other")
     stats = await sender.outbox.stats()
     assert stats.local_faults == {"unexpected_error": 3}
     assert stats.errors == {"unexpected_error": 3, "status_404": 1}

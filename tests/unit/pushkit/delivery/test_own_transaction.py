@@ -46,14 +46,6 @@ async def elsewhere(other_dsn: str, clock: Clock) -> AsyncIterator[Senders]:
     await senders.close()
 
 
-@pytest.fixture
-async def connection(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(postgres_dsn)
-    yield connection
-    if not connection.is_closed():
-        await connection.close(timeout=1)
-
-
 def connect(path: Path | str) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None)
 

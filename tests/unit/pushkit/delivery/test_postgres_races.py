@@ -6,7 +6,6 @@ A transaction of `other` is stopped before its commit, with the rows that it hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
@@ -37,12 +36,10 @@ async def sender(senders: Senders, webhook: Webhook) -> PushSender:
 
 
 @pytest.fixture
-async def other(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+async def other(connection: asyncpg.Connection) -> asyncpg.Connection:
     """Return a connection in a transaction."""
-    connection = await asyncpg.connect(postgres_dsn)
     await connection.execute("BEGIN")
-    yield connection
-    await connection.close(timeout=1)
+    return connection
 
 
 async def waits_for_a_row(dsn: str) -> bool:

@@ -17,6 +17,7 @@ from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.unit.pushkit.delivery.conftest import (
     Senders,
+    attempt_delivery,
     claim,
     deliver_due,
     enqueue,
@@ -27,6 +28,7 @@ from tests.unit.pushkit.delivery.conftest import (
 )
 
 HOUR = timedelta(hours=1)
+URL = f"https://{HOOKS}/hook"
 
 
 async def answer(_: web.Request) -> web.Response:
@@ -39,13 +41,6 @@ async def fail(_: web.Request) -> web.Response:
     return response
 
 
-async def attempt(sender: PushSender) -> str:
-    """Attempt a delivery to the webhook of these tests, and return its id."""
-    delivery_id = await enqueue(sender, f"https://{HOOKS}/hook", owner="alice")
-    await sender.worker.run_once()
-    return delivery_id
-
-
 async def errors_of(sender: PushSender, delivery_id: str) -> list[str | None]:
     report = await report_of(sender, delivery_id)
     return [attempt.error for attempt in report.attempts]
@@ -56,7 +51,7 @@ async def test_a_refused_address_is_tried_three_times_in_three_hours(
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
     sender = await senders.open(allow=(), on_event=events.append)
-    delivery_id = await attempt(sender)
+    delivery_id = await attempt_delivery(sender, URL, owner="alice")
     waits = []
     for _ in range(2):
         delivery = await only(sender)
@@ -96,7 +91,7 @@ async def test_a_refused_address_and_a_failing_webhook_have_a_schedule_each(
     sender = await senders.open(allow=(), ca_file=public.ca_file, retry=retry)
     addresses = {"status_500": HOOKS_ADDRESS, "address_refused": "10.0.0.1"}
     public.network.names.says(HOOKS, [addresses[errors[0]]])
-    delivery_id = await attempt(sender)
+    delivery_id = await attempt_delivery(sender, URL, owner="alice")
     for error in errors[1:]:
         assert (await only(sender)).state is DeliveryState.PENDING
         public.network.names.says(HOOKS, [addresses[error]])
@@ -111,7 +106,7 @@ async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
     dying, living = await senders.open(allow=()), await senders.open(allow=())
-    delivery_id = await attempt(living)
+    delivery_id = await attempt_delivery(living, URL, owner="alice")
     for _ in range(2):
         clock.advance(3 * 3600)
         await claim(dying)
@@ -126,9 +121,8 @@ async def test_refused_addresses_open_no_breaker_but_finally_disable_the_subscri
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
     sender = await senders.open(allow=(), on_event=events.append)
-    url = f"https://{HOOKS}/hook"
     for number in range(8):
-        await enqueue(sender, url, f"task-{number}", owner="alice")
+        await enqueue(sender, URL, f"task-{number}", owner="alice")
     assert await sender.worker.run_once() == 8
     assert emitted(events, SubscriptionDisabled) == []
     clock.advance(timedelta(days=6).total_seconds())
@@ -143,5 +137,5 @@ async def test_an_untrusted_certificate_is_a_tls_failure(
 ) -> None:
     await public.serve(answer, certificate=trustme.CA().issue_cert(HOOKS))
     sender = await senders.open(allow=(), ca_file=public.ca_file)
-    delivery_id = await attempt(sender)
+    delivery_id = await attempt_delivery(sender, URL, owner="alice")
     assert await errors_of(sender, delivery_id) == ["tls_failure"]

@@ -13,7 +13,6 @@ from pushkit import DeliveryState, PushSender, SecretKeys
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError, IdempotencyConflictError, SealedSecretError
 from pushkit.events import Event, LocalFault
-from pushkit.outbox.schema import open_outbox
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import (
     CREDENTIALS,
@@ -363,23 +362,19 @@ async def test_rotation_skips_rows_that_changed_meanwhile(
 
 @ON_POSTGRES
 async def test_rotation_never_waits_for_a_locked_row(
-    senders: Senders, postgres_dsn: str, webhook: Webhook
+    senders: Senders, connection: asyncpg.Connection, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))
     for number in range(3):
         await subscribe(sender, webhook, f"task-{number}")
-    connection = await asyncpg.connect(postgres_dsn)
     async with connection.transaction():
         await connection.execute(
             "SELECT 1 FROM pushkit_subscriptions WHERE task_id = 'task-1' FOR UPDATE"
         )
         async with asyncio.timeout(DEADLINE):
-            database = open_outbox(postgres_dsn)
-            await database.open()
-            found = await SecretsAdmin(database).rotate(KEYS)
-            await database.close()
+            async with senders.stored() as database:
+                found = await SecretsAdmin(database).rotate(KEYS)
         assert (found.secrets, found.held) == (4, 2)
-    await connection.close()
     assert await rotated(senders, KEYS) == (2, 0)
 
 
