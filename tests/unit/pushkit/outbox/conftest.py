@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -129,11 +129,6 @@ class Ledger:
         """Settle a leased delivery by itself; return whether its result counts."""
         result = self.came_to(outcome, retry_in=retry_in, wait=wait)
         return all(self.run(self.leasing.settle([(delivery, result)], now=self.now)))
-
-    def settle_together(self, settled: Iterable[tuple[Delivery, Outcome]]) -> list[bool]:
-        """Settle deliveries of a queue in one transaction; return whether each result counts."""
-        results = [(delivery, self.came_to(outcome)) for delivery, outcome in settled]
-        return self.run(self.leasing.settle(results, now=self.now))
 
     def came_to(
         self, outcome: Outcome, *, retry_in: float = 5, wait: float | None = None

@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,7 @@ from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import DeliveryState, Outcome
-from pushkit.storage.database import Database, opened
-from pushkit.storage.migrations import Access
+from pushkit.storage.database import Database
 from pushkit.storage.script import Row
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, DisabledBy, Subscription
@@ -40,6 +38,10 @@ from tests.unit.pushkit.outbox.leasing import LEASE, Leasing
 
 DEAD = DeliveryFilter(state=DeliveryState.DEAD)
 ALL_DEAD = "UPDATE pushkit_deliveries SET state = 'dead', finished_at = 1"
+
+
+# For tests that see its statements.
+ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 
 
 @dataclass
@@ -335,7 +337,7 @@ async def test_after_a_delivery_in_flight_a_redriven_one_is_next(
 
 async def test_one_at_a_time_while_workers_and_redrives_race(desk: Desk) -> None:
     subscription = await desk.subscribe()
-    ids = await desk.enqueue(subscription, 20)
+    ids = await desk.enqueue(subscription, 10)
     delivered: set[str] = set()
 
     async def work() -> None:
@@ -479,57 +481,51 @@ async def test_per_task_the_deliveries_that_finished_last_are_kept(desk: Desk) -
     assert list(await desk.states()) == [ids[0]]
 
 
+@ON_SQLITE
 async def test_dead_letters_that_stay_are_read_once_however_many_batches_are_deleted(
-    traced: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traced: list[str], desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "_BATCH", 2)
-    async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE) as database:
-        desk = Desk(database)
-        subscription = await desk.subscribe()
-        dead = await desk.finish(subscription, 3, ago=timedelta(days=9))
-        await desk.finish(subscription, 6, Outcome.DELIVERED, ago=timedelta(days=8))
-        traced.clear()
-        assert await desk.admin.purge(older_than=timedelta(days=7)) == 6
-        assert list(await desk.states()) == dead
-        [row] = await desk.query("SELECT MAX(finished_at) AS last FROM pushkit_deliveries")
+    subscription = await desk.subscribe()
+    dead = await desk.finish(subscription, 3, ago=timedelta(days=9))
+    await desk.finish(subscription, 6, Outcome.DELIVERED, ago=timedelta(days=8))
+    traced.clear()
+    assert await desk.admin.purge(older_than=timedelta(days=7)) == 6
+    assert list(await desk.states()) == dead
+    [row] = await desk.query("SELECT MAX(finished_at) AS last FROM pushkit_deliveries")
     found = re.findall(r"finished_at >= (\d+)", " ".join(traced))
     assert [int(since) > row["last"] for since in found] == [False, True, True, True]
 
 
+@ON_SQLITE
 async def test_a_task_is_sorted_once_however_many_batches_are_deleted(
-    traced: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traced: list[str], desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "_BATCH", 2)
-    async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE) as database:
-        desk = Desk(database)
-        ids = await desk.enqueue(await desk.subscribe(), 8)
-        await desk.query(ALL_DEAD)
-        traced.clear()
-        assert await desk.admin.purge(per_task=3) == 5
-        assert list(await desk.states()) == ids[5:]
-        assert sum("ORDER BY finished_at DESC" in each for each in traced) == 1
-        assert await desk.admin.erase("task-1") == (1, 3)
-        assert await desk.states() == {}
+    ids = await desk.enqueue(await desk.subscribe(), 8)
+    await desk.query(ALL_DEAD)
+    traced.clear()
+    assert await desk.admin.purge(per_task=3) == 5
+    assert list(await desk.states()) == ids[5:]
+    assert sum("ORDER BY finished_at DESC" in each for each in traced) == 1
+    assert await desk.admin.erase("task-1") == (1, 3)
+    assert await desk.states() == {}
     assert sum("ORDER BY finished_at DESC" in each for each in traced) == 2
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(("batch", "transactions"), [(200, 1), (2, 3)])
 async def test_the_excess_of_several_tasks_is_deleted_together_up_to_a_batch(
-    traced: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    batch: int,
-    transactions: int,
+    traced: list[str], desk: Desk, monkeypatch: pytest.MonkeyPatch, batch: int, transactions: int
 ) -> None:
     monkeypatch.setattr(admin, "_BATCH", batch)
-    async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE) as database:
-        desk, kept = Desk(database), []
-        for number in range(5):
-            subscription = await desk.subscribe(f"task-{number}")
-            kept += (await desk.finish(subscription, 3, Outcome.DELIVERED))[1:]
-        traced.clear()
-        assert await desk.admin.purge(per_task=2) == 5
-        assert sorted(await desk.states()) == sorted(kept)
+    kept = []
+    for number in range(5):
+        subscription = await desk.subscribe(f"task-{number}")
+        kept += (await desk.finish(subscription, 3, Outcome.DELIVERED))[1:]
+    traced.clear()
+    assert await desk.admin.purge(per_task=2) == 5
+    assert sorted(await desk.states()) == sorted(kept)
     deleted = [each for each in traced if each.startswith("DELETE FROM pushkit_deliveries")]
     assert len(deleted) == transactions
 
