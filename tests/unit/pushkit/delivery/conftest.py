@@ -172,7 +172,13 @@ class Senders:
         async with self.stored() as database:
             return await database.write(rows_of(sql, *parameters))
 
-    async def open(
+    async def open(self, **options: Any) -> PushSender:
+        """Open a sender with the options of `new`."""
+        sender = self.new(**options)
+        await sender.open()
+        return sender
+
+    def new(
         self,
         *,
         keys: KeySource | KeyRing | RemoteSigner | Path | None = None,
@@ -192,7 +198,6 @@ class Senders:
             secrets=secrets,
         )
         self.made.append(sender)
-        await sender.open()
         return sender
 
     def public_keys(self) -> dict[str, VerificationKey]:
@@ -234,6 +239,11 @@ async def state_and_error(
     """Return what became of the only delivery of a task, and its last error."""
     delivery = await only(sender, task_id)
     return delivery.state, delivery.last_error
+
+
+async def states(sender: PushSender) -> list[DeliveryState]:
+    """Return the states of all deliveries, in the order of their ids."""
+    return [each.state for each in await sender.outbox.find()]
 
 
 async def report_of(sender: PushSender, delivery_id: str) -> DeliveryReport:

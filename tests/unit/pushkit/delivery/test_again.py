@@ -22,6 +22,7 @@ from tests.unit.pushkit.delivery.conftest import (
     asks_to_wait,
     deliver_due,
     enqueue,
+    states,
     status,
 )
 
@@ -38,10 +39,6 @@ async def subscribe(sender: PushSender, webhook: Webhook, tasks: int) -> list[st
     for task_id in names:
         await sender.subscribe(task_id, {"url": webhook.url()}, version="1.0", owner="alice")
     return names
-
-
-async def states(sender: PushSender) -> list[DeliveryState]:
-    return [found.state for found in await sender.outbox.find()]
 
 
 # --- retry_now ----------------------------------------------------------------------------------

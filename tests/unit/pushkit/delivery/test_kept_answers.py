@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from pushkit import DeliveryState, PushSender, SecretKeys, SenderOptions
+from pushkit import DeliveryState, PushSender, SecretKeys
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import ConfigError
@@ -19,7 +18,6 @@ from tests.unit.pushkit.delivery.conftest import (
     Senders,
     Webhook,
     deliver_due,
-    key_ring,
     report_of,
     status,
 )
@@ -80,14 +78,9 @@ async def test_only_the_first_kib_of_an_answer_is_kept(
     assert await answer_to(sender, await deliver(sender, webhook)) == b"x" * 1024
 
 
-def test_an_unknown_word_for_the_kept_answers_is_refused(tmp_path: Path) -> None:
+async def test_an_unknown_word_for_the_kept_answers_is_refused(senders: Senders) -> None:
     with pytest.raises(ConfigError, match="keep_answers: found True, expected one of none, failed"):
-        PushSender(
-            issuer="a",
-            keys=key_ring(),
-            database=tmp_path / "outbox.db",
-            options=SenderOptions(keep_answers=True),  # type: ignore[arg-type]
-        )
+        senders.new(keep_answers=True)
 
 
 @pytest.mark.parametrize(

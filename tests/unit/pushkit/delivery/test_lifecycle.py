@@ -25,16 +25,13 @@ from tests.unit.pushkit.delivery.conftest import (
     claim,
     deliver_due,
     enqueue,
+    states,
     status,
     task,
 )
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
-
-
-async def states(sender: PushSender) -> list[str]:
-    return [delivery.state.value for delivery in await sender.deliveries("task-1")]
 
 
 # --- filters -----------------------------------------------------------------------------------

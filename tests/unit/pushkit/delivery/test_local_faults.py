@@ -21,6 +21,7 @@ from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
+from tests.ports import free_port
 from tests.unit.pushkit.delivery.conftest import (
     Senders,
     Webhook,
@@ -184,7 +185,7 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
     names, places = public.network.names, public.network.places
     place = places["10.0.0.5", 3128]
     if fault == "nobody there":
-        places["10.0.0.5", 3128] = await no_port()
+        places["10.0.0.5", 3128] = free_port()
     elif fault == "no name":
         names.says("proxy.corp.internal", [])
     elif fault == "no proxy":
@@ -226,15 +227,6 @@ async def check_local_fault(sender: PushSender, clock: Clock, error: str) -> Non
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, error)
     assert (delivery.attempts, delivery.faults) == (0, 1)
     clock.now = delivery.not_before
-
-
-async def no_port() -> int:
-    """Return a port at which no process listens."""
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port: int = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    return port
 
 
 async def test_local_faults_of_one_cause_are_logged_once_with_a_traceback(

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 import aiohttp
 import httpx
@@ -14,8 +13,7 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
-from pushkit import BreakerPolicy, KeyRing, PushSender
-from pushkit.clock import utc_now
+from pushkit import BreakerPolicy, PushSender
 from pushkit.integrations.aiohttp import health_route, metrics_route
 from pushkit.integrations.asgi import HealthApp, MetricsApp
 from pushkit.telemetry.endpoints import readiness, serving_operators
@@ -161,13 +159,9 @@ async def test_an_agent_serves_metrics_on_its_own_route(
 
 @pytest.mark.parametrize("framework", ["aiohttp", "asgi"])
 async def test_an_agent_serves_the_health_of_its_sender(
-    aiohttp_client: AiohttpClient, tmp_path: Path, framework: str
+    aiohttp_client: AiohttpClient, senders: Senders, framework: str
 ) -> None:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(utc_now()),
-        database=tmp_path / "outbox.db",
-    )
+    sender = senders.new()
     app = web.Application()
     app.add_routes([health_route(sender)])
     client = await aiohttp_client(app)

@@ -17,7 +17,7 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.queue.rules import Room
 from pushkit.storage.postgres import run_script
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, asks_to_wait, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, asks_to_wait, states, status
 
 ROOM = Room(256, lambda _: 32)
 TASK = "task-1"
@@ -55,10 +55,6 @@ async def waits_for_a_row(dsn: str) -> bool:
 async def stored(sender: PushSender) -> str:
     [delivery] = (await sender.notify(status())).deliveries
     return delivery.id
-
-
-async def states(sender: PushSender) -> list[DeliveryState]:
-    return [each.state for each in await sender.outbox.find()]
 
 
 async def sent(sender: PushSender, webhook: Webhook) -> list[str]:

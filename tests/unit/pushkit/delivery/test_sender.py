@@ -452,30 +452,18 @@ async def test_open_starts_no_worker(sender: PushSender, webhook: Webhook) -> No
     assert len(webhook.received) == 1
 
 
-async def test_a_sender_starts_on_its_first_call(
-    tmp_path: Path, webhook: Webhook, clock: Clock
-) -> None:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(clock.now),
-        database=tmp_path / "outbox.db",
-        allow=["127.0.0.1:*"],
-        clock=clock,
-    )
+async def test_a_sender_starts_on_its_first_call(senders: Senders, webhook: Webhook) -> None:
+    sender = senders.new()
     await asyncio.gather(
         *(sender.subscribe("task-1", {"url": webhook.url(), "id": i}, version="1.0") for i in "abc")
     )
     await sender.notify(status())
     await webhook.until(lambda: len(webhook.received) == 3)
-    await sender.close()
 
 
-async def test_a_sender_that_is_not_open_has_no_worker(tmp_path: Path, clock: Clock) -> None:
-    ring = KeyRing.create(clock.now)
-    sender = PushSender(issuer="https://a.example.com", keys=ring, database=tmp_path / "o.db")
+async def test_a_sender_that_is_not_open_has_no_worker(senders: Senders) -> None:
     with pytest.raises(ConfigError, match="not open"):
-        _ = sender.worker
-    await sender.close()
+        _ = senders.new().worker
 
 
 async def test_a_closed_sender_stays_closed_until_it_is_started_again(
@@ -491,12 +479,8 @@ async def test_a_closed_sender_stays_closed_until_it_is_started_again(
         await webhook.until(lambda: len(webhook.received) == 1)
 
 
-async def test_closing_during_start_leaves_no_thread_or_task(tmp_path: Path, clock: Clock) -> None:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(clock.now),
-        database=tmp_path / "outbox.db",
-    )
+async def test_closing_during_start_leaves_no_thread_or_task(senders: Senders) -> None:
+    sender = senders.new()
     before = set(threading.enumerate())
     starting = asyncio.create_task(sender.start())
     await asyncio.sleep(0)
