@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -23,13 +23,9 @@ from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, from_micros, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, Subscription
+from tests.databases import MadeSchemas, ScriptRunner
 from tests.unit.pushkit.deliveries import add_delivery, add_subscription, rows_of
 from tests.unit.pushkit.outbox.leasing import Leasing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.databases import MadeSchemas, ScriptRunner
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)
