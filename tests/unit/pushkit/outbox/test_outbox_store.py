@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from pushkit.errors import IdempotencyConflictError
-from pushkit.outbox import destinations, states
+from pushkit.outbox import destinations
 from pushkit.outbox import store as outbox
 from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.inspection import DELIVERIES, DeliveryFilter
 from pushkit.outbox.model import Delivery, TaskKey, find_enqueued, new_delivery_id
-from pushkit.outbox.states import SETTLED, DeliveryState, Outcome
+from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.storage.paging import WINDOW
 from pushkit.storage.script import to_micros
 from pushkit.subscriptions.model import OUTBOX
@@ -22,17 +20,6 @@ from tests.unit.pushkit.deliveries import copy_delivery
 from tests.unit.pushkit.outbox.conftest import Ledger
 
 ELSEWHERE = "https://elsewhere.example.com:443"
-_WRITES = re.compile(r"UPDATE pushkit_deliveries(?:\"\s*\")?\s+SET[^=]*\bstate =")
-_TABLE = Path(states.__file__)
-
-
-def test_nothing_but_the_table_writes_the_state_of_a_delivery() -> None:
-    modules = _TABLE.parent.parent.rglob("*.py")
-    assert [each for each in modules if _WRITES.search(each.read_text())] == [_TABLE]
-
-
-def test_every_outcome_has_a_state() -> None:
-    assert set(SETTLED) == set(Outcome)
 
 
 def test_after_the_clock_was_set_back_new_deliveries_are_due_and_a_retry_waits(
