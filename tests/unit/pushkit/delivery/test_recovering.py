@@ -24,8 +24,7 @@ async def sender(sender: PushSender, webhook: Webhook) -> PushSender:
 
 
 async def test_a_large_config_is_recovered_in_steps(sender: PushSender, webhook: Webhook) -> None:
-    for _ in range(201):
-        await sender.notify(status())
+    await asyncio.gather(*(sender.notify(status()) for _ in range(201)))
     await deliver_due(sender)
 
     first = await sender.recover(KEY)
