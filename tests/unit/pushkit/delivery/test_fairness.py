@@ -92,11 +92,7 @@ async def test_ninety_nine_owners_are_served_while_the_hundredth_fills_its_slots
         tasks = [f"slow-{number}-{at}" for at in range(SLOW_WEBHOOKS)]
         await asyncio.gather(*map(queue, tasks, webhooks.slow))
     running = asyncio.create_task(sender.worker.run())
-
-    async def share_is_used() -> bool:
-        return webhooks.hanging == 12  # three quarters of the slots
-
-    await eventually(share_is_used)
+    await eventually(lambda: webhooks.hanging == 12)  # three quarters of the slots
     await asyncio.gather(*map(notify_twice, range(OTHERS)))
     await eventually(lambda: len(webhooks.answered) == 2 * OTHERS)
     assert webhooks.hanging == 12
@@ -122,11 +118,7 @@ async def test_every_owner_gets_a_first_slot_before_any_gets_a_second(
     running = asyncio.create_task(sender.worker.run())
 
     for begun in range(4, len(owners) + 1):
-
-        async def as_many_are_begun(number: int = begun) -> bool:
-            return len(webhooks.begun) == number
-
-        await eventually(as_many_are_begun)
+        await eventually(lambda: len(webhooks.begun) == begun)  # noqa: B023
         webhooks.one_ends.put_nowait(None)
 
     assert sorted(webhooks.begun) == sorted(f"/one-by-one/{owner}" for owner in owners)
