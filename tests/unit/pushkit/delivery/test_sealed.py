@@ -182,12 +182,6 @@ async def test_configs_to_send_with_contain_the_secrets(senders: Senders, webhoo
     assert config.authentication.credentials == "canary-credentials"
 
 
-async def test_enqueueing_needs_no_secret_keys(senders: Senders, webhook: Webhook) -> None:
-    await subscribe(await senders.open(secrets=KEYS), webhook)
-    without_keys = await senders.open()
-    assert len((await without_keys.notify(status())).ids) == 1
-
-
 # --- bodies ------------------------------------------------------------------------------------
 
 
