@@ -1016,7 +1016,7 @@ async def test_a_cancelled_script_leaves_nothing_to_the_next_one_on_its_connecti
 async def test_a_migration_may_take_longer_than_a_statement(
     postgres_dsn: str, of_role: str, opens: OpensThings
 ) -> None:
-    slow = Migration(1, (*THINGS.statements, "SELECT pg_sleep(0.5)"))
+    slow = Migration(1, (*THINGS.statements, "SELECT pg_sleep(0.2)"))
     await opens(postgres_dsn + of_role, slow, command_timeout=timedelta(milliseconds=100))
 
 
