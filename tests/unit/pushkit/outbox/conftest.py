@@ -18,7 +18,7 @@ from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.queue.held import HeldQueue
 from pushkit.queue.leases import reschedule
-from pushkit.queue.rules import Queue, released
+from pushkit.queue.rules import released
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, from_micros, to_micros
 from pushkit.subscriptions import store as subscriptions
@@ -193,10 +193,6 @@ class Ledger:
             for row in self.query("SELECT DISTINCT tenant, task_id FROM pushkit_deliveries")
             for delivery in self.run(outbox.of_task(tenant=row["tenant"], task_id=row["task_id"]))
         ]
-
-    def queue(self, subscription: Subscription) -> Queue:
-        """Return the row of a subscription's queue."""
-        return self.run(OUTBOX.lock([subscription.id]))[subscription.id]
 
     def next_due(self) -> datetime | None:
         """Return when a queue is due, or a lease ends."""

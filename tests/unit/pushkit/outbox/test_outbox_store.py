@@ -65,23 +65,6 @@ def test_an_expired_lease_counts_as_pending(ledger: Ledger) -> None:
     assert (found.id, found.attempts, found.last_error) == (lost.id, 0, "lease_expired")
 
 
-@pytest.mark.parametrize("outcome", list(Outcome))
-@pytest.mark.parametrize("other", ["worker-2", "worker-1"], ids=["another worker", "the same"])
-def test_an_attempt_that_lost_its_lease_changes_nothing(
-    ledger: Ledger, outcome: Outcome, other: str
-) -> None:
-    subscription, _ = ledger.queue_of(1)
-    [lost] = ledger.claim("worker-1")
-    ledger.advance(30)
-    [found] = ledger.claim(other)
-    before = ledger.queue(subscription)
-    assert not ledger.settle(lost, outcome, wait=3600)
-    assert (ledger.find(lost.id), ledger.queue(subscription)) == (found, before)
-    assert ledger.settle(found)
-    ledger.enqueue(subscription)
-    assert len(ledger.claim()) == 1  # no destination waits
-
-
 def test_a_worker_does_not_take_its_own_live_leases(ledger: Ledger) -> None:
     subscription, _ = ledger.queue_of(1)
     [mine] = ledger.claim("worker-1")
@@ -135,22 +118,6 @@ def test_deaths_of_workers_are_forgotten_with_the_last_delivery_of_a_queue(ledge
     ids = {ledger.enqueue(subscription) for _ in range(2)}
 
     assert {each.id for each in ledger.claim()} == ids
-
-
-def test_a_late_answer_does_not_settle_a_delivery_that_was_redriven_and_claimed_again(
-    ledger: Ledger,
-) -> None:
-    late = ledger.claimed()
-    ledger.advance(30)
-    [dead] = ledger.claim()
-    ledger.settle(dead, Outcome.DEAD)
-    ledger.redrive(dead)
-    [again] = ledger.claim()
-    assert again.id == late.id
-    assert not ledger.settle(late, Outcome.DELIVERED)
-    assert not ledger.settle(dead, Outcome.DELIVERED)
-    assert ledger.find(late.id) == again
-    assert ledger.settle(again, Outcome.RETRY)
 
 
 def test_an_answer_does_not_settle_a_delivery_that_was_redriven_under_the_same_lease(
