@@ -23,6 +23,8 @@ pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite an
 SLOW_WEBHOOKS = 12
 TASKS_OF_EACH = 150 if LONG else 12  # more in all than a claim reads
 OTHERS = 99
+# Long enough that no attempt times out and no lease expires on a busy machine.
+PATIENT = {"timeout": timedelta(minutes=10), "lease_margin": timedelta(minutes=10)}
 
 
 @dataclass
@@ -72,13 +74,7 @@ async def webhooks() -> AsyncIterator[Webhooks]:
 async def test_ninety_nine_owners_are_served_while_the_hundredth_fills_its_slots(
     senders: Senders, webhooks: Webhooks
 ) -> None:
-    # Long enough that no attempt times out and no lease expires on a busy machine.
-    sender = await senders.open(
-        concurrency=16,
-        concurrency_per_host=4,
-        timeout=timedelta(minutes=10),
-        lease_margin=timedelta(minutes=10),
-    )
+    sender = await senders.open(concurrency=16, concurrency_per_host=4, **PATIENT)
 
     async def queue(task_id: str, url: str) -> None:
         await enqueue(sender, f"{url}/slow", task_id, owner="mallory")
@@ -132,7 +128,7 @@ async def test_every_owner_gets_a_first_slot_before_any_gets_a_second(
 async def test_ending_subscriptions_during_attempts_gives_an_owner_no_more_slots(
     senders: Senders, webhooks: Webhooks, way: str
 ) -> None:
-    sender = await senders.open(concurrency=16, concurrency_per_host=4)
+    sender = await senders.open(concurrency=16, concurrency_per_host=4, **PATIENT)
     for turn in range(2):
         tasks = {f"task-{number}-{turn}": url for number, url in enumerate(webhooks.slow * 2)}
         for task, url in tasks.items():
