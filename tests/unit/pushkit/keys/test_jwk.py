@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.errors import ConfigError, JwksError, KeyFileError
@@ -166,8 +166,6 @@ VALUES = st.recursive(
 )
 
 
-# The first text that Hypothesis draws builds its tables, which is slow on a busy machine.
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(change=st.dictionaries(MEMBERS, VALUES), base=st.sampled_from(sorted(KEYS)))
 def test_any_members_end_in_a_key_or_in_one_error(change: dict[str, Any], base: Algorithm) -> None:
     with suppress(JwksError):

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.errors import JwksError
@@ -164,7 +164,6 @@ def test_a_document_that_is_no_set_is_refused(body: bytes) -> None:
         parse_jwks(body)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode()))
 def test_any_bytes_end_in_a_set_or_in_one_error(body: bytes) -> None:
     with suppress(JwksError):
