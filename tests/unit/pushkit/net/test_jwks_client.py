@@ -25,7 +25,6 @@ from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
 from pushkit.net import jwks_client
 from pushkit.net.connection import HttpAnswer
-from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import (
     JwksClient,
     fetch_jwks,
@@ -36,7 +35,6 @@ from pushkit.scheduling import renewing
 from pushkit.webhook import Headers
 from tests.clock import START, Clock
 from tests.eventually import eventually
-from tests.unit.pushkit.net.conftest import MakeTransport
 
 AiohttpServer = Callable[[web.Application], Awaitable[TestServer]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -388,11 +386,6 @@ async def test_an_operators_file_without_a_usable_key_is_refused_with_the_reason
 
 
 # --- over HTTP ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def transport(make_transport: MakeTransport) -> Transport:
-    return make_transport(DestinationPolicy(["127.0.0.1:*"]))
 
 
 Serve = Callable[[Handler], Awaitable[str]]

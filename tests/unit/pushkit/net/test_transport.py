@@ -15,20 +15,20 @@ from pushkit.errors import TransportError
 from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.transport import Transport
+from pushkit.url import host_and_port
 from tests.eventually import DEADLINE, PATIENT
-from tests.unit.pushkit.net.conftest import MakeTransport
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 TIMEOUT = timedelta(milliseconds=300)
-LOOPBACK = DestinationPolicy(["127.0.0.1:*"])
 
 
 class Server:
     """A server on loopback that answers exactly as a test says, and counts connections."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Talk, host: str) -> None:
         self.talk = talk
+        self.host = host
         self.connections = 0
         self.requests: list[bytes] = []
         self.talks: set[asyncio.Task[None]] = set()
@@ -36,7 +36,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hook"
+        return f"http://{host_and_port(self.host, self.port)}/hook"
 
     def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -60,9 +60,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(talk: Talk) -> AsyncIterator[Server]:
-    server = Server(talk)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+async def serving(talk: Talk, host: str = "127.0.0.1") -> AsyncIterator[Server]:
+    server = Server(talk, host)
+    listening = await asyncio.start_server(server.serve, host, 0)
     server.port = listening.sockets[0].getsockname()[1]
     try:
         yield server
@@ -111,11 +111,6 @@ async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     while await reader.readexactly(2):
         writer.write(OK)
         await reader.readuntil(b"\r\n\r\n")
-
-
-@pytest.fixture
-def transport(make_transport: MakeTransport) -> Transport:
-    return make_transport(LOOPBACK)
 
 
 async def post(
