@@ -20,7 +20,7 @@ from tests.eventually import PATIENT, eventually
 from tests.network import Names, Network
 from tests.ports import free_port
 from tests.unit.pushkit.net.conftest import MakeTransport
-from tests.unit.pushkit.net.test_transport import Talk
+from tests.unit.pushkit.net.test_transport import Talk, says, serving
 
 
 @contextlib.asynccontextmanager
@@ -91,17 +91,10 @@ async def test_a_refused_connection_leaves_nothing_in_memory(
 async def test_a_request_that_a_proxy_failed_leaves_nothing_in_memory(
     network: Network, make_transport: MakeTransport, answer: bytes
 ) -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
     network.names.says("client.example.com", ["8.8.8.8"])
-    client = make_transport(resolver=network.names, proxy=f"http://127.0.0.1:{port}")
-    hook = client.policy.check("https://client.example.com/")
-    async with server, _leaving_none(HttpRequest, Connection):
+    async with serving(says(answer)) as proxy, _leaving_none(HttpRequest, Connection):
+        client = make_transport(resolver=network.names, proxy=f"http://127.0.0.1:{proxy.port}")
+        hook = client.policy.check("https://client.example.com/")
         for _ in range(5):
             with pytest.raises(TransportError):
                 await client.post(hook, [], b"{}", timeout=PATIENT)
