@@ -21,17 +21,11 @@ from tests.unit.pushkit.net.test_transport import (
     OK,
     answers_all,
     keeps_silent,
+    post,
     says,
     serving,
 )
 from tests.verification.soak.fuzz_answers import FuzzFailedError, Wire, fuzz, hear
-
-
-async def post(
-    transport: Transport, url: str, body: bytes = b"{}", *, within: timedelta = PATIENT
-) -> HttpAnswer:
-    return await transport.post(transport.policy.check(url), [], body, timeout=within)
-
 
 # --- one connection, byte by byte ----------------------------------------------------------------
 
