@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from pushkit import PushSender
 from pushkit.integrations.push_config_api import PushConfigApi, PushConfigAsgi
 from tests.asgi_server import answers_to_a_websocket
-from tests.unit.pushkit.integrations.push_config_api.conftest import Server
+from tests.unit.pushkit.integrations.push_config_api.conftest import Server, without_push
 
 URL = "https://client.example.com/hook"
 CONFIGS = "/tasks/task-1/pushNotificationConfigs"
@@ -209,8 +209,9 @@ async def test_refuses_with_a_status_and_error_info(  # noqa: PLR0917  # one per
     assert await sender.subscriptions("task-1", owner="alice") == []
 
 
-async def test_an_agent_without_push_says_so(server_without_push: Server) -> None:
-    answer = await server_without_push.request("GET", CONFIGS)
+@without_push
+async def test_an_agent_without_push_says_so(server: Server) -> None:
+    answer = await server.request("GET", CONFIGS)
     assert answer.status_code == 400
     assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
     assert answer.json()["error"]["details"][0]["reason"] == "PUSH_NOTIFICATION_NOT_SUPPORTED"
