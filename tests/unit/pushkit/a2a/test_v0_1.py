@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pushkit.a2a import (
     Artifact,
@@ -32,21 +30,7 @@ from pushkit.a2a import (
     push_body,
 )
 from pushkit.errors import InvalidUpdateError, SnapshotRequiredError, UnrecognisedBodyError
-from tests.unit.pushkit.a2a.strategies import (
-    VECTORS,
-    base64s,
-    body,
-    check_a_round_trip,
-    moments,
-    names,
-    objects,
-    optional_object,
-    optional_text,
-    slow_to_draw,
-    texts,
-    values,
-    wire,
-)
+from tests.unit.pushkit.a2a.strategies import VECTORS, body
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 CASES: list[dict[str, Any]] = json.loads((VECTORS / "a2a-v0.1.json").read_text("utf-8"))["cases"]
@@ -225,66 +209,3 @@ def test_a_task_without_a_session_is_its_own_context_elsewhere() -> None:
     update = decode_update(status_with("a"))
     assert update.context_id is None
     assert written(update, V0_3)["contextId"] == "t"
-
-
-# --- round trips ---------------------------------------------------------------------------------
-
-about: dict[str, st.SearchStrategy[Any]] = {"metadata": optional_object}
-of_file = {"mimeType": optional_text, "name": optional_text}
-files = wire({"bytes": base64s}, of_file) | wire({"uri": texts}, of_file) | wire({}, of_file)
-wire_parts = st.one_of(
-    wire({"type": st.just("text"), "text": texts}, about),
-    wire({"type": st.just("file"), "file": files}, about),
-    wire({"type": st.just("data"), "data": objects}, about),
-    wire({"type": st.sampled_from(["new", "video"]), "text": values}, about),
-    wire({"kind": st.just("text"), "text": texts}, about),
-)
-some_parts = st.lists(wire_parts, min_size=1, max_size=2)
-wire_messages = wire(
-    {"role": st.sampled_from(["user", "agent", "system"]), "parts": some_parts},
-    {"metadata": optional_object, "messageId": values},
-)
-flags = st.sampled_from([None, True, False])
-wire_artifacts = wire(
-    {"index": st.integers(-2, 2**60), "parts": some_parts},
-    {
-        "name": optional_text,
-        "description": optional_text,
-        "append": flags,
-        "lastChunk": flags,
-        "metadata": optional_object,
-    },
-)
-state_names = st.sampled_from([*(s.value for s in TaskState), "paused"])
-wire_statuses = wire(
-    {"state": state_names}, {"timestamp": moments, "message": st.none() | wire_messages}
-)
-addressed = names.map(lambda name: {"id": name, "taskId": name})
-wire_tasks = wire(
-    {"id": names, "status": wire_statuses},
-    {
-        "sessionId": optional_text,
-        "artifacts": st.none() | st.lists(wire_artifacts, max_size=3),
-        "history": st.none() | st.lists(wire_messages, max_size=2),
-        "metadata": optional_object,
-    },
-)
-wire_status_events = st.builds(
-    lambda address, event: address | event,
-    addressed,
-    wire(
-        {"status": wire_statuses, "final": st.booleans()},
-        {"metadata": optional_object, "contextId": names},  # 0.3's, which 0.1 does not have
-    ),
-)
-wire_artifact_events = st.builds(
-    lambda address, event: address | event,
-    addressed,
-    wire({"artifact": wire_artifacts}, {"metadata": optional_object}),
-)
-
-
-@slow_to_draw
-@given(st.one_of(wire_tasks, wire_status_events, wire_artifact_events))
-def test_a_round_trip_through_0_1_loses_nothing(document: dict[str, Any]) -> None:
-    check_a_round_trip(document, V0_1)
