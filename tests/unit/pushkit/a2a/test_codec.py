@@ -162,6 +162,27 @@ def test_refuses_an_unknown_shape_and_names_the_known_ones(document: object) -> 
             "final: expected a valid boolean",
             id="final",
         ),
+        pytest.param({"id": "t", "taskId": "u", "status": {}}, "same task", id="0.1 two tasks"),
+        pytest.param({"id": 5, "status": {}}, "id: ", id="0.1 id of a wrong type"),
+        pytest.param({"taskId": "", "status": {}}, "id: expected, but missing", id="0.1 empty id"),
+        pytest.param({"id": "t", "artifact": {"index": "0"}}, "artifact.index", id="0.1 index"),
+        pytest.param({"id": "t", "artifact": {"append": 1}}, "artifact.append", id="0.1 append"),
+        pytest.param(
+            {"id": "t", "artifact": {"lastChunk": 1}}, "artifact.lastChunk", id="0.1 chunk"
+        ),
+        pytest.param({"id": "t", "status": {}, "final": "yes"}, "final: ", id="0.1 final"),
+        pytest.param(
+            {"id": "t", "artifact": {"parts": [{"type": "text"}]}},
+            "artifact.parts.0.text",
+            id="0.1 text",
+        ),
+        pytest.param({"taskId": "", "state": "WORKING"}, "taskId: ", id="AgentVault no task"),
+        pytest.param(
+            {"taskId": "t", "artifact": {"id": 5}}, "artifact.id: ", id="AgentVault artifact id"
+        ),
+        pytest.param(
+            {"taskId": "t", "message": {"parts": [5]}}, "message.parts.0: ", id="AgentVault part"
+        ),
     ],
 )
 def test_refuses_a_wrong_member_by_its_path_without_its_value(
