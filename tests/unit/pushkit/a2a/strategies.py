@@ -1,4 +1,4 @@
-"""Hypothesis strategies: neutral updates, and the members of documents."""
+"""Small objects; Hypothesis strategies: neutral updates, and the members of documents."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ from pushkit.errors import InvalidUpdateError
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 VECTORS = Path(__file__).parents[3] / "vectors"
+
+
+STATUS = TaskStatus(state=TaskState.WORKING)
+MESSAGE = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),))
+ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
 
 
 def body(document: object) -> bytes:

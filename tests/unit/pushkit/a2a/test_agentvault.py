@@ -37,6 +37,8 @@ from pushkit.a2a import (
 )
 from pushkit.errors import InvalidUpdateError
 from tests.unit.pushkit.a2a.strategies import (
+    ARTIFACT,
+    STATUS,
     VECTORS,
     base64s,
     body,
@@ -62,9 +64,7 @@ CASES: list[dict[str, Any]] = json.loads((VECTORS / "agentvault-v0.2.json").read
 by_id = pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
-STATUS = TaskStatus(state=TaskState.WORKING)
 MESSAGE = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),), task_id="t")
-ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
 
 
 def written(update: TaskUpdate) -> Any:

@@ -13,7 +13,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pushkit.a2a import (
-    Artifact,
     ArtifactUpdate,
     DataPart,
     Message,
@@ -41,16 +40,13 @@ from pushkit.errors import (
     MalformedBodyError,
     UnrecognisedBodyError,
 )
-from tests.unit.pushkit.a2a.strategies import body
+from tests.unit.pushkit.a2a.strategies import ARTIFACT, MESSAGE, STATUS, body
 
 V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
 SECRET = "hunter2"
 
-MESSAGE = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),))
-STATUS = TaskStatus(state=TaskState.WORKING)
 TASK = Task(id="t", context_id="c", status=STATUS)
 STATUS_UPDATE = StatusUpdate(task_id="t", context_id="c", status=STATUS)
-ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
 ARTIFACT_UPDATE = ArtifactUpdate(task_id="t", context_id="c", artifact=ARTIFACT)
 
 

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from pushkit.a2a import (
-    Artifact,
     ArtifactUpdate,
     DataPart,
-    Message,
     MessageUpdate,
     RawPart,
     Role,
@@ -30,15 +28,12 @@ from pushkit.a2a import (
     push_body,
 )
 from pushkit.errors import InvalidUpdateError, SnapshotRequiredError
-from tests.unit.pushkit.a2a.strategies import VECTORS, body
+from tests.unit.pushkit.a2a.strategies import ARTIFACT, MESSAGE, STATUS, VECTORS, body
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 CASES: list[dict[str, Any]] = json.loads((VECTORS / "a2a-v0.1.json").read_text("utf-8"))["cases"]
 
-STATUS = TaskStatus(state=TaskState.WORKING)
 STATUS_UPDATE = StatusUpdate(task_id="t", status=STATUS)
-MESSAGE = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),))
-ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
 
 
 def written(update: TaskUpdate, version: WireVersion = V0_1) -> Any:
