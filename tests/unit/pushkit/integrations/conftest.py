@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from pushkit import KeyRing, PushSender, SenderOptions
+from pushkit.errors import StorageError
 from pushkit.events import Event
 
 FULL = 3  # the most unfinished deliveries of one subscription
+
+
+async def away(*_: object, **__: object) -> NoReturn:
+    """Stand in for a method of a sender whose outbox is out of reach."""
+    raise StorageError("no answer from 10.0.0.7")
 
 
 @pytest.fixture
