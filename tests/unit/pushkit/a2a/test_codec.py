@@ -346,6 +346,10 @@ def test_a_parsed_document_that_is_not_an_object_is_refused(found: Any) -> None:
 # --- writing -----------------------------------------------------------------------------------
 
 
+WRONG: Any = "working"
+NUMBER: Any = 7
+
+
 def in_status(message: Message) -> StatusUpdate:
     return replace(STATUS_UPDATE, status=replace(STATUS, message=message))
 
@@ -393,24 +397,7 @@ def in_status(message: Message) -> StatusUpdate:
             "status.message.parts.0.data",
             id="no JSON type",
         ),
-    ],
-)
-def test_refuses_to_write_what_the_specification_forbids(
-    update: TaskUpdate, path: str, version: WireVersion
-) -> None:
-    with pytest.raises(InvalidUpdateError) as refusal:
-        encode_update(update, version)
-    assert path in str(refusal.value)
-
-
-WRONG: Any = "working"
-NUMBER: Any = 7
-
-
-@pytest.mark.parametrize("version", [V0_3, V1_0])
-@pytest.mark.parametrize(
-    ("update", "says"),
-    [
+        # Members of a wrong type.
         pytest.param(
             replace(ARTIFACT_UPDATE, artifact=WRONG),
             "artifact: found str, expected Artifact",
@@ -444,11 +431,12 @@ NUMBER: Any = 7
         ),
     ],
 )
-def test_a_member_of_a_wrong_type_is_refused_by_its_path(
-    update: TaskUpdate, says: str, version: WireVersion
+def test_refuses_to_write_what_the_specification_forbids_by_its_path(
+    update: TaskUpdate, path: str, version: WireVersion
 ) -> None:
-    with pytest.raises(InvalidUpdateError, match=says):
+    with pytest.raises(InvalidUpdateError) as refusal:
         encode_update(update, version)
+    assert path in str(refusal.value)
 
 
 @pytest.mark.parametrize(
