@@ -43,6 +43,7 @@ from tests.unit.pushkit.a2a.strategies import (
     base64s,
     body,
     check_a_round_trip,
+    messages,
     moments,
     names,
     objects,
@@ -51,7 +52,6 @@ from tests.unit.pushkit.a2a.strategies import (
     slow_to_draw,
     texts,
     timestamps,
-    tuples,
     values,
     wire,
     without_nulls,
@@ -219,17 +219,6 @@ plain_messages = st.builds(
     lambda text: Message(message_id="", role=Role.AGENT, parts=(TextPart(text=text),)),
     texts.filter(bool),
 )
-described: dict[str, Any] = {
-    "media_type": st.none() | names,
-    "filename": st.none() | names,
-    "metadata": objects,
-}
-parts: st.SearchStrategy[Part] = st.one_of(
-    st.builds(TextPart, text=texts, **described),
-    st.builds(DataPart, data=values.filter(lambda value: value is not None), **described),
-    st.builds(UrlPart, url=texts, **described),
-    st.builds(RawPart, raw=st.binary(max_size=5), **described),
-)
 contents = st.one_of(
     st.builds(TextPart, text=texts, media_type=st.none() | names),
     st.builds(
@@ -255,17 +244,7 @@ updates: st.SearchStrategy[TaskUpdate] = st.one_of(
             timestamp=timestamps,
         ),
     ),
-    st.builds(
-        MessageUpdate,
-        message=st.builds(
-            Message,
-            message_id=st.just(""),
-            role=st.sampled_from([Role.USER, Role.AGENT]),
-            parts=tuples(parts, min_size=1),
-            task_id=names,
-            metadata=objects,
-        ),
-    ),
+    st.builds(MessageUpdate, message=messages(AGENTVAULT)),
     st.builds(
         ArtifactUpdate,
         task_id=names,
