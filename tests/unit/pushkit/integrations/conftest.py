@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +15,12 @@ from pushkit.errors import StorageError
 from pushkit.events import Event
 
 FULL = 3  # the most unfinished deliveries of one subscription
+MAX_CONFIGS = 7  # of one task
+
+
+@cache
+def key_ring() -> KeyRing:
+    return KeyRing.create(datetime.now(UTC))
 
 
 async def away(*_: object, **__: object) -> NoReturn:
@@ -30,9 +37,9 @@ def events() -> list[Event]:
 async def push(tmp_path: Path, events: list[Event]) -> AsyncIterator[PushSender]:
     sender = PushSender(
         issuer="https://agent.example.com",
-        keys=KeyRing.create(datetime.now(UTC)),
+        keys=key_ring(),
         database=tmp_path / "outbox.db",
-        options=SenderOptions(max_backlog_per_subscription=FULL),
+        options=SenderOptions(max_backlog_per_subscription=FULL, max_configs_per_task=MAX_CONFIGS),
         on_event=events.append,
     )
     await sender.open()

@@ -6,8 +6,6 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,8 +18,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from pushkit import Filter, KeyRing, PushSender, SenderOptions
-from pushkit.clock import utc_now
+from pushkit import Filter, PushSender
 from pushkit.integrations.push_config_api import (
     Caller,
     PushConfigApi,
@@ -33,25 +30,10 @@ from tests.unit.pushkit.delivery.conftest import clock, outbox, senders, webhook
 
 __all__ = ["clock", "outbox", "senders", "webhook"]  # fixtures of the sender's tests
 
-MAX_CONFIGS = 7
-
-
-@cache
-def key_ring() -> KeyRing:
-    return KeyRing.create(utc_now())
-
 
 @pytest.fixture
-async def sender(tmp_path: Path) -> AsyncIterator[PushSender]:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=key_ring(),
-        database=tmp_path / "outbox.db",
-        options=SenderOptions(max_configs_per_task=MAX_CONFIGS),
-    )
-    await sender.open()
-    yield sender
-    await sender.close()
+def sender(push: PushSender) -> PushSender:
+    return push
 
 
 def task_exists(caller: Caller, task_id: str) -> bool:

@@ -13,12 +13,8 @@ from hypothesis import strategies as st
 from pushkit import PushSender, SenderOptions, WireVersion
 from pushkit.errors import ConfigError
 from pushkit.integrations.push_config_api import PushConfigApi
-from tests.unit.pushkit.integrations.push_config_api.conftest import (
-    MAX_CONFIGS,
-    Server,
-    key_ring,
-    without_push,
-)
+from tests.unit.pushkit.integrations.conftest import MAX_CONFIGS, key_ring
+from tests.unit.pushkit.integrations.push_config_api.conftest import Server, without_push
 
 URL = "https://client.example.com/hook"
 SECRETS = {"token": "tok-1", "authentication": {"schemes": ["Bearer"], "credentials": "cred-1"}}

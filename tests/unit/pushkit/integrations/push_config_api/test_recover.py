@@ -22,11 +22,6 @@ DAY = 86_400
 
 
 @pytest.fixture
-def events() -> list[Event]:
-    return []
-
-
-@pytest.fixture
 async def sender(senders: Senders, events: list[Event]) -> PushSender:
     return await senders.open(on_event=events.append, max_recovered_per_owner=5)
 
