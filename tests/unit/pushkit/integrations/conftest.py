@@ -34,7 +34,8 @@ def events() -> list[Event]:
 
 
 @pytest.fixture
-async def push(tmp_path: Path, events: list[Event]) -> AsyncIterator[PushSender]:
+async def idle(tmp_path: Path, events: list[Event]) -> AsyncIterator[PushSender]:
+    """Return a sender that nobody has started."""
     sender = PushSender(
         issuer="https://agent.example.com",
         keys=key_ring(),
@@ -42,6 +43,11 @@ async def push(tmp_path: Path, events: list[Event]) -> AsyncIterator[PushSender]
         options=SenderOptions(max_backlog_per_subscription=FULL, max_configs_per_task=MAX_CONFIGS),
         on_event=events.append,
     )
-    await sender.open()
     yield sender
     await sender.close()
+
+
+@pytest.fixture
+async def push(idle: PushSender) -> PushSender:
+    await idle.open()
+    return idle
