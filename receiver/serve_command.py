@@ -32,11 +32,10 @@ from pushkit.terminal.output import LogFormat, example, log_to_stderr
 from pushkit.terminal.processes import (
     Supervisor,
     accept_signal,
-    collect_rarely,
     is_first_process,
-    reporting_to_systemd,
     run_service_loop,
     say,
+    serve_until,
     unless_stopped,
     until_stopped,
 )
@@ -107,15 +106,6 @@ def serve(*, options: ServiceOptions) -> None:
     Then requests in flight are answered, and the exit status is 0. SIGHUP reloads the senders and
     the certificate. If one of several processes dies, it is started again.
     """
-    sys.exit(run_service(options))
-
-
-def run_service(options: ServiceOptions) -> int:
-    """Serve until SIGTERM or Ctrl-C; return the exit status.
-
-    Raises:
-        PushkitError: It cannot start: configuration, address, certificate or database.
-    """
     # Blocked until there is a handler; unhandled, it would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     settings, receiver, tls = _built(options)
@@ -128,7 +118,7 @@ def run_service(options: ServiceOptions) -> int:
     )
     if options.processes == 1:
         _run(settings, receiver, tls, sockets)
-        return 0
+        return
     if pages_at:
         from receiver.dashboard.memory import event_sockets
 
@@ -146,7 +136,7 @@ def run_service(options: ServiceOptions) -> int:
         forward=[signal.SIGHUP],
     )
     with counted_together():
-        return service.run()
+        sys.exit(service.run())
 
 
 def _built(options: ServiceOptions) -> tuple[ReceiverSettings, Receiver, TlsFiles | None]:
@@ -163,9 +153,8 @@ def tls_of(settings: ReceiverSettings) -> TlsFiles | None:
     Raises:
         ConfigError: A file cannot be read, or the two do not match.
     """
-    if settings.tls is None:
-        return None
-    return TlsFiles(settings.folder / settings.tls.certificate, settings.folder / settings.tls.key)
+    tls = settings.tls
+    return None if tls is None else TlsFiles(tls.certificate, tls.key)
 
 
 async def _try(receiver: Receiver) -> None:
@@ -197,13 +186,11 @@ async def _serve(
                 serving_operators(receiver, sockets.ops, receiver.degraded),
                 _looked_at(receiver, settings, sockets),
                 _server(receiver, settings, sockets.webhook, tls),
-                reporting_to_systemd(),
             ):
                 _say_what_is_served(receiver, settings)
-                collect_rarely()
-                say(f"process {os.getpid()} serves")
-                await stop.wait()
-                say(f"process {os.getpid()} answers what is in flight, and ends")
+                await serve_until(
+                    stop, serving="serves", ending="answers what is in flight, and ends"
+                )
                 receiver.wind_down()  # now: callbacks drain while the last requests are answered
     _leave_soon()
 

@@ -13,7 +13,7 @@ from pushkit.errors import ConfigError
 from receiver.diagnosis.checks import CHECKS
 from receiver.diagnosis.report import CheckOutcome
 from receiver.diagnosis.subject import Answer, ReceiverUnderTest
-from receiver.diagnosis.trial import Draft, SigningAgent, Trial, examine
+from receiver.diagnosis.trial import Draft, SigningAgent, Trial, chosen, examine
 
 __all__ = [
     "CHECKS",
@@ -61,10 +61,11 @@ async def check_receiver(
     Raises:
         ConfigError: There is no check of that name, or it does not apply to the agent's schemes.
     """
+    checks = chosen(CHECKS, only)
     for name in only:
-        if name in CHECKS and (why := CHECKS[name].unseen(subject, agent)):
+        if why := checks[name].unseen(subject, agent):
             raise ConfigError(f"only: {name} {why}")
-    results = examine(CHECKS, lambda: Trial(subject, agent, deadline, rounds), only=only)
+    results = examine(checks, lambda: Trial(subject, agent, deadline, rounds))
     found = [result async for result in results]
     findings = [
         Finding(check=result.check, promise=result.promise, detail=detail)

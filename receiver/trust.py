@@ -110,7 +110,7 @@ class Trust:
 
     async def snapshot(self) -> TrustSnapshot:
         """Return the senders with their current keys, fetched if due."""
-        held = await asyncio.gather(*map(_all_keys, self._entries))
+        held = await asyncio.gather(*map(_keys_of, self._entries))
         return TrustSnapshot(self.url, held)
 
     def load(self) -> None:
@@ -131,13 +131,13 @@ class Trust:
 async def fetch_keys(stated: Stated) -> list[HeldKeys]:
     """Return the keys that a request names, fetched if due."""
     entries = stated.entries
-    if len(entries) == 1:
-        return [await _named_keys(entries[0], stated)]
-    # A fetch for one sender must not delay a request of another whose keys are in memory.
-    held = [await _all_keys(entry, fetched=False) for entry in entries]
-    if any(kid in each.keys for each in held for kid in stated.kids(each.sender)):
-        return held
-    return list(await asyncio.gather(*(_named_keys(entry, stated) for entry in entries)))
+    if len(entries) > 1:
+        # A fetch for one sender must not delay a request of another whose keys are in memory.
+        held = [await _keys_of(entry) for entry in entries if _is_in_memory(entry)]
+        if any(kid in each.keys for each in held for kid in stated.kids(each.sender)):
+            return held
+    named = (_keys_of(entry, stated.kids(entry.sender)) for entry in entries)
+    return list(await asyncio.gather(*named))
 
 
 def _source(sender: TrustedSender) -> Hashable:
@@ -165,31 +165,22 @@ def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
             )
 
 
-async def _all_keys(entry: Entry, *, fetched: bool = True) -> HeldKeys:
-    """Return all keys of a sender: fetched if due, or without `fetched` only those in memory."""
-    if isinstance(entry.source, HeldKeys):
-        return entry.source
-    missing = None if fetched else entry.source.missing()
+async def _keys_of(entry: Entry, kids: Iterable[str] | None = None) -> HeldKeys:
+    """Return a sender's keys, fetched if due: those of some `kids`; None for all."""
+    sender, source = entry
+    if isinstance(source, HeldKeys):
+        return source
     try:
-        if missing is None:
-            return HeldKeys(sender=entry.sender, keys=await entry.source.keys())
+        if kids is None:
+            return HeldKeys(sender, await source.keys())
+        found = {kid: await source.find(kid) for kid in dict.fromkeys(kids)}
     except KeysUnavailableError as exc:
-        missing = str(exc)
-    return HeldKeys(sender=entry.sender, missing=missing)
+        return HeldKeys(sender, missing=str(exc))
+    return HeldKeys(sender, {kid: keys for kid, keys in found.items() if keys})
 
 
-async def _named_keys(entry: Entry, stated: Stated) -> HeldKeys:
-    """Return the keys that a request names, fetched if due."""
-    if isinstance(entry.source, HeldKeys):
-        return entry.source
-    keys = {}
-    try:
-        for kid in dict.fromkeys(stated.kids(entry.sender)):
-            if found := await entry.source.find(kid):
-                keys[kid] = found
-    except KeysUnavailableError as exc:
-        return HeldKeys(sender=entry.sender, missing=str(exc))
-    return HeldKeys(sender=entry.sender, keys=keys)
+def _is_in_memory(entry: Entry) -> bool:
+    return isinstance(entry.source, HeldKeys) or entry.source.missing() is None
 
 
 @checked

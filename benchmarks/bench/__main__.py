@@ -32,7 +32,7 @@ from benchmarks.bench.proxying import BARE, COMPARED, GATEWAY, Passing, Proxies
 from benchmarks.bench.receiving import COMPARISONS, Arrivals, Comparison
 from benchmarks.bench.sides import Load
 from tests.databases import PostgresServer, fresh
-from tests.verification.interop.environments import NODE, UnavailableError, node_modules
+from tests.verification.interop.environments import UnavailableError, node, node_modules
 
 HERE = Path(__file__).resolve().parent.parent.parent
 SCRIPT = Path(__file__).resolve().parent / "a2a_js.mjs"
@@ -246,7 +246,7 @@ def sent(
         load["database"] = server.fresh()
     if side == JAVASCRIPT[0]:
         modules = node_modules("bench", "@a2a-js/sdk@1.3.0", "express@4")
-        command = [*pinned(0), str(NODE), str(SCRIPT), str(modules), json.dumps(load)]
+        command = [*pinned(0), node(), str(SCRIPT), str(modules), json.dumps(load)]
     else:
         command = python("benchmarks.bench.sides", side, json.dumps(load), core=0)
     sink.taken()

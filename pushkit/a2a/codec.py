@@ -17,7 +17,7 @@ from datetime import datetime
 from pushkit.a2a.agentvault import AGENTVAULT
 from pushkit.a2a.kinds import format_timestamp
 from pushkit.a2a.members import MESSAGE
-from pushkit.a2a.notifications import V0_1, V0_3, V1_0, unknown_member
+from pushkit.a2a.notifications import PLACES, V0_1, V0_3, V1_0, unknown_member
 from pushkit.a2a.table import Dialect, MismatchError, Reading, Writing, json_copy, reading
 from pushkit.a2a.updates import (
     KNOWN_KINDS,
@@ -240,13 +240,12 @@ def _identified(message: Message) -> Message:
 
 # --- version by shape --------------------------------------------------------------------------
 
-_V1_0_MEMBERS = ("task", "message", "statusUpdate", "artifactUpdate")
-_V1_0_SPELLINGS = {*_V1_0_MEMBERS, "status_update", "artifact_update"}
+_V1_0_SPELLINGS = {*PLACES.values(), "status_update", "artifact_update"}
 # Top-level members of other formats: AgentVault's `{taskId, message}` is not a StreamResponse.
 _NOT_V1_0_MEMBERS = {"kind", "id", "taskId"}
 
 _KNOWN_SHAPES = (
-    f"known are A2A 1.0 (exactly one of {', '.join(_V1_0_MEMBERS)}),"
+    f"known are A2A 1.0 (exactly one of {', '.join(PLACES.values())}),"
     f" A2A 0.3 (a kind, such as {', '.join(KNOWN_KINDS)}; or a task with id, contextId and status),"
     " A2A 0.1 (id or taskId, and status or artifact),"
     " AgentVault (taskId, and state, message or artifact),"

@@ -40,12 +40,19 @@ from pushkit.a2a.updates import (
 )
 from pushkit.bounded_json import JsonObject, JsonValue
 
-_TABLES: dict[UpdateKind, Tables] = {
+TABLES: dict[UpdateKind, Tables] = {
     UpdateKind.TASK: TASK,
     UpdateKind.MESSAGE: MESSAGE,
     UpdateKind.STATUS_UPDATE: STATUS_UPDATE,
     UpdateKind.ARTIFACT_UPDATE: ARTIFACT_UPDATE,
 }
+PLACES = {
+    UpdateKind.TASK: "task",
+    UpdateKind.MESSAGE: "message",
+    UpdateKind.STATUS_UPDATE: "statusUpdate",
+    UpdateKind.ARTIFACT_UPDATE: "artifactUpdate",
+}
+"""The members of 1.0's `StreamResponse`, by what they hold."""
 
 
 def _update(
@@ -91,7 +98,6 @@ def _unknown(need: Need) -> Table:
         Member("context_id", "contextId", TEXT),
         Member("generation", "generation", COUNT),
         extra="",
-        build=lambda found, _: found,
     )
 
 
@@ -115,7 +121,7 @@ def _read_0_1(document: JsonObject, reading: Reading) -> TaskUpdate:
         return _with_flags(ARTIFACT_UPDATE[WireVersion.V0_1].read(document, reading))
     is_status = "final" in document or document.get("id") is None
     kind = UpdateKind.STATUS_UPDATE if is_status else UpdateKind.TASK
-    found = _TABLES[kind][WireVersion.V0_1].read(document, reading)
+    found = TABLES[kind][WireVersion.V0_1].read(document, reading)
     return _update(kind, found, WireVersion.V0_1)
 
 
@@ -161,12 +167,11 @@ def _check_one_task(document: JsonObject) -> None:
 
 V0_1 = Dialect(
     read=_read_0_1,
-    writers={
+    writers=_writers(WireVersion.V0_1)
+    | {
         UpdateKind.TASK: _write_task_0_1,
         UpdateKind.MESSAGE: _write_message_0_1,
-        UpdateKind.STATUS_UPDATE: STATUS_UPDATE[WireVersion.V0_1].write,
         UpdateKind.ARTIFACT_UPDATE: _write_artifact_0_1,
-        UpdateKind.UNKNOWN: write_unknown,
     },
 )
 
@@ -177,23 +182,16 @@ def _read_0_3(document: JsonObject, reading: Reading) -> TaskUpdate:
     kind = document.get("kind", "task")  # a task may lack it
     if not isinstance(kind, str) or not kind:
         raise MismatchError(f"expected a name, such as {', '.join(KNOWN_KINDS)}", "kind")
-    if kind not in _TABLES:
+    if kind not in TABLES:
         known: dict[str, Any] = _UNKNOWN_0_3.read(document, reading)
         return UnknownUpdate(name=kind, extra=document, origin=WireVersion.V0_3, **known)
-    found = _TABLES[UpdateKind(kind)][WireVersion.V0_3].read(document, reading)
+    found = TABLES[UpdateKind(kind)][WireVersion.V0_3].read(document, reading)
     return _update(UpdateKind(kind), found, WireVersion.V0_3)
 
 
 V0_3 = Dialect(read=_read_0_3, writers=_writers(WireVersion.V0_3))
 
 # --- 1.0 -----------------------------------------------------------------------------------------
-
-_PLACES = {
-    UpdateKind.TASK: "task",
-    UpdateKind.MESSAGE: "message",
-    UpdateKind.STATUS_UPDATE: "statusUpdate",
-    UpdateKind.ARTIFACT_UPDATE: "artifactUpdate",
-}
 
 
 def _of_response(found: dict[Any, Any], rest: JsonObject) -> TaskUpdate:
@@ -206,16 +204,16 @@ def _of_response(found: dict[Any, Any], rest: JsonObject) -> TaskUpdate:
         )
     kind, node = found.popitem()
     said = node.extra.get("kind")  # as 0.3 has it
-    if said != kind and isinstance(said, str) and said in _TABLES:
-        raise AmbiguousError(f"{said} by the kind of A2A 0.3, and {_PLACES[kind]} as in A2A 1.0")
+    if said != kind and isinstance(said, str) and said in TABLES:
+        raise AmbiguousError(f"{said} by the kind of A2A 0.3, and {PLACES[kind]} as in A2A 1.0")
     return _update(kind, node, WireVersion.V1_0, rest)
 
 
 STREAM_RESPONSE = Table(  # §3.2.3
     dict,
     *(
-        Member(kind, place, one(_TABLES[kind][WireVersion.V1_0]), strict=True)
-        for kind, place in _PLACES.items()
+        Member(kind, place, one(TABLES[kind][WireVersion.V1_0]), strict=True)
+        for kind, place in PLACES.items()
     ),
     build=_of_response,
     extra="envelope_extra",
@@ -238,7 +236,7 @@ def _in_response(place: str, write: Writer) -> Writer:
 V1_0 = Dialect(
     read=STREAM_RESPONSE.read,
     writers={
-        kind: _in_response(_PLACES[kind], write) if kind in _PLACES else write
+        kind: _in_response(PLACES[kind], write) if kind in PLACES else write
         for kind, write in _writers(WireVersion.V1_0).items()
     },
 )

@@ -27,7 +27,6 @@ from pushkit.errors import (
     PushkitError,
 )
 from pushkit.keys.jwk import thumbprint
-from pushkit.keys.jwks import KeysByKid
 from pushkit.net.connection import unexpected_status
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import FetchJwks, JwksClient, fetch_jwks
@@ -117,33 +116,27 @@ class CardTrust:
         trust = self._origins.get(Url.parse(url).origin)
         if trust is None:
             return TrustedKeys()
-        keys, unavailable = list(trust.keys), []
-        kids = named_keys(card) - {entry.key.kid for entry in keys} if card else ()
+        kids = named_keys(card) - {entry.key.kid for entry in trust.keys} if card else ()
         sets = await asyncio.gather(*(self._set(jwks_url, kids) for jwks_url in trust.jwks_urls))
-        for jwks_url, found in zip(trust.jwks_urls, sets, strict=True):
-            if found is None:
-                unavailable.append(jwks_url)
-            else:
-                keys += [
-                    TrustedKey(key=key, jwks_url=jwks_url)
-                    for same in found.values()
-                    for key in same
-                ]
+        keys = [*trust.keys, *(entry for found in sets if found for entry in found)]
+        pairs = zip(trust.jwks_urls, sets, strict=True)
         revoked = _revoked(keys, trust.revoked)
         return TrustedKeys(
             keys=tuple(replace(e, revoked_at=revoked.get(_thumbprint(e))) for e in keys),
             jwks_urls=trust.jwks_urls,
-            unavailable=tuple(unavailable),
+            unavailable=tuple(jwks_url for jwks_url, found in pairs if found is None),
         )
 
-    async def _set(self, jwks_url: str, kids: Iterable[str]) -> KeysByKid | None:
+    async def _set(self, jwks_url: str, kids: Iterable[str]) -> list[TrustedKey] | None:
+        """Return the keys of a JWK Set; None if it cannot be fetched."""
         client = self._clients[jwks_url]
         try:
             for kid in kids:
                 await client.find(kid)
-            return await client.keys()
+            found = await client.keys()
         except KeysUnavailableError:
             return None
+        return [TrustedKey(key=key, jwks_url=jwks_url) for same in found.values() for key in same]
 
     async def close(self) -> None:
         """Cancel the fetches that are in progress."""

@@ -24,7 +24,7 @@ from pushkit.errors import (
     ConfigError,
     InvalidSignatureError,
 )
-from pushkit.keys.jwk import Algorithm, VerificationKey, thumbprint
+from pushkit.keys.jwk import Algorithm, thumbprint
 from pushkit.record import field, record
 from pushkit.signing.jose import find_verifying_key
 from pushkit.url import masked_url
@@ -352,14 +352,9 @@ class _Verifier:
         named = CardForm if signature.form is None else [signature.form]
         forms = [made for form in named if (made := self._canonical(form)) is not None]
         entries = {entry.key: entry for entry in keys}
-        tried: dict[bytes, VerificationKey | None] = {}
-        for canonical in forms:
-            if canonical.payload not in tried:
-                tried[canonical.payload] = find_verifying_key(
-                    signature.jws, canonical.payload, entries
-                )
-        results = ((canonical, tried[canonical.payload]) for canonical in forms)
-        found = [(canonical, entries[key]) for canonical, key in results if key is not None]
+        payloads = {canonical.payload for canonical in forms}
+        signers = {data: find_verifying_key(signature.jws, data, entries) for data in payloads}
+        found = [(form, entries[key]) for form in forms if (key := signers[form.payload])]
         if not found:
             raise _RefusedError(Decision.DOES_NOT_HOLD, _why_invalid(signature, keys))
         return found

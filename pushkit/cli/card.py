@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -45,6 +45,7 @@ from pushkit.terminal.options import (
     card_trust_options,
     choice_option,
     egress_options,
+    gathered,
     out_options,
 )
 from pushkit.terminal.output import FileKind, OutFile, example, in_a_line, table
@@ -57,6 +58,15 @@ _T = TypeVar("_T")
 _ANYWHERE: Final = "https://card.invalid"
 _COVERAGE: Final = {Coverage.WHOLE: "yes", Coverage.PART: "in part", Coverage.NONE: "NO"}
 _SHOWN_CHARACTERS: Final = 100
+
+
+def _client(*, allow: tuple[str, ...], connections: ConnectionOptions) -> Transport:
+    return Transport(DestinationPolicy(allow, loopback=True), connections)
+
+
+_client_options = gathered(
+    "client", _client, allow=allow_option, connections=egress_options(ConnectionOptions)
+)
 
 
 @click.group(
@@ -79,13 +89,10 @@ def card() -> None:
 @card.command("canonicalize", epilog=example("pushkit card canonicalize card.json | sha256sum"))
 @click.argument("target", metavar="FILE_OR_URL")
 @choice_option("--form", of=CardForm, default="spec", help="The canonical form.")
-@allow_option
-@egress_options(ConnectionOptions)
-def canonicalize_(
-    target: str, form: CardForm, allow: tuple[str, ...], connections: ConnectionOptions
-) -> None:
+@_client_options
+def canonicalize_(target: str, form: CardForm, client: Transport) -> None:
     """Write the bytes that a signature covers, without a newline."""
-    found = canonicalize(read_card(_read(target, allow, connections)), form)
+    found = canonicalize(read_card(_read(target, client)), form)
     click.echo(found.payload, nl=False)
 
 
@@ -107,8 +114,7 @@ def canonicalize_(
 )
 @click.option("--jku", metavar="URL", help="Where the public keys are published.")
 @out_options()
-@allow_option
-@egress_options(ConnectionOptions)
+@_client_options
 def sign(
     *,
     target: str,
@@ -117,8 +123,7 @@ def sign(
     every_sdk: bool,
     jku: str | None,
     out: OutFile,
-    allow: tuple[str, ...],
-    connections: ConnectionOptions,
+    client: Transport,
 ) -> None:
     """Sign a card with the active key of a key file.
 
@@ -127,7 +132,7 @@ def sign(
     if every_sdk and forms:
         raise click.UsageError("expected either --every-sdk or --form")
     wanted = EVERY_SDK if every_sdk else forms or None
-    given = _read(target, allow, connections)
+    given = _read(target, client)
     signed = sign_card(given, key_file.ring(), wanted, now=utc_now(), jku=jku)
     for warning in signed.warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -152,8 +157,7 @@ def sign(
     "--admit", of=CardForm, multiple=True, help="Count this form whatever it leaves out."
 )
 @at_option
-@allow_option
-@egress_options(ConnectionOptions)
+@_client_options
 @json_option
 def verify(
     *,
@@ -162,8 +166,7 @@ def verify(
     origin: str | None,
     admit: tuple[CardForm, ...],
     at: datetime | None,
-    allow: tuple[str, ...],
-    connections: ConnectionOptions,
+    client: Transport,
     as_json: bool,
 ) -> None:
     """Verify cards with keys that you trust.
@@ -177,8 +180,8 @@ def verify(
     origins = trusted.load(*(Url.parse(card_url(each)).origin for each in urls), _ANYWHERE)
     now, policy = at or utc_now(), CardPolicy(admit=frozenset(admit))
 
-    async def check(transport: Transport) -> CardVerdict | CardSummary:
-        trust = CardTrust(origins, transport=transport)
+    async def check() -> CardVerdict | CardSummary:
+        trust = CardTrust(origins, transport=client)
         if len(targets) > 1:
             return await verify_cards(targets, trust, now=now, policy=policy)
         [target] = targets
@@ -188,9 +191,9 @@ def verify(
             named = ", ".join(origins) or "no origin"
             click.echo(f"{trusted.trust_file}: {found} {named}", err=True)
         keys = await trust.keys_for(where)
-        return verify_card(await _load(target, transport), keys, now=now, policy=policy)
+        return verify_card(await _load(target, client), keys, now=now, policy=policy)
 
-    result = _with_transport(allow, connections, check)
+    result = _run(check(), client)
     if isinstance(result, CardSummary):
         _print(_summary_document(result), _summary_lines(result), as_json=as_json)
         sys.exit(0 if result.all_verified else 1)
@@ -210,17 +213,14 @@ def _check_targets(targets: tuple[str, ...], trust_file: Path | None, origin: st
 
 @card.command(epilog=example("pushkit card inspect https://agent.example.com"))
 @click.argument("target", metavar="FILE_OR_URL")
-@allow_option
-@egress_options(ConnectionOptions)
+@_client_options
 @json_option
-def inspect(
-    target: str, allow: tuple[str, ...], connections: ConnectionOptions, as_json: bool
-) -> None:
+def inspect(target: str, client: Transport, as_json: bool) -> None:
     """Show the signatures and forms of a card, unverified.
 
     For each form, the table shows which parts of the card it leaves out.
     """
-    found = _inspection_document(read_card(_read(target, allow, connections)))
+    found = _inspection_document(read_card(_read(target, client)))
     _print(found, _inspection_lines(found), as_json=as_json)
 
 
@@ -231,13 +231,13 @@ def _print(document: JsonObject, lines: list[str], *, as_json: bool) -> None:
 # --- loading cards -----------------------------------------------------------------------------
 
 
-def _read(target: str, allow: tuple[str, ...], connections: ConnectionOptions) -> bytes:
-    return _with_transport(allow, connections, lambda transport: _load(target, transport))
+def _read(target: str, client: Transport) -> bytes:
+    return _run(_load(target, client), client)
 
 
-async def _load(target: str, transport: Transport) -> bytes:
+async def _load(target: str, client: Transport) -> bytes:
     if is_http_url(target):
-        return await fetch_card(transport, card_url(target))
+        return await fetch_card(client, card_url(target))
     # One byte above the limit is enough for the card to be refused for its size.
     try:
         with click.open_file(target, "rb") as file:
@@ -246,15 +246,10 @@ async def _load(target: str, transport: Transport) -> bytes:
         raise ConfigError(f"{target}: {exc.strerror or 'cannot be read'}") from exc
 
 
-def _with_transport(
-    allow: tuple[str, ...],
-    connections: ConnectionOptions,
-    use: Callable[[Transport], Awaitable[_T]],
-) -> _T:
+def _run(work: Awaitable[_T], client: Transport) -> _T:
     async def run() -> _T:
-        policy = DestinationPolicy(allow, loopback=True)
-        async with closing(Transport(policy, connections)) as transport:
-            return await use(transport)
+        async with closing(client):
+            return await work
 
     return asyncio.run(run())
 

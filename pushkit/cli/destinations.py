@@ -133,10 +133,7 @@ def load_destinations(path: Path) -> dict[str, Any]:
         ConfigError: `file:line: member: …`, one line per mistake. No message repeats a value of the
             file, which may be a secret.
     """
-    try:
-        return TomlFile.read(path).to(_DestinationsFile).build()
-    except FileNotFoundError as exc:
-        raise ConfigError(f"{path}: {exc.strerror}") from exc
+    return TomlFile.read(path).to(_DestinationsFile).build()
 
 
 def _secret(name: str, variable: str | None, file: Path | None) -> str | None:

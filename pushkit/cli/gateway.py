@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -23,10 +22,8 @@ from pushkit.terminal.listening import accepting, listen
 from pushkit.terminal.options import FILE, gathered, option_of
 from pushkit.terminal.output import example, log_to_stderr
 from pushkit.terminal.processes import (
-    collect_rarely,
-    reporting_to_systemd,
     run_service_loop,
-    say,
+    serve_until,
     unless_stopped,
     until_stopped,
 )
@@ -164,8 +161,5 @@ async def _serve(
             async with service.serving() as server:
                 names = [listener.getsockname() for listener in sockets]
                 where = ", ".join(f"{name[0]}:{name[1]}" for name in names)
-                async with accepting(lambda _: server(), sockets), reporting_to_systemd():
-                    collect_rarely()
-                    say(f"process {os.getpid()} serves {upstream} at {where}")
-                    await stop.wait()
-                    say(f"process {os.getpid()} drains")
+                async with accepting(lambda _: server(), sockets):
+                    await serve_until(stop, serving=f"serves {upstream} at {where}")

@@ -14,7 +14,7 @@ import click
 
 from pushkit.cli.options import KeyFile, key_file_options, read_passphrase
 from pushkit.clock import JWKS_MAX_AGE, LONGEST_JWKS_MAX_AGE, utc_now
-from pushkit.delivery.documents import key_document
+from pushkit.delivery.documents import KeyDocument, key_document
 from pushkit.errors import KeyFileError
 from pushkit.files import read_file
 from pushkit.keys.jwk import (
@@ -26,10 +26,10 @@ from pushkit.keys.jwk import (
     signing_key_from_pem,
 )
 from pushkit.keys.jwks import is_jwks, jwks_document
-from pushkit.keys.ring import KeyRing, KeyState, RingKey, command_to_rotate, in_seconds
+from pushkit.keys.ring import KeyRing, KeyState, command_to_rotate, in_seconds
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import FILE, PATH, is_given, out_options, read_by
-from pushkit.terminal.output import FileKind, OutFile, example, moment, table
+from pushkit.terminal.output import FileKind, OutFile, columns, example, moment, table_of
 from pushkit.webui.api import json_of
 
 _DEFAULT_MAX_AGE_SECONDS: Final = JWKS_MAX_AGE // timedelta(seconds=1)
@@ -42,6 +42,17 @@ _algorithm_option = click.option(
     type=_ALGORITHMS,
     callback=_algorithm,
     help="The signature algorithm.  [default: the file's, ES256 for a new one]",
+)
+
+
+def _signs(key: KeyDocument) -> str | None:
+    if key.state is not KeyState.ACTIVE:
+        return None
+    return "now" if key.signs else f"where {key.alg} is asked for"
+
+
+_COLUMNS: Final = columns("kid alg state", SIGNS=_signs) | columns(
+    "PUBLISHED=published_at ACTIVATES=activates_at RETIRES=retires_at REVOKED=revoked_at"
 )
 
 
@@ -87,7 +98,7 @@ def new(
         raise click.UsageError(f"--max-age is only for a new file, but {key_file.path} exists")
     else:
         ring = key_file.update(lambda ring: ring.add(utc_now(), algorithm))
-    _print_key(key_file, ring, ring.keys[-1], utc_now())
+    _print_key(key_file, ring, utc_now())
 
 
 @keys.command(
@@ -121,7 +132,7 @@ def import_(
         ring = key_file.update(lambda ring: ring.add(utc_now(), key=key))
     else:
         ring = key_file.create(KeyRing.create(utc_now(), key=key))
-    _print_key(key_file, ring, ring.keys[-1], utc_now())
+    _print_key(key_file, ring, utc_now())
 
 
 def _imported(
@@ -151,12 +162,8 @@ def list_(key_file: KeyFile, as_json: bool) -> None:
     """
     ring = key_file.ring()
     now = utc_now()
-    if as_json:
-        found = [json_of(key_document(ring, entry, now)) for entry in ring.keys]
-        click.echo(json.dumps(found, indent=2))
-    else:
-        headings = ("KID", "ALG", "STATE", "SIGNS", "PUBLISHED", "ACTIVATES", "RETIRES", "REVOKED")
-        click.echo(table(headings, *(_row(ring, entry, now) for entry in ring.keys)))
+    found = [key_document(ring, entry, now) for entry in ring.keys]
+    click.echo(json.dumps(json_of(found), indent=2) if as_json else table_of(_COLUMNS, found))
 
 
 @keys.command(epilog=example("pushkit keys rotate"))
@@ -179,7 +186,7 @@ def rotate(key_file: KeyFile, algorithm: Algorithm | None, activate_now: bool, f
         return rotated.forget_retired(now)
 
     ring = key_file.update(change)
-    _print_key(key_file, ring, ring.keys[-1], now)
+    _print_key(key_file, ring, now)
 
 
 @keys.command(
@@ -219,7 +226,7 @@ def revoke(kid: str, key_file: KeyFile) -> None:
     click.echo(f"revoked {kid}; receivers may trust it for another {in_seconds(ring.max_age)}")
     last = ring.keys[-1]
     if last.activates_at == now and ring.state(last.kid, now) is KeyState.ACTIVE:
-        _print_key(key_file, ring, last, now)
+        _print_key(key_file, ring, now)
 
 
 @keys.command(epilog=example("pushkit keys export --out public/.well-known/jwks.json"))
@@ -250,7 +257,9 @@ def export(key_file: KeyFile, out: OutFile, format_: str) -> None:
     out.write(pem, FileKind("public keys in PEM", is_public_pem))
 
 
-def _print_key(key_file: KeyFile, ring: KeyRing, entry: RingKey, now: datetime) -> None:
+def _print_key(key_file: KeyFile, ring: KeyRing, now: datetime) -> None:
+    """Say what the last key of a ring does, and what else it needs to sign."""
+    entry = ring.keys[-1]
     given = is_given("keys") or is_given("file")
     place = f" --keys {shlex.quote(str(key_file.path))}" if given else ""
     state = ring.state(entry.kid, now)
@@ -272,18 +281,3 @@ def _print_key(key_file: KeyFile, ring: KeyRing, entry: RingKey, now: datetime) 
             f" {in_seconds(ring.max_age)}",
             err=True,
         )
-
-
-def _row(ring: KeyRing, entry: RingKey, now: datetime) -> tuple[str, ...]:
-    state = ring.state(entry.kid, now)
-    times = (
-        entry.published_at,
-        entry.activates_at,
-        None if state is KeyState.REVOKED else ring.retires_at(entry.kid),
-        entry.revoked_at,
-    )
-    signs = "-"
-    if state is KeyState.ACTIVE:
-        default = entry.algorithm is ring.default_algorithm
-        signs = "now" if default else f"where {entry.algorithm} is asked for"
-    return (entry.kid, entry.algorithm.value, state.value, signs, *map(moment, times))

@@ -9,7 +9,6 @@ their leases end.
 from __future__ import annotations
 
 import functools
-import os
 import shlex
 import socket
 import sys
@@ -49,10 +48,8 @@ from pushkit.terminal.options import (
 from pushkit.terminal.output import LogFormat, example, log_to_stderr
 from pushkit.terminal.processes import (
     Supervisor,
-    collect_rarely,
-    reporting_to_systemd,
     run_service_loop,
-    say,
+    serve_until,
     unless_stopped,
     until_stopped,
 )
@@ -255,11 +252,8 @@ async def _deliver(settings: Mapping[str, Any], sockets: Sequence[socket.socket]
         sender = sender_of(**settings)
         if not await unless_stopped(stop, sender.start()):
             return
-        async with sender, serving_operators(sender, sockets), reporting_to_systemd():
-            collect_rarely()
-            say(f"process {os.getpid()} delivers for {settings['issuer']}")
-            await stop.wait()
-            say(f"process {os.getpid()} drains")
+        async with sender, serving_operators(sender, sockets):
+            await serve_until(stop, serving=f"delivers for {settings['issuer']}")
 
 
 def sender_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -149,7 +150,7 @@ def dashboard_app(
     refused: documents.ConfigRefusals | None = None,
 ) -> Site:
     """Return the dashboard of an open outbox, and of the refused configs of this process."""
-    of = Pages(outbox, subscriptions, keys=keys, issuer=issuer, refused=refused)
+    of = Pages(outbox, subscriptions, keys, issuer, refused)
     site = Site(
         access=access,
         templates=_TEMPLATES,
@@ -247,23 +248,15 @@ def _result(done: str, ids: Sequence[str], not_done: dict[str, int]) -> tuple[do
     return documents.Done(ids=ids, not_done=not_done), f"{said}."
 
 
+@dataclass(frozen=True, slots=True)
 class Pages:
     """Documents from the operators' view of outbox, subscriptions and keys."""
 
-    def __init__(
-        self,
-        outbox: OutboxAdmin,
-        subscriptions: SubscriptionAdmin,
-        *,
-        keys: KeySource | None = None,
-        issuer: str | None = None,
-        refused: documents.ConfigRefusals | None = None,
-    ) -> None:
-        self._outbox = outbox
-        self._subscriptions = subscriptions
-        self._keys = keys
-        self._issuer = issuer
-        self._refused = refused
+    _outbox: OutboxAdmin
+    _subscriptions: SubscriptionAdmin
+    _keys: KeySource | None
+    _issuer: str | None
+    _refused: documents.ConfigRefusals | None
 
     async def overview(self, _request: PageRequest) -> documents.OverviewDocument:
         """Return whether the sender is healthy, and its main numbers."""

@@ -197,6 +197,7 @@ class EventStream:
             self._reading.cancel()
 
     async def _read(self) -> None:
+        await asyncio.sleep(0)  # an eager task would read before `for_client` is called
         try:
             async for chunk in self.answer.content.iter_any():
                 if self._client is not None:

@@ -123,42 +123,37 @@ class Wiring:
 
     Attributes:
         has_sender: Whether a notification sender was made for it.
-        unsent: How many configs were registered while nothing would send for them.
     """
 
     def __init__(self) -> None:
         self.has_sender = False
-        self.unsent = 0
         self._waits_since: float | None = None  # when the first config came
         self._repeated = RepeatedLog(_log)
 
     async def check(self, sender: PushSender, *, owner: str, task_id: str) -> None:
-        """Log, count and emit that a config, which is about to be registered, sends nothing."""
-        is_first, now = self._waits_since is None, time.monotonic()
-        if self._waits_since is None:
-            self._waits_since = now
+        """Log and emit that a config, which is about to be registered, sends nothing."""
+        is_first = self._waits_since is None
+        if is_first:
+            self._waits_since = time.monotonic()
         fault = self.fault(sender)
         # Only now: `subscribe` starts the sender, if nobody else did.
         if fault is None and is_first and "worker" in await sender.unready():
             fault = "not_started"
         if fault is None:
             return
-        self.unsent += 1
         self._repeated.log(
             fault, logging.ERROR, "a push config was registered, but %s", _ADVICE[fault]
         )
         event = PushConfigUnsent(at=utc_now(), code=fault, owner=owner, task_id=task_id)
-        if sender.events.wants(PushConfigUnsent.usual_level):
-            sender.events.emit(event)
+        sender.events.emit(event)
 
     def fault(self, sender: PushSender) -> str | None:
         """Return the code of what keeps updates from being sent; None if nothing is known to."""
-        if sender.counts.updates:
+        if sender.counts.updates or self._waits_since is None:
             return None
-        if not self.has_sender and self._waits_since is not None:
+        if not self.has_sender:
             return "no_sender"
-        waits = 0.0 if self._waits_since is None else time.monotonic() - self._waits_since
-        return "unused" if waits > _PATIENCE else None
+        return "unused" if time.monotonic() - self._waits_since > _PATIENCE else None
 
 
 def wiring_of(sender: PushSender) -> Wiring:

@@ -212,19 +212,12 @@ def _algorithm(jwk: Mapping[str, JsonValue], algorithms: Collection[Algorithm]) 
     return algorithm
 
 
-class HasPublicKey(Protocol):
-    """A key of any kind: a public one, a private one, or one in a remote signer."""
-
-    def to_verification_key(self) -> VerificationKey:
-        """Return its public key."""
-
-
 def is_public_jwk(value: JsonValue) -> bool:
     """Return whether this is a JWK without private members, of whatever type."""
     return isinstance(value, dict) and "kty" in value and _PRIVATE.isdisjoint(value)
 
 
-def public_jwk(key: HasPublicKey) -> JsonObject:
+def public_jwk(key: VerificationKey | SigningKey | RemoteKey) -> JsonObject:
     """Write the public JWK (RFC 7517 §4) of a key: public members only, with kid, alg and use."""
     public = key.to_verification_key()
     material = JWK.from_pyca(public.public_key).export_public(as_dict=True)
@@ -236,7 +229,7 @@ def public_jwk(key: HasPublicKey) -> JsonObject:
     }
 
 
-def public_pem(key: HasPublicKey) -> bytes:
+def public_pem(key: VerificationKey | SigningKey | RemoteKey) -> bytes:
     """Write the public key as SubjectPublicKeyInfo PEM (RFC 7468 §13)."""
     return cast("bytes", JWK.from_pyca(key.to_verification_key().public_key).export_to_pem())
 

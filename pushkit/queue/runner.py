@@ -472,7 +472,8 @@ class Runner(Generic[J]):
                 break
 
     def _has_permit(self, task: asyncio.Task[None] | None) -> bool:
-        return task is None or self._turns[task][1] is not None
+        turn = None if task is None else self._turns.get(task)
+        return turn is None or turn[1] is not None  # None: an eager task, in its first step
 
     def give_permit_up(self, task: asyncio.Task[None]) -> None:
         """Give up the permit of a turn whose job hangs: it goes on, and nothing waits for it."""

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import binascii
 import contextlib
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object, write_json
 from pushkit.errors import InvalidSignatureError, MalformedJsonError, SigningError
-from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
+from pushkit.keys.jwk import Algorithm, RemoteKey, SigningKey, VerificationKey
 from pushkit.keys.primitives import JOSE, Methods, ecdsa_from_der, sign_bytes, signature_holds
-
-if TYPE_CHECKING:
-    from pushkit.keys.jwk import RemoteKey
 
 # A header field has at most 8190 bytes; the longest URL with the longest ids takes most of them.
 _MAX_COMPACT_CHARS: Final = 8000
@@ -202,14 +199,8 @@ async def sign(data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE
     )
 
 
-class Sign(Protocol):
-    """Signs data with a key."""
-
-    def __call__(
-        self, data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE, /
-    ) -> Awaitable[bytes]:
-        """Return the signature. Raises as `sign`."""
-        ...
+Sign: TypeAlias = Callable[[bytes, SigningKey | RemoteKey, Methods], Awaitable[bytes]]
+"""`sign`, or a substitute, which raises as `sign`."""
 
 
 async def sign_jwt(
@@ -223,7 +214,7 @@ async def sign_jwt(
     signed = (
         f"{_jwt_header(key.algorithm, key.kid)}.{b64url_encode(write_json(claims, foreign=False))}"
     )
-    return f"{signed}.{b64url_encode(await sign(signed.encode('ascii'), key))}"
+    return f"{signed}.{b64url_encode(await sign(signed.encode('ascii'), key, JOSE))}"
 
 
 @lru_cache(maxsize=64)  # the same at every attempt

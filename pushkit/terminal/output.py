@@ -80,18 +80,13 @@ def _cell(value: object) -> str:
         case datetime():
             return moment(value)
         case timedelta():
-            return milliseconds(value)
+            return f"{value.total_seconds() * 1000:.1f}"  # milliseconds
     return in_a_line(str(value))
 
 
 def moment(found: datetime | None) -> str:
     """Return a time in UTC, to the second."""
     return "-" if found is None else found.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def milliseconds(duration: timedelta | None) -> str:
-    """Return a duration in milliseconds."""
-    return "-" if duration is None else f"{duration.total_seconds() * 1000:.1f}"
 
 
 def numbered(number: int, one: str) -> str:

@@ -13,7 +13,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing import resource_tracker
@@ -77,7 +77,7 @@ class Supervisor:
         with self._relay, _signals((*STOP_SIGNALS, *self.forward)) as signals:
             self._children = [self._spawn(number, pause) for number in range(self.count)]
             asked_to_stop = self._watch(signals)
-            self._relay.stopping()
+            notify(_STOPPING)
             killed = self._stop()
         return 0 if asked_to_stop and not killed else 1
 
@@ -278,14 +278,19 @@ _LONGEST: Final = 4096
 _NAME: Final = "notify"
 
 
-@contextlib.asynccontextmanager
-async def reporting_to_systemd() -> AsyncIterator[None]:
-    """Report this process as ready in this context, and alive while its event loop runs."""
+async def serve_until(stop: asyncio.Event, *, serving: str, ending: str = "drains") -> None:
+    """Print that this process serves, wait until it is stopped, and print that it ends.
+
+    Meanwhile systemd hears that it is ready, and alive while its event loop runs.
+    """
     notify(_READY)
+    collect_rarely()
+    say(f"process {os.getpid()} {serving}")
     period = _period()
     beating = None if period is None else asyncio.create_task(_beat(period / 2))
     try:
-        yield
+        await stop.wait()
+        say(f"process {os.getpid()} {ending}")
     finally:
         notify(_STOPPING)
         if beating is not None:
@@ -393,7 +398,3 @@ class Relay:
         """Forget the reports of a process that died, so that they cannot stand for another."""
         self._ready.discard(str(process))
         self._alive.discard(str(process))
-
-    def stopping(self) -> None:
-        """Report that the service stops."""
-        notify(_STOPPING)

@@ -69,14 +69,13 @@ class TomlFile:
     variables: str  # what the names of the variables begin with; empty for none
 
     @classmethod
-    def read(cls, path: Path, *, variables: str = "") -> TomlFile:
-        """Read a file. Raises ConfigError: it cannot be read; FileNotFoundError: there is none."""
+    def read(cls, path: Path, *, variables: str = "", advice: str = "") -> TomlFile:
+        """Read a file. Raises ConfigError: it cannot be read, with the advice if it is missing."""
         try:
             text = read_file(path).decode("utf-8")
-        except FileNotFoundError:
-            raise
         except OSError as exc:
-            raise ConfigError(f"{path}: {exc.strerror}") from exc
+            more = advice if isinstance(exc, FileNotFoundError) else ""
+            raise ConfigError(f"{path}: {exc.strerror}{more}") from exc
         except UnicodeDecodeError as exc:
             raise ConfigError(f"{path}: not UTF-8 at byte {exc.start}") from exc
         return cls(path=path, folder=path.absolute().parent, text=text, variables=variables)

@@ -76,11 +76,10 @@ class DashboardAccess:
         name = match["name"].lower().strip("[]").removesuffix(".")
         if name in {each.lower() for each in self.hosts}:
             return True
-        if not address:
-            return False
         if name == "localhost":
             return is_loopback(address)
-        return _same_address(name, address)
+        asked = _address(name)
+        return asked is not None and asked == _address(address)
 
     # --- 2. and 3. reading -----------------------------------------------------------------------
 
@@ -94,9 +93,7 @@ class DashboardAccess:
 
     def holds_token(self, token: str) -> bool:
         """Return whether a token is the right one, compared in constant time."""
-        if self.token is None:
-            return False
-        return hmac.compare_digest(_digest(token), _digest(self.token))
+        return self.token is not None and _is_equal(token, self.token)
 
     def holds_bearer(self, authorization: str | None) -> bool:
         """Return whether an `Authorization` field carries the token."""
@@ -152,24 +149,20 @@ class DashboardAccess:
 
 def is_loopback(address: str | None) -> bool:
     """Return whether an address is a loopback address."""
+    found = _address(address)
+    mapped = getattr(found, "ipv4_mapped", None) or found
+    return mapped is not None and mapped.is_loopback
+
+
+def _address(text: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address, without its zone; None if it is none."""
     try:
-        found = ipaddress.ip_address((address or "").partition("%")[0])
+        return ipaddress.ip_address((text or "").partition("%")[0])
     except ValueError:
-        return False
-    mapped = getattr(found, "ipv4_mapped", None)
-    return (mapped or found).is_loopback
-
-
-def _same_address(name: str, address: str) -> bool:
-    try:
-        return ipaddress.ip_address(name) == ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        return None
 
 
 def _is_equal(found: str, expected: str) -> bool:
-    return hmac.compare_digest(found.encode("utf-8", "surrogateescape"), expected.encode())
+    """Compare in constant time, also of texts that differ in length."""
+    one, other = (each.encode("utf-8", "surrogateescape") for each in (found, expected))
+    return hmac.compare_digest(hashlib.sha256(one).digest(), hashlib.sha256(other).digest())

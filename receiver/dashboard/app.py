@@ -6,7 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote, urlencode
@@ -137,7 +137,7 @@ def inbox_dashboard(
     degraded: Callable[[], Mapping[str, str]] = dict,
 ) -> Site:
     """Return the dashboard of an open inbox."""
-    of = InboxPages(inbox, memory=memory, degraded=degraded)
+    of = InboxPages(inbox, memory or RecentEvents(), memory is not None, degraded)
     site = Site(
         access=access,
         templates=_TEMPLATES,
@@ -177,20 +177,14 @@ def _found_by(wanted: str) -> str:
     return f"/task?{urlencode({'task': wanted})}" if wanted else "/notifications"
 
 
+@dataclass(frozen=True, slots=True)
 class InboxPages:
     """Documents from the inbox, and from the events of a receiver in this process."""
 
-    def __init__(
-        self,
-        inbox: InboxAdmin,
-        *,
-        memory: RecentEvents | None,  # its events; None without a receiver in this process
-        degraded: Callable[[], Mapping[str, str]],
-    ) -> None:
-        self._inbox = inbox
-        self._is_known = memory is not None
-        self._memory = memory or RecentEvents()
-        self._degraded = degraded
+    _inbox: InboxAdmin
+    _memory: RecentEvents  # empty without a receiver in this process
+    _is_known: bool  # whether there is one
+    _degraded: Callable[[], Mapping[str, str]]
 
     async def overview(self, _request: PageRequest) -> documents.InboxOverviewDocument:
         """Return whether the receiver is healthy, and its main numbers."""

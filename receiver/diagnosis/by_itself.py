@@ -26,7 +26,6 @@ from receiver.diagnosis.report import (
     Unproven,
     in_words,
     signed_again,
-    unproven_by,
     unstated,
 )
 from receiver.notification import VerifiedNotification, read_notification
@@ -121,28 +120,28 @@ class _ByScheme:
     def __init__(self, request: WebhookRequest, expected: Expected, scheme: Scheme) -> None:
         self.verified: VerifiedNotification | None = None
         self._request, self._expected, self._scheme = request, expected, scheme
-        self._stated = unproven_by(scheme, request.headers) if expected.profile.signed else None
-        self._keys, self._headers = expected.keys, request.headers
-        if expected.keys is None and scheme is Scheme.JWT and expected.profile.signed:
+        signed = expected.profile.signed
+        self._stated = Unproven.by(scheme, request.headers) if signed else Unproven()
+        self._keys = expected.keys
+        if expected.keys is None and scheme is Scheme.JWT and signed:
             own = generate_key(Algorithm.ES256)
             self._keys = [own.to_verification_key()]
             with contextlib.suppress(InboundError):
-                self._headers = signed_again(request.headers, own)
+                self._request = replace(request, headers=signed_again(request.headers, own))
         self._sender = self._trusted()
 
     def results(self) -> list[CheckResult]:
         """Return every step with its result."""
-        expected, stated, trail = self._expected, self._stated, Trail()
+        expected, trail = self._expected, Trail()
         facts = {
             Step.SENDER: f"iss {expected.issuer}",
             Step.TOKEN: "the expected one",
             Step.SIZE: f"{len(self._request.body)} bytes",
         }
         with contextlib.suppress(InboundError):
-            version = self._headers.one(A2A_VERSION)
+            version = self._request.headers.one(A2A_VERSION)
             facts[Step.CONTENT] = decode_update(self._request.body, version).summary
-        if stated is not None:
-            facts |= stated.facts(self._request, expected.now)
+        facts |= self._stated.facts(self._request, expected.now)
         try:
             self.verified = self._verify(self._request, self._sender, trail)
         except InboundError as exc:
@@ -155,7 +154,7 @@ class _ByScheme:
         self, request: WebhookRequest, sender: TrustedSender, trail: Trail
     ) -> VerifiedNotification:
         return verify_notification(
-            replace(request, headers=self._headers),
+            request,
             load_trust(_URL, [sender]),
             now=self._expected.now,
             path="/",
@@ -165,8 +164,7 @@ class _ByScheme:
 
     def _trusted(self) -> TrustedSender:
         """Return a sender that is trusted with what is expected, or else with what is stated."""
-        expected, by = self._expected, self._scheme
-        claims = None if self._stated is None else self._stated.claims
+        expected, by, claims = self._expected, self._scheme, self._stated.claims
         signed, by_jwt = expected.profile.signed, by is Scheme.JWT
         states = by_jwt and expected.profile is SenderProfile.STANDARD
         issuer = expected.issuer or (claims.issuer if claims else None) or _ISSUER
@@ -195,7 +193,7 @@ class _ByScheme:
             return [self._expected.token]
         found = None
         with contextlib.suppress(InboundError):
-            found = read_token(self._headers)
+            found = read_token(self._request.headers)
         return [found] if found else []
 
     def _unchecked(self, facts: Mapping[Step, str]) -> dict[Step, str]:
@@ -222,7 +220,7 @@ class _ByScheme:
     def _second(self, one: CheckResult) -> CheckResult:
         """Return the result of a signature with PyJWT's opinion, or with the keys there are."""
         stated, keys = self._stated, self._expected.keys
-        if one.step is not Step.SIGNATURE or keys is None or stated is None:
+        if one.step is not Step.SIGNATURE or keys is None:
             return one
         known = [key for key in keys if key.kid == stated.kid]
         if one.result is Result.REFUSED and stated.kid is not None and not known:
@@ -254,24 +252,21 @@ class _ByScheme:
                 yield CheckResult(one.step, Result.WOULD_REFUSE, str(refusal), refusal.code)
 
     def _checked(self) -> dict[Step, InboundError | None]:
-        """Check each step by itself: None if it passes."""
-        stated, body, claims = self._stated, self._request.body, self._claims()
+        """Check each step by itself, as if the signature were valid: None if it passes."""
+        body, headers = self._request.body, self._request.headers
+        jwt, unproven, signature, webhook, _ = self._stated
+        token = jwt.token if jwt else None
+        claims = SignedClaims(self._sender, token, unproven, signature, webhook)
         found: dict[Step, InboundError | None] = {}
-        if stated is not None:
+        if any(self._stated):
             found = self._checked_claims(claims)
             found[Step.SIGNATURE] = _refusal(self._check_signature)
             found[Step.BODY] = _refusal(prove_body, claims, body, Trail())
-        sha256 = body_sha256(body)
         found[Step.CONTENT] = _refusal(
-            read_notification, claims, None, body, sha256, Trail(), headers=self._headers
+            read_notification, claims, None, body, body_sha256(body), Trail(), headers=headers
         )
         found[Step.TOKEN] = _refusal(self._check_token, claims)
         return found
-
-    def _claims(self) -> SignedClaims:
-        """Return what the signature is over, as if it were valid."""
-        jwt, claims, signature, webhook, _ = self._stated or Unproven()
-        return SignedClaims(self._sender, jwt.token if jwt else None, claims, signature, webhook)
 
     def _checked_claims(self, claims: SignedClaims) -> dict[Step, InboundError | None]:
         """Check times, issuer, audience and ids, each as if the one before had passed."""
@@ -279,14 +274,15 @@ class _ByScheme:
         found: dict[Step, InboundError | None] = {}
         while Step.IDS not in found:
             trail = Trail()
-            refusal = _refusal(check_claims, claims, self._asked(trail), audiences, now)
+            asked = Request.of(self._request, "/", trail=trail)
+            refusal = _refusal(check_claims, claims, asked, audiences, now)
             found = dict.fromkeys(trail.begun[1:]) | found | {trail.step: refusal}
             claims = _as_if_passed(trail.step, claims, now, audiences)
         return found
 
     def _check_signature(self) -> None:
         """Check the signature of another issuer than the expected one, by the keys there are."""
-        trail, jwt = Trail(), None if self._stated is None else self._stated.jwt
+        trail, jwt = Trail(), self._stated.jwt
         sender = replace(self._sender, issuer=jwt.issuer) if jwt and jwt.issuer else self._sender
         try:
             self._verify(replace(self._request, method="POST"), sender, trail)
@@ -294,11 +290,8 @@ class _ByScheme:
             if trail.step in (Step.SENDER, Step.SIGNATURE):
                 raise
 
-    def _asked(self, trail: Trail) -> Request:
-        return Request.of(replace(self._request, headers=self._headers), "/", trail=trail)
-
     def _check_token(self, claims: SignedClaims) -> None:
-        secrets = read_secrets(claims, self._asked(Trail()))
+        secrets = read_secrets(claims, Request.of(self._request, "/", trail=Trail()))
         registered = [HandedOut(token=hash_token(token)) for token in self._tokens()]
         check_secrets(claims, secrets, registered, Trail())
 

@@ -46,7 +46,7 @@ from receiver.diagnosis.sender import (
     run_for_each,
 )
 from receiver.diagnosis.subject import ReceiverAtUrl, check_consent, words_of
-from receiver.diagnosis.trial import SigningAgent, Trial, check_only, examine
+from receiver.diagnosis.trial import SigningAgent, Trial, chosen, examine
 from receiver.expectation import mint_token
 from receiver.options import Schemes, load_signing_key, scheme_options
 
@@ -175,17 +175,16 @@ def doctor(
         results = _of_sender(
             words_of("--run", command),
             address,
+            [*chosen(SCENARIOS, only)],
             expected=_expected(jwks, schemes, connections),
             token=token or mint_token(),
-            only=only,
             patience=patience,
         )
     elif url is None or token is None:
         raise click.UsageError("expected URL and --token; or --sender")
     else:
         refuse_given("command", "jwks", "address", only_for="--sender")
-        subject, checks = masked_url(url), {**CHECKS, **BODY_CHECKS}
-        check_only(only, checks)
+        subject, checks = masked_url(url), chosen({**CHECKS, **BODY_CHECKS}, only)
         examined = ReceiverAtUrl(url, observe=observe, restart=restart, connections=connections)
         agent = SigningAgent(
             webhook_url=audience or url,
@@ -204,7 +203,6 @@ def doctor(
                 rounds=rounds,
                 patience=timedelta(seconds=patience or _PATIENCE),
             ),
-            only=only,
         )
         asyncio.run(check_consent(examined, operated=operated))
         if reason := asyncio.run(examined.unreachable()):
@@ -237,14 +235,12 @@ def _expected(
 async def _of_sender(
     words: Sequence[str],
     address: str,
+    names: Sequence[str],
     *,
     expected: Callable[[], Awaitable[Expected]] | None,
     token: str,
-    only: Sequence[str],
     patience: int,
 ) -> AsyncIterator[Examined]:
-    check_only(only, SCENARIOS)
-    names = [name for name in SCENARIOS if not only or name in only]
     host, port = listen_option(address)
 
     async def show(urls: Mapping[str, str]) -> None:

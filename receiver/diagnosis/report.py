@@ -15,23 +15,15 @@ from typing import Final, NamedTuple, TypeAlias
 from xml.etree import ElementTree
 
 from pushkit.bounded_json import read_json_object
-from pushkit.errors import (
-    CodeTable,
-    InboundError,
-    InvalidSignatureError,
-    MalformedJsonError,
-    page_of,
-)
+from pushkit.errors import CodeTable, InboundError, MalformedJsonError, page_of
 from pushkit.keys.jwk import SigningKey
 from pushkit.signing.http_message_signatures import (
-    TAG,
     VerifiedHttpSignature,
     read_content_digest,
     read_unverified_signatures,
 )
 from pushkit.signing.jose import at_once, sign_jwt
 from pushkit.signing.notification_jwt import (
-    SIGNATURE_HEADER,
     UnverifiedJwt,
     VerifiedJwt,
     body_sha256,
@@ -69,33 +61,29 @@ class Unproven(NamedTuple):
 
     @classmethod
     def by(cls, scheme: Scheme, headers: Headers) -> Unproven:
-        """Read it.
-
-        Raises:
-            InboundError: There is no such signature, or it cannot be read.
-        """
-        if scheme is Scheme.STANDARD_WEBHOOKS:
-            return cls(webhook=read_unverified_webhook(headers))
-        if scheme is Scheme.HTTP_MESSAGE_SIGNATURES:
-            found = read_unverified_signatures(headers)
-            if not found:
-                raise InvalidSignatureError(f"found no HTTP message signature with tag {TAG}")
-            kids = ", ".join(one.keyid for one in found)  # two keys may sign during a rotation
-            signature = VerifiedHttpSignature(
-                keyid=found[0].keyid,
-                delivery_id=headers.one("webhook-id") or "",
-                issued_at=found[0].issued_at,
-                expires_at=found[0].expires_at,
-                digests=read_content_digest(headers),
-            )
-            return cls(signature=signature, kid=kids)
-        compact = find_jwt(headers)
-        if compact is None:
-            raise InvalidSignatureError(f"no JWT in {SIGNATURE_HEADER} or Authorization")
-        jwt = read_unverified(compact)
-        claims = read_unverified_claims(jwt)
-        members = {each.name: getattr(claims, each.name) for each in dataclasses.fields(claims)}
-        return cls(jwt=jwt, claims=VerifiedJwt(**members), kid=jwt.kid)
+        """Read it: there is nothing in it if there is no such signature, or it cannot be read."""
+        with contextlib.suppress(InboundError):
+            if scheme is Scheme.STANDARD_WEBHOOKS:
+                return cls(webhook=read_unverified_webhook(headers))
+            if scheme is Scheme.HTTP_MESSAGE_SIGNATURES:
+                if not (found := read_unverified_signatures(headers)):
+                    return cls()
+                signature = VerifiedHttpSignature(
+                    keyid=found[0].keyid,
+                    delivery_id=headers.one("webhook-id") or "",
+                    issued_at=found[0].issued_at,
+                    expires_at=found[0].expires_at,
+                    digests=read_content_digest(headers),
+                )
+                # Two keys may sign during a rotation.
+                return cls(signature=signature, kid=", ".join(one.keyid for one in found))
+            if compact := find_jwt(headers):
+                jwt = read_unverified(compact)
+                claims = read_unverified_claims(jwt)
+                names = [each.name for each in dataclasses.fields(claims)]
+                members = {name: getattr(claims, name) for name in names}
+                return cls(jwt=jwt, claims=VerifiedJwt(**members), kid=jwt.kid)
+        return cls()
 
     def facts(self, request: WebhookRequest, now: datetime) -> dict[Step, str]:
         """Return what was found, by the step that checks it."""
@@ -134,13 +122,6 @@ class Unproven(NamedTuple):
             if received == claims.body_sha256
             else f"signed sha256 {claims.body_sha256}, received {received}",
         }
-
-
-def unproven_by(scheme: Scheme, headers: Headers) -> Unproven | None:
-    """Return what the signature of a scheme states; None if it cannot be read."""
-    with contextlib.suppress(InboundError):
-        return Unproven.by(scheme, headers)
-    return None
 
 
 def signed_again(headers: Headers, key: SigningKey) -> Headers:

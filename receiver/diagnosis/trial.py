@@ -18,6 +18,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -45,6 +46,8 @@ from pushkit.version import USER_AGENT
 from pushkit.webhook import A2A_VERSION, Headers, WebhookRequest, token_headers
 from receiver.diagnosis.report import CheckOutcome, Examined
 from receiver.diagnosis.subject import Answer, ReceiverAtUrl, ReceiverUnderTest
+
+T = TypeVar("T")
 
 _MIN_TOKEN_CHARS = 16
 _JWT_ALONE = frozenset({Scheme.JWT})
@@ -365,21 +368,14 @@ class Check:
 async def examine(
     checks: Mapping[str, Check],
     trial: Callable[[], Trial],  # makes one, with a task of its own
-    *,
-    only: Collection[str] = (),  # names of checks; all of them by default
 ) -> AsyncIterator[Examined]:
-    """Yield the result of each check as it ends, also of those that were not run.
-
-    Raises:
-        ConfigError: There is no check of that name.
-    """
-    check_only(only, checks)
+    """Yield the result of each check as it ends, also of those that were not run."""
     accepts = True
-    for name in checks:
-        if not only or name in only:
-            result = await _examined(name, checks[name], trial(), accepts=accepts)
-            accepts = accepts and (name != "genuine" or result.outcome is not CheckOutcome.FAILED)
-            yield result
+    for name, check in checks.items():
+        result = await _examined(name, check, trial(), accepts=accepts)
+        if name == "genuine":
+            accepts = result.outcome is not CheckOutcome.FAILED
+        yield result
 
 
 async def _examined(name: str, check: Check, trial: Trial, *, accepts: bool) -> Examined:
@@ -399,7 +395,8 @@ async def _examined(name: str, check: Check, trial: Trial, *, accepts: bool) -> 
     return replace(result, promise=check.over_http, details=(_NOT_SEEN,))
 
 
-def check_only(only: Collection[str], known: Collection[str]) -> None:
-    """Check the names of `--only`. Raises ConfigError: one of them is unknown."""
+def chosen(known: Mapping[str, T], only: Collection[str]) -> dict[str, T]:
+    """Return what `--only` names, or all. Raises ConfigError: one of the names is unknown."""
     if unknown := sorted(set(only) - set(known)):
         raise ConfigError(f"--only: found {unknown[0]!r}, expected some of {', '.join(known)}")
+    return {name: each for name, each in known.items() if not only or name in only}

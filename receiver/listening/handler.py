@@ -19,7 +19,7 @@ from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
 from pushkit.url import is_http_url
 from pushkit.webhook import A2A_VERSION, Headers, WebhookRequest
-from receiver.diagnosis.report import Unproven, in_words, signed_again, unproven_by, unstated
+from receiver.diagnosis.report import Unproven, in_words, signed_again, unstated
 from receiver.options import Schemes
 from receiver.receiver import Receiver
 from receiver.refusals import REFUSALS
@@ -279,8 +279,7 @@ def _proven(request: WebhookRequest, trail: Trail) -> Proven | None:
         update = decode_update(request.body, request.headers.one(A2A_VERSION))
     except InboundError:
         return None
-    stated = unproven_by(Scheme.JWT, request.headers)
-    claims = None if stated is None else stated.claims
+    claims = Unproven.by(Scheme.JWT, request.headers).claims
     stated_id = claims.delivery_id if claims else ", ".join(request.headers.all("webhook-id"))
     return Proven(
         update=update,
@@ -306,8 +305,8 @@ def steps_of(
     results = results_of(trail.words, code if trail.reason else None, trail.reason)
     if code in REFUSALS and not trail.reason:  # no step: nobody posts to this path, say
         results = [CheckResult(step, Result.NOT_REACHED) for step in Step]
-    jwt = unproven_by(Scheme.JWT, request.headers) if signed else None
-    source = source.for_issuer(jwt.jwt.issuer if jwt and jwt.jwt else None)
+    stated = Unproven.by(Scheme.JWT, request.headers) if signed else Unproven()
+    source = source.for_issuer(stated.jwt.issuer if stated.jwt else None)
     facts = {
         Step.REQUEST: ", ".join(request.headers.all("Content-Type")) or "no media type",
         Step.SENDER: trail.sender or possible,
@@ -317,7 +316,7 @@ def steps_of(
         Step.TASK: trail.task_id or "none",
         Step.STORED: "in the inbox",
     }
-    unchecked = _unchecked(source, jwt)
+    unchecked = _unchecked(source, stated)
     if update is not None:
         facts[Step.CONTENT] = update.summary
     if code == "duplicate":
@@ -325,8 +324,7 @@ def steps_of(
         again = (one.step for one in results if one.result is Result.NOT_CHECKED)
         unchecked |= dict.fromkeys(again, "a notification that was accepted before") | unchecked
     for scheme in source.schemes.names if signed else ():
-        if (stated := unproven_by(scheme, request.headers)) is not None:
-            facts = stated.facts(request, now) | facts
+        facts = Unproven.by(scheme, request.headers).facts(request, now) | facts
     if trail.step is Step.SIGNATURE and Step.SENDER not in trail.begun:
         # A signature that cannot be read may be of any of the possible senders.
         unknown = CheckResult(Step.SENDER, Result.UNKNOWN)
@@ -334,13 +332,13 @@ def steps_of(
     return in_words(results, facts, unchecked)
 
 
-def _unchecked(source: AcceptedSignatures, jwt: Unproven | None) -> dict[Step, str]:
+def _unchecked(source: AcceptedSignatures, stated: Unproven) -> dict[Step, str]:
     """Return the steps that these options leave out, each with the reason."""
     unchecked = unstated(source.schemes.names, source.profile)
-    claims = jwt and jwt.claims
     if source.any_key:
-        unchecked[Step.SIGNATURE] = f"--any-key was given; found kid {jwt and jwt.kid}"
+        unchecked[Step.SIGNATURE] = f"--any-key was given; found kid {stated.kid}"
     if source.issuer is None:
-        says = f"--issuer was not given; found {claims.issuer if claims else None}"
+        issuer = stated.claims.issuer if stated.claims else None
+        says = f"--issuer was not given; found {issuer}"
         unchecked.setdefault(Step.ISSUER, says)
     return unchecked

@@ -156,11 +156,8 @@ def load_settings(path: Path) -> ReceiverSettings:
     Raises:
         ConfigError: `file:line: member: what was expected`, one line per mistake.
     """
-    try:
-        file = TomlFile.read(path, variables="RECEIVER_")
-    except FileNotFoundError as exc:
-        instead = "name the configuration by --config or RECEIVER_CONFIG"
-        raise ConfigError(f"{path}: {exc.strerror}; {instead}") from exc
+    advice = "; name the configuration by --config or RECEIVER_CONFIG"
+    file = TomlFile.read(path, variables="RECEIVER_", advice=advice)
     settings = file.to(ReceiverSettings)
     wrong = [*_unknown_senders(settings), *_refused_urls(settings), *_taken_ports(settings)]
     if wrong:

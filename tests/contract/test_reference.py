@@ -85,9 +85,3 @@ def test_a_command_that_cannot_be_loaded_writes_no_page(tmp_path: Path) -> None:
     )
     assert written.returncode == 1
     assert "pushkit broken cannot be loaded: No module named jinja2" in written.stderr
-
-
-def test_every_page_of_the_documentation_is_in_the_sites_navigation() -> None:
-    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
-    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
-    assert {page for page in pages if f" {page}\n" not in navigation} == set()

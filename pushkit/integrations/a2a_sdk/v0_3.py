@@ -71,18 +71,12 @@ class PushkitConfigStore:
         Raises:
             ServerError: The config is refused (`-32602`), or the outbox is out of reach (`-32603`).
         """
-
-        async def read(_owner: str) -> Task | None:
-            task = await self._task_store.get(task_id)
-            found = None if task is None else parse_update(_as_json(task), WireVersion.V0_3)
-            return found.task if isinstance(found, TaskSnapshot) else None
-
         await self._configs.register(
             task_id,
             _as_json(notification_config),
             version=WireVersion.V0_3,
             owner=self._owner_of(),
-            snapshot=None if self._task_store is None else read,
+            snapshot=None if self._task_store is None else lambda _owner: self._task_of(task_id),
         )
 
     async def get_info(self, task_id: str) -> list[Any]:
@@ -99,6 +93,11 @@ class PushkitConfigStore:
         Its unfinished deliveries are cancelled.
         """
         await self._configs.remove(task_id, config_id or task_id, owner=self._owner_of())
+
+    async def _task_of(self, task_id: str) -> Task | None:
+        task = await self._task_store.get(task_id)
+        found = None if task is None else parse_update(_as_json(task), WireVersion.V0_3)
+        return found.task if isinstance(found, TaskSnapshot) else None
 
     def _sdk_error(self, error: PushkitError | None) -> Any:
         sdk = self._sdk
@@ -144,10 +143,8 @@ class PushkitNotificationSender(Buffered):
             self.buffer.refuse(exc)
             return
         if update.left_out:
-            message, left_out = (
-                "task %r: webhooks do not get all of it: %s",
-                "; ".join(update.left_out),
-            )
+            message = "task %r: webhooks do not get all of it: %s"
+            left_out = "; ".join(update.left_out)
             self._repeated.log("left out", logging.WARNING, message, update.task_id, left_out)
         await self._enqueue(update.task_id or "", update, size=len(json.dumps(document)))
 

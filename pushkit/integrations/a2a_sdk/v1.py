@@ -97,16 +97,15 @@ class PushkitConfigStore(PushNotificationConfigStore):
             InternalError: The outbox is out of reach (`-32603`); the log says why.
         """
         owner, store = self._owner_of(context), self._task_store
-
-        async def read(_owner: str) -> Task | None:
-            return None if store is None else await _task_of(store, task_id, context)
-
         with self._configs.errors(owner):
             version = _version_of(context)
             config = parse_push_config(MessageToDict(notification_config), WireVersion.V1_0)
-        snapshot = None if store is None else read
         subscription = await self._configs.register(
-            task_id, config, version=version, owner=owner, snapshot=snapshot
+            task_id,
+            config,
+            version=version,
+            owner=owner,
+            snapshot=None if store is None else lambda _owner: _task_of(store, task_id, context),
         )
         return _redacted(subscription, context)
 

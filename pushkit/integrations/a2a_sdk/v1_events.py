@@ -28,17 +28,8 @@ from pushkit.a2a import (
     parse_update,
 )
 from pushkit.a2a.kinds import BASE64, DATA, METADATA, TEXTS, TIME, format_base64, format_timestamp
-from pushkit.a2a.members import (
-    ARTIFACT_UPDATE,
-    PART_LIST,
-    PARTS,
-    ROLE,
-    ROLE_NAMES,
-    STATE,
-    STATE_NAMES,
-    STATUS_UPDATE,
-    TASK,
-)
+from pushkit.a2a.members import PART_LIST, PARTS, ROLE, ROLE_NAMES, STATE, STATE_NAMES
+from pushkit.a2a.notifications import PLACES, TABLES
 from pushkit.a2a.table import Kind, Member, MismatchError, Need, Table
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.errors import InvalidUpdateError, UnrecognisedBodyError
@@ -219,15 +210,10 @@ _WRITERS: dict[Kind, _Writer] = {
 }
 _PARTS = {name: _over_messages(table) for name, table in PARTS[V1_0].items()}
 _KINDS: dict[type, tuple[UpdateKind, str, _Writer]] = {
-    a2a_pb2.Task: (UpdateKind.TASK, "task", _over_messages(TASK[V1_0])),
-    a2a_pb2.TaskStatusUpdateEvent: (
-        UpdateKind.STATUS_UPDATE,
-        "statusUpdate",
-        _over_messages(STATUS_UPDATE[V1_0]),
-    ),
-    a2a_pb2.TaskArtifactUpdateEvent: (
-        UpdateKind.ARTIFACT_UPDATE,
-        "artifactUpdate",
-        _over_messages(ARTIFACT_UPDATE[V1_0]),
-    ),
+    message: (kind, PLACES[kind], _over_messages(TABLES[kind][V1_0]))
+    for message, kind in (
+        (a2a_pb2.Task, UpdateKind.TASK),
+        (a2a_pb2.TaskStatusUpdateEvent, UpdateKind.STATUS_UPDATE),
+        (a2a_pb2.TaskArtifactUpdateEvent, UpdateKind.ARTIFACT_UPDATE),
+    )
 }

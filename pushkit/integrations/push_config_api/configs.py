@@ -176,25 +176,21 @@ class Configs:
         if config.task_id is None:
             member = "id" if call.version is V0_1 else "taskId"
             raise ApiError(ErrorKind.PARAMS, f"{member}: expected the id of a task")
-        caller, clients = call.caller, await self._clients_of(call.caller, config.task_id)
-        task_id, task_of = config.task_id, self._task_of
+        caller, task_id = call.caller, config.task_id
+        clients = await self._clients_of(caller, task_id)
         asked = config.extra.get(SNAPSHOT_EXTENSION, False)
         if not isinstance(asked, bool):
             raise ApiError(ErrorKind.PARAMS, f"{SNAPSHOT_EXTENSION}: expected true or false")
-
-        async def read(_owner: str) -> Task | None:
-            return None if task_of is None else await task_of(caller, task_id)
-
-        has_snapshot = asked and task_of is not None
+        task_of = self._task_of if asked else None
         stored = await clients.register(
             task_id,
             config,
             version=call.version,
             owner=caller.owner,
             tenant=caller.tenant,
-            snapshot=read if has_snapshot else None,
+            snapshot=None if task_of is None else lambda _owner: task_of(caller, task_id),
         )
-        return _written(stored, call.version, has_snapshot=has_snapshot)
+        return _written(stored, call.version, has_snapshot=task_of is not None)
 
     async def get_0_1(self, call: _Call) -> JsonValue:
         """Return the config of a task; null if none is set (0.1 §7.6)."""

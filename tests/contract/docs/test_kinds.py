@@ -30,7 +30,7 @@ def test_the_site_has_a_start_and_four_kinds() -> None:
     assert [name for kind in kinds for name in kind] == KINDS
 
 
-def test_a_page_is_of_one_kind() -> None:
+def test_every_page_is_of_one_kind() -> None:
     pages = sorted(pages_of(NAV))
     there = sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
     assert pages == there

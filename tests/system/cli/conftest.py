@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import io
 import os
+import secrets
 import shlex
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +25,7 @@ import pytest
 import pushkit.cli.main
 import receiver.cli
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
+from tests.eventually import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[3]
 ISSUER = "https://agent.example.com"
@@ -118,10 +122,30 @@ def run_line(pushkit_command: Run, receiver_command: Run) -> Callable[[str], Ran
     return run
 
 
+@pytest.fixture
+def jwks(pushkit_command: Run, own_folder: Path) -> Path:
+    """Make a key file, `keys.json`, and return the JWK Set of its public keys, `jwks.json`."""
+    assert pushkit_command("keys", "new").status == 0
+    assert pushkit_command("keys", "export", "--out", "jwks.json").status == 0
+    return own_folder / "jwks.json"
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return an environment in which a process finds this source tree, installed or not."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PUSHKIT_", "RECEIVER_"))}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **changes}
+
+
+def ended(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours as a process of its own until it ends."""
+    return subprocess.run(  # noqa: S603  # our own command
+        command,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
+    )
 
 
 @contextlib.contextmanager
@@ -129,7 +153,7 @@ def running(
     folder: Path, *command: str, **variables: str
 ) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Run a command of ours until the block ends; yield the process and its output."""
-    output = folder / "output.log"
+    output = folder / f"output-{secrets.token_hex(4)}.log"
     with (
         output.open("w") as file,
         subprocess.Popen(  # noqa: S603  # our own command
@@ -145,6 +169,21 @@ def running(
             yield process, output
         finally:
             process.kill()
+
+
+def page_at(
+    port: int, path: str = "/", data: bytes | None = None, **headers: str
+) -> tuple[int, bytes]:
+    """Return the status and content of a page, or of the answer to a POST; 0 if there is none."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:  # noqa: S310
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read()
+    except OSError:
+        return 0, b""
 
 
 # Modules to put before the real one: a process of ours finds them in its folder.

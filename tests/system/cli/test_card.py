@@ -23,12 +23,10 @@ VECTOR_KEY = "vector-key.pem"
 
 
 @pytest.fixture
-def card(pushkit_command: Run, own_folder: Path) -> Path:
+def card(pushkit_command: Run, jwks: Path) -> Path:
     """A card on disk, with `keys.json`, `jwks.json` and `agent.pem` beside it."""
-    assert pushkit_command("keys", "new").status == 0
-    assert pushkit_command("keys", "export", "--out", "jwks.json").status == 0
     assert pushkit_command("keys", "export", "--format", "pem", "--out", "agent.pem").status == 0
-    path = own_folder / "card.json"
+    path = jwks.with_name("card.json")
     path.write_bytes(json.dumps(load("cards_v10")["c21_spec_85_sample"]).encode())
     return path
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,7 @@ import click
 import pytest
 
 from pushkit import __version__
-from pushkit.clock import utc_now
-from pushkit.keys.jwks import jwks_document
-from tests.eventually import DEADLINE
-from tests.system.cli.conftest import RECEIVER_TOML, RING, ROOT, Ran, Run, environment
+from tests.system.cli.conftest import RECEIVER_TOML, ROOT, Ran, Run, ended
 from tests.system.cli.every_command import PUSHKIT, RECEIVER, every_command
 
 
@@ -45,34 +41,16 @@ def test_both_say_their_version(pushkit_command: Run, receiver_command: Run) -> 
     assert receiver_command("--version").out == f"receiver, version {__version__}\n"
 
 
-@pytest.mark.parametrize("module", ["pushkit.cli.main", "receiver.cli"])
-@pytest.mark.slow
-def test_both_run_as_modules(module: str) -> None:
-    done = subprocess.run(  # noqa: S603  # our own commands
-        [sys.executable, "-m", module, "--help"],
-        env=environment(),
-        capture_output=True,
-        check=False,
-        timeout=DEADLINE,
-    )
-    assert done.returncode == 0
-    assert done.stderr == b""
-
-
 @pytest.mark.slow
 def test_a_terminal_without_unicode_shows_a_code_in_place_of_a_character() -> None:
-    done = subprocess.run(  # ours
-        [sys.executable, "-m", "pushkit.cli.main", "outbox", "show", "--help"],
-        env=environment(PYTHONIOENCODING="latin-1"),
-        capture_output=True,
-        check=False,
-        timeout=DEADLINE,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"pushkit outbox show dlv_019bd4\\u2026 --body" in done.stdout
+    call = [sys.executable, "-m", "pushkit.cli.main", "outbox", "show", "--help"]
+    done = ended(*call, PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pushkit outbox show dlv_019bd4\\u2026 --body" in done.stdout
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("jwks")
 @pytest.mark.parametrize(
     ("command", "closed", "status"),
     [
@@ -86,12 +64,9 @@ def test_a_closed_standard_stream_is_as_the_null_device(
     command: str, closed: str, status: int
 ) -> None:
     Path("receiver.toml").write_text(RECEIVER_TOML)
-    Path("jwks.json").write_bytes(jwks_document(RING, utc_now()))
     line = f"exec {shlex.quote(sys.executable)} -m {command} {closed}"
-    done = subprocess.run(  # noqa: S602  # a shell closes it
-        line, shell=True, env=environment(), capture_output=True, check=False, timeout=DEADLINE
-    )
-    assert b"Traceback" not in done.stderr
+    done = ended("sh", "-c", line)
+    assert "Traceback" not in done.stderr
     assert done.returncode == status, done.stderr
 
 
@@ -111,35 +86,20 @@ def test_what_hides_a_package_with_commands_is_named_in_their_place(
     path.parent.mkdir(exist_ok=True)
     path.write_text(content)
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603  # ours
-            [sys.executable, "-m", "pushkit.cli.main", *words],
-            env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
+    call, before_ours = [sys.executable, "-m", "pushkit.cli.main"], f"{tmp_path}:{ROOT}"
     said = f"cannot be loaded: {path} hides the package `receiver`: rename it"
-    listed = run("--help")
+    listed = ended(*call, "--help", PYTHONPATH=before_ours)
     assert (listed.returncode, listed.stderr) == (0, "")
     assert "".join(f"listen {said}".split()) in "".join(listed.stdout.split())
     assert "\n  worker " in listed.stdout
-    ran = run("listen", *options)
-    assert ran.returncode == 1
-    assert ran.stderr == f"Error: listen {said}\n"
+    ran = ended(*call, "listen", *options, PYTHONPATH=before_ours)
+    assert (ran.returncode, ran.stderr) == (1, f"Error: listen {said}\n")
 
 
 @pytest.mark.slow
 def test_a_command_whose_library_is_missing_is_reported_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "pydantic.py").write_text("raise ImportError('no pydantic here')")
     for program in ("pushkit.cli.main", "receiver.cli"):
-        ran = subprocess.run(  # noqa: S603  # ours
-            [sys.executable, "-m", program, "--help"],
-            env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ran = ended(sys.executable, "-m", program, "--help", PYTHONPATH=f"{tmp_path}:{ROOT}")
         assert (ran.returncode, ran.stderr) == (0, "")
         assert "cannot be loaded: no pydantic here" in ran.stdout

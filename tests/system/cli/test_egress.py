@@ -36,6 +36,8 @@ ORIGIN = f"https://{HOOKS}"
 JWKS_URL = f"{ORIGIN}/.well-known/jwks.json"
 PROXY = "http://proxy.corp.internal:3128"
 
+pytestmark = pytest.mark.usefixtures("jwks")
+
 
 @pytest.fixture
 def posted() -> set[str]:
@@ -47,7 +49,6 @@ def posted() -> set[str]:
 async def proxy(
     internet: Internet,
     monkeypatch: pytest.MonkeyPatch,
-    pushkit_command: Run,
     own_folder: Path,
     posted: set[str],
 ) -> Proxy:
@@ -56,8 +57,6 @@ async def proxy(
     Files for the commands are beside `ca.pem`.
     """
     assert internet.ca_file == own_folder / "ca.pem"
-    pushkit_command("keys", "new")
-    pushkit_command("keys", "export", "--out", "jwks.json")
     jwks, ring = (own_folder / "jwks.json").read_bytes(), load_key_ring(own_folder / "keys.json")
     card = sign_card(
         {**load("cards_v10")["c21_spec_85_sample"], "description": ""},

@@ -14,13 +14,11 @@ from pushkit.clock import utc_now
 from pushkit.keys.files import save_key_ring
 from pushkit.keys.jwk import signing_key_to_pem
 from pushkit.signing.standard_webhooks import generate_webhook_secret
-from tests.system.cli.conftest import ISSUER, TOKEN, UPDATE, Ran, Run
+from tests.system.cli.conftest import ISSUER, RECEIVER_TOML, TOKEN, UPDATE, Ran, Run
 
 RING = KeyRing.create(utc_now())
 WEBHOOKS = "standard-webhooks"
 CARD = json.dumps({"name": "agent", "version": "1", "capabilities": {}, "skills": []})
-SENDER = f'[[senders]]\nname = "agent"\nissuer = "{ISSUER}"\njwks_file = "jwks.json"\n'
-SETTINGS = 'url = "https://client.example.com"\nlisten = "127.0.0.1:1"\n'
 TRUST = '[[origins."https://agent.example.com".keys]]\nfile = "jwks.json"\n'
 REQUEST = json.dumps({"method": "POST", "target": "/", "headers": {}, "body": UPDATE.decode()})
 
@@ -91,7 +89,7 @@ def folder(pushkit_command: Run, receiver_command: Run, own_folder: Path) -> Pat
         "update.json": UPDATE.decode(),
         "webhook.secrets": generate_webhook_secret(),
         "tokens": f"{TOKEN}\n",
-        "receiver.toml": f'{SETTINGS}{SENDER}tokens_file = "tokens"\ncard = "card.json"\n',
+        "receiver.toml": f'{RECEIVER_TOML}tokens_file = "tokens"\ncard = "card.json"\n',
     }.items():
         Path(name).write_text(text, "utf-8")
     minted = json.loads(receiver_command("expect").out)["token"]

@@ -11,6 +11,8 @@ import pytest
 from tenacity import stop_after_attempt
 
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
+from pushkit.storage.database import Database, opened
+from pushkit.storage.migrations import Access
 from receiver import Notification
 from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
@@ -39,24 +41,21 @@ async def fill(path: Path) -> None:
     registry.add(bad, name="handlers:bad")
     dispatcher = Dispatcher(database, registry, retry=ONCE, concurrency=4)
     await database.open()
-    await store(path, "agent", "task-1")
-    await store(path, "other", "task-2")
-    await store(path, "agent", "task-good")
+    await store(database, "agent", "task-1")
+    await store(database, "other", "task-2")
+    await store(database, "agent", "task-good")
     await dispatcher.run_once()
     await dispatcher.retire()
-    await store(path, "agent", "task-4\x1b[31m", seq=3)
+    await store(database, "agent", "task-4\x1b[31m", seq=3)
     await database.close()
 
 
-async def store(path: Path, sender: str, task: str, seq: int = 1) -> None:
-    database = open_inbox(path)
-    await database.open()
+async def store(database: Database, sender: str, task: str, seq: int = 1) -> None:
     now = datetime.now(UTC) - timedelta(hours=1)
     body = (BODY % (task.partition("\x1b")[0], SECRET)).encode()
     await database.write(
         storing.store(task, seq, body=body, now=now, sender=sender, config_id=None)
     )
-    await database.close()
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +140,6 @@ def test_redrive_by_id_calls_only_whom_it_failed(receiver_command: Run, own_fold
 
 
 async def call_again(path: Path) -> list[str]:
-    database = open_inbox(path)
     registry = CallbackRegistry()
     called: list[str] = []
 
@@ -153,13 +151,16 @@ async def call_again(path: Path) -> list[str]:
 
     registry.add(bad, name="handlers:bad")
     registry.add(good, name="handlers:good")
-    dispatcher = Dispatcher(database, registry, retry=ONCE, concurrency=1)
-    await database.open()
-    while await dispatcher.run_once():
-        continue
-    await dispatcher.retire()
-    await database.close()
+    await dispatch(path, registry)
     return called
+
+
+async def dispatch(path: Path, registry: CallbackRegistry) -> None:
+    async with opened(open_inbox(path), Access.WRITE) as database:
+        dispatcher = Dispatcher(database, registry, retry=ONCE, concurrency=1)
+        while await dispatcher.run_once():
+            continue
+        await dispatcher.retire()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,8 @@ def test_stats_tell_what_never_came(receiver_command: Run) -> None:
 def test_what_no_callback_wanted_is_listed_and_redriven(
     receiver_command: Run, own_folder: Path
 ) -> None:
-    asyncio.run(call_nobody(own_folder / "inbox.db"))  # task-4
+    nobody = CallbackRegistry()
+    asyncio.run(dispatch(own_folder / "inbox.db", nobody))  # task-4
 
     listed = receiver_command("inbox", "list", "--unmatched")
     counted = receiver_command("inbox", "stats")
@@ -228,15 +230,6 @@ def test_what_no_callback_wanted_is_listed_and_redriven(
     assert (redriven.status, redriven.out) == (0, "1 unmatched notification called back again\n")
     called = asyncio.run(call_again(own_folder / "inbox.db"))
     assert sorted(called) == ["bad:task-4", "good:task-4"]
-
-
-async def call_nobody(path: Path) -> None:
-    database = open_inbox(path)
-    dispatcher = Dispatcher(database, CallbackRegistry(), retry=ONCE, concurrency=1)
-    await database.open()
-    await dispatcher.run_once()
-    await dispatcher.retire()
-    await database.close()
 
 
 def test_another_database_may_be_named(receiver_command: Run, config: Path) -> None:

@@ -13,28 +13,22 @@ from pushkit import KeyRing, PushSender
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, DestinationRefusedError
 from receiver import Receiver, TrustedSender
-from tests.system.cli.conftest import ISSUER, UPDATE, Run, Webhook
+from tests.system.cli.conftest import ISSUER, RECEIVER_TOML, UPDATE, Run, Webhook
 from tests.unit.pushkit.cards.vectors import load
 
-RECEIVER = """\
-url = "https://client.example.com"
-listen = "127.0.0.1:1"
-[[senders]]
-name = "agent"
-issuer = "https://agent.example.com"
-jwks_url = "{}/jwks.json"
-"""
 ELSEWHERE = "http://agent.internal:8001"
 
 
 @pytest.fixture(autouse=True)
-def files(pushkit_command: Run, own_folder: Path) -> None:
+def files(jwks: Path) -> None:
     """A key file, its public keys, an update, and a card."""
-    assert pushkit_command("keys", "new").status == 0
-    assert pushkit_command("keys", "export", "--out", "jwks.json").status == 0
-    own_folder.joinpath("update.json").write_bytes(UPDATE)
-    card = own_folder / "card.json"
-    card.write_text(json.dumps(load("cards_v10")["c21_spec_85_sample"]))
+    jwks.with_name("update.json").write_bytes(UPDATE)
+    jwks.with_name("card.json").write_text(json.dumps(load("cards_v10")["c21_spec_85_sample"]))
+
+
+def trusting(origin: str) -> str:
+    """Return the configuration of a receiver whose sender has its keys there."""
+    return RECEIVER_TOML.replace('jwks_file = "', f'jwks_url = "{origin}/')
 
 
 SEND = ("send", "update.json", "--issuer", ISSUER, "--to")
@@ -51,7 +45,7 @@ def test_what_a_command_names_on_this_machine_needs_no_option(
     webhook.document = signed.out.encode()
     assert pushkit_command(*VERIFY, webhook.origin).status == 0
     webhook.document = own_folder.joinpath("jwks.json").read_bytes()
-    own_folder.joinpath("receiver.toml").write_text(RECEIVER.format(webhook.origin))
+    own_folder.joinpath("receiver.toml").write_text(trusting(webhook.origin))
     ran = receiver_command("check")
     assert "agent: 1 key\n" in ran.out
     assert ran.status == 0
@@ -79,7 +73,7 @@ def test_the_receivers_file_is_told_its_own_setting(
     receiver_command: Run, own_folder: Path
 ) -> None:
     file = own_folder / "receiver.toml"
-    file.write_text(RECEIVER.format(ELSEWHERE))
+    file.write_text(trusting(ELSEWHERE))
     error = receiver_command("check").error
     found = re.search(r"for development: (allow = \[.*\])$", error)
     assert found, error

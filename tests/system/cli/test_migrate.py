@@ -109,12 +109,12 @@ def run(pushkit_command: Run, receiver_command: Run, monkeypatch: pytest.MonkeyP
 
 def make(component: str, location: str | Path) -> None:
     open_it = open_outbox if component == "outbox" else open_inbox
+    asyncio.run(upgraded(open_it(location)))
 
-    async def make_it(database: Database) -> None:
-        async with opened(database, Access.UPGRADE):
-            pass
 
-    asyncio.run(make_it(open_it(location)))
+async def upgraded(database: Database) -> None:
+    async with opened(database, Access.UPGRADE):
+        pass
 
 
 def change(location: str, sql: str) -> None:
@@ -274,12 +274,7 @@ def test_migrate_applies_what_is_missing(run: Run, location: str, component: str
     older = open_location(
         location, component=component, migrations=STEPS[component][:-1], clock=utc_now
     )
-
-    async def make_older() -> None:
-        async with opened(older, Access.UPGRADE):
-            pass
-
-    asyncio.run(make_older())
+    asyncio.run(upgraded(older))
     checked = run(component, "migrate", "--check", "--database", location)
     assert (checked.status, f"it needs migration {NEWEST[component]}" in checked.out) == (1, True)
 
@@ -355,25 +350,18 @@ def test_the_configuration_names_the_inbox_to_migrate(
 
 
 @pytest.fixture
-def config(own_folder: Path, pushkit_command: Run) -> Path:
-    pushkit_command("keys", "new")
-    pushkit_command("keys", "export", "--out", "jwks.json")
-    path = own_folder / "receiver.toml"
+def config(jwks: Path) -> Path:
+    path = jwks.with_name("receiver.toml")
     path.write_text(RECEIVER_TOML)
     return path
 
 
-def test_check_makes_no_file(receiver_command: Run, config: Path) -> None:
+def test_check_makes_no_inbox(receiver_command: Run, config: Path, location: str) -> None:
+    config.write_text(f'database = "{location}"\n{RECEIVER_TOML}')
     ran = receiver_command("check")
     assert (ran.status, "no inbox yet" in ran.out) == (0, True)
-    assert list(config.parent.glob("inbox.db*")) == []
-
-
-def test_check_makes_no_tables(receiver_command: Run, config: Path, postgres_dsn: str) -> None:
-    config.write_text(f'database = "{postgres_dsn}"\n{RECEIVER_TOML}')
-    ran = receiver_command("check")
-    assert (ran.status, "no inbox yet" in ran.out) == (0, True)
-    assert tables(postgres_dsn) == {}
+    assert list(config.parent.glob("*.db*")) == []
+    assert "://" not in location or tables(location) == {}
 
 
 @pytest.mark.parametrize(("by", "status"), [("-", 0), ("+", 1)])

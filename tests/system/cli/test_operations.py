@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -18,72 +19,44 @@ from pathlib import Path
 import pytest
 
 from pushkit import KeyRing, save_key_ring
-from pushkit.keys.jwks import jwks_response
 from pushkit.terminal.processes import Relay
 from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
 from tests.metrics_page import MetricsRead
 from tests.ports import free_port
-from tests.system.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook, enqueue, environment
+from tests.system.cli.conftest import (
+    ISSUER,
+    RECEIVER_TOML,
+    TOKEN,
+    UPDATE,
+    Run,
+    Webhook,
+    enqueue,
+    page_at,
+    running,
+)
 
 pytestmark = pytest.mark.slow
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
+Start = Callable[..., "tuple[subprocess.Popen[str], Path]"]
 
-RECEIVER = """\
-url = "http://127.0.0.1:{port}"
-listen = "127.0.0.1:{port}"
-ops_listen = "127.0.0.1:{ops}"
-
-[[senders]]
-name = "agent"
-issuer = "https://agent.example.com"
-jwks_file = "jwks.json"
-tokens = ["{token}"]
-tasks = "any"
-"""
+RECEIVER = f'{RECEIVER_TOML}tokens = ["{TOKEN}"]\ntasks = "any"\n'
 
 
 @pytest.fixture
-def start(own_folder: Path) -> Iterator[Start]:
-    """Start a command in a process of its own; what is left in the end is killed."""
-    ring = KeyRing.create(datetime.now(UTC))
-    save_key_ring(own_folder / "keys.json", ring)
-    (own_folder / "jwks.json").write_bytes(jwks_response(ring, datetime.now(UTC), None).body)
-    started: list[subprocess.Popen[bytes]] = []
+def start(jwks: Path) -> Iterator[Start]:
+    """Start a command in a process of its own, and return that and its output."""
+    with contextlib.ExitStack() as started:
 
-    def run(module: str, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
-        # systemd knows a process by its id.
-        alone = "NOTIFY_SOCKET" in variables
-        command = [sys.executable, "-m", module] if alone else forked(module)
-        with (own_folder / "err").open("ab") as err:
-            process = subprocess.Popen(  # noqa: S603  # our own command
-                [*command, *arguments],
-                cwd=own_folder,
-                env=environment(**variables),
-                stdout=subprocess.DEVNULL,
-                stderr=err,
-                start_new_session=True,
-            )
-        started.append(process)
-        return process
+        def run(
+            module: str, *arguments: str, **variables: str
+        ) -> tuple[subprocess.Popen[str], Path]:
+            # systemd knows a process by its id.
+            alone = "NOTIFY_SOCKET" in variables
+            command = [sys.executable, "-m", module] if alone else forked(module)
+            return started.enter_context(running(jwks.parent, *command, *arguments, **variables))
 
-    yield run
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(DEADLINE)
-
-
-def get(port: int, path: str) -> tuple[int, bytes]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as exc:
-        with exc:
-            return exc.code, exc.read()
-    except OSError:
-        return 0, b""
+        yield run
 
 
 def worker(*more: str, port: int, database: str) -> list[str]:
@@ -91,15 +64,24 @@ def worker(*more: str, port: int, database: str) -> list[str]:
     return ["pushkit.cli.main", "worker", *to, "--http", f"127.0.0.1:{port}", *more]
 
 
+def receiving_at(port: int, ops: int) -> dict[str, str]:
+    """Return the variables that let `receiver serve` listen at two ports."""
+    return {
+        "RECEIVER_URL": f"http://127.0.0.1:{port}",
+        "RECEIVER_LISTEN": f"127.0.0.1:{port}",
+        "RECEIVER_OPS_LISTEN": f"127.0.0.1:{ops}",
+    }
+
+
 def test_the_processes_of_a_worker_answer_for_all_of_them(
     start: Start, webhook: Webhook, tmp_path: Path
 ) -> None:
     database, port = str(tmp_path / "outbox.db"), free_port()
     enqueue(database, webhook, 6)
-    process = start(*worker("--processes", "2", port=port, database=database))
+    process, _ = start(*worker("--processes", "2", port=port, database=database))
 
     def all_delivered() -> MetricsRead | None:
-        status, body = get(port, "/metrics")
+        status, body = page_at(port, "/metrics")
         found = MetricsRead.of(body) if status == 200 else None
         both = found and found.value("pushkit_slots", state="free") == 512
         delivered = found and found.value("pushkit_delivery_latency_seconds_count")
@@ -110,9 +92,9 @@ def test_the_processes_of_a_worker_answer_for_all_of_them(
     origin = f"http://127.0.0.1:{webhook.port}"
     assert found.value("pushkit_attempts_total", origin=origin, code="ok") == 6
     assert found.value("pushkit_subscriptions", state="active") == 6
-    assert get(port, "/healthz") == (200, b"alive\n")
-    assert get(port, "/readyz") == (200, b"ready\n")
-    assert get(port, "/else")[0] == 404
+    assert page_at(port, "/healthz") == (200, b"alive\n")
+    assert page_at(port, "/readyz") == (200, b"ready\n")
+    assert page_at(port, "/else")[0] == 404
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", data=b"")
     with refused.value as answer:
@@ -127,12 +109,12 @@ def test_a_worker_that_has_no_key_says_so_in_one_line(start: Start, tmp_path: Pa
     save_key_ring(tmp_path / "keys.json", ring)
     port = free_port()
     start(*worker(port=port, database=str(tmp_path / "outbox.db")))
-    eventually_sync(lambda: get(port, "/readyz") == (200, b"ready\n"))
+    eventually_sync(lambda: page_at(port, "/readyz") == (200, b"ready\n"))
     (tmp_path / "keys.json").unlink()
     later = KeyRing(keys=()).add(datetime.now(UTC))
     save_key_ring(tmp_path / "keys.json", later)
-    eventually_sync(lambda: get(port, "/readyz")[0] == 503)
-    status, body = get(port, "/readyz")
+    eventually_sync(lambda: page_at(port, "/readyz")[0] == 503)
+    status, body = page_at(port, "/readyz")
     first, second = body.decode().splitlines()
     assert (status, first) == (503, "not ready")
     assert second.startswith("keys: no ES256 key is active; the next one signs from ")
@@ -145,18 +127,17 @@ def test_a_dashboard_logs_nothing_of_a_request_that_is_no_http(
     database, port = str(tmp_path / "outbox.db"), free_port()
     enqueue(database, webhook, 1)
     listen = ["--listen", f"127.0.0.1:{port}"]
-    start("pushkit.cli.main", "dashboard", "--database", database, *listen)
-    eventually_sync(lambda: get(port, "/")[0] == 200)
+    _, output = start("pushkit.cli.main", "dashboard", "--database", database, *listen)
+    eventually_sync(lambda: page_at(port, "/")[0] == 200)
     with socket.create_connection(("127.0.0.1", port), DEADLINE) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\ncanary\r\n\r\n")
         assert b" 400 " in stranger.recv(1000)
-    assert (tmp_path / "err").read_text() == ""
+    assert output.read_text() == f"dashboard on http://127.0.0.1:{port}/\n"
 
 
 def test_a_port_that_is_taken_is_said_before_anything_starts(
     pushkit_command: Run, tmp_path: Path
 ) -> None:
-    save_key_ring(tmp_path / "keys.json", KeyRing.create(datetime.now(UTC)))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         arguments = worker(port=port, database=str(tmp_path / "outbox.db"))[1:]
@@ -174,13 +155,9 @@ def test_an_address_without_a_port_is_told(
 ) -> None:
     database = str(tmp_path / "outbox.db")
     assert pushkit_command("migrate", "--database", database).status == 0
-    save_key_ring(tmp_path / "keys.json", KeyRing.create(datetime.now(UTC)))
     option = "--http" if command == "worker" else "--listen"
     issuer = ("--issuer", ISSUER) if command == "worker" else ()
-    ran = pushkit_command(
-        *(command, "--database", database, option, address),
-        *("--keys", str(tmp_path / "keys.json"), *issuer),
-    )
+    ran = pushkit_command(command, "--database", database, option, address, *issuer)
     assert (ran.status, ran.error) == (1, f"{option}: found {address!r}, expected host:port")
 
 
@@ -188,19 +165,19 @@ def test_a_receiver_answers_operators_apart_from_webhooks(
     start: Start, pushkit_command: Run, own_folder: Path
 ) -> None:
     port, ops = free_port(), free_port()
-    (own_folder / "receiver.toml").write_text(RECEIVER.format(port=port, ops=ops, token=TOKEN))
-    process = start("receiver.cli", "serve", "--processes", "2")
-    eventually_sync(lambda: get(ops, "/readyz") == (200, b"ready\n"))
+    (own_folder / "receiver.toml").write_text(RECEIVER)
+    process, _ = start("receiver.cli", "serve", "--processes", "2", **receiving_at(port, ops))
+    eventually_sync(lambda: page_at(ops, "/readyz") == (200, b"ready\n"))
     sent = pushkit_command(
         *("send", "-", "--to", f"http://127.0.0.1:{port}/a2a/push", "--issuer", ISSUER),
         *("--allow", "127.0.0.1:*", "--token", TOKEN),
         stdin=UPDATE,
     )
     assert sent.status == 0, sent.err
-    found = MetricsRead.of(get(ops, "/metrics")[1])
+    found = MetricsRead.of(page_at(ops, "/metrics")[1])
     assert found.value("receiver_notifications_total", sender="agent", result="accepted") == 1
     assert found.value("receiver_keys_missing", sender="agent") == 0
-    status, body = get(port, "/metrics")
+    status, body = page_at(port, "/metrics")
     assert (status, b"receiver_" in body) == (404, False)
     process.terminate()
     assert process.wait(DEADLINE) == 0
@@ -212,10 +189,11 @@ def test_a_worker_logs_objects_with_code_and_delivery(
     database, port = str(tmp_path / "outbox.db"), free_port()
     webhook.status = 503
     [delivery_id] = enqueue(database, webhook, 1)
-    start(*worker("--log-format", "json", port=port, database=database))
+    _, output = start(*worker("--log-format", "json", port=port, database=database))
 
     def attempted() -> dict[str, object] | None:
-        lines = [json.loads(line) for line in (tmp_path / "err").read_text().splitlines()]
+        written = output.read_text().splitlines()
+        lines = [json.loads(line) for line in written if line.startswith("{")]
         return next((line for line in lines if line.get("code") == "attempt"), None)
 
     line = eventually_sync(attempted)
@@ -260,7 +238,7 @@ def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Systemd]:
 
 def test_systemd_hears_of_a_worker(start: Start, systemd: Systemd, tmp_path: Path) -> None:
     command = worker(port=free_port(), database=str(tmp_path / "outbox.db"))
-    process = start(*command, **systemd.variables)
+    process, _ = start(*command, **systemd.variables)
     assert systemd.hears() == ("READY", process.pid)
     for _ in range(3):
         assert systemd.hears() == ("WATCHDOG", process.pid)
@@ -300,7 +278,7 @@ def test_systemd_hears_of_all_processes_from_the_one_that_it_started_alone(
 ) -> None:
     temporary = tmp_path_factory.mktemp("t")
     command = worker("--processes", "2", port=free_port(), database=str(tmp_path / "outbox.db"))
-    process = start(*command, **systemd.variables, TMPDIR=str(temporary))
+    process, _ = start(*command, **systemd.variables, TMPDIR=str(temporary))
     assert systemd.hears() == ("READY", process.pid)
     for _ in range(3):
         assert systemd.hears() == ("WATCHDOG", process.pid)
@@ -333,11 +311,10 @@ def test_systemd_hears_of_all_processes_from_the_one_that_it_started_alone(
 
 def test_systemd_hears_of_a_receiver(start: Start, systemd: Systemd, own_folder: Path) -> None:
     port, ops = free_port(), free_port()
-    text = RECEIVER.format(port=port, ops=ops, token=TOKEN)
-    (own_folder / "receiver.toml").write_text(text)
-    process = start("receiver.cli", "serve", **systemd.variables)
+    (own_folder / "receiver.toml").write_text(RECEIVER)
+    process, _ = start("receiver.cli", "serve", **receiving_at(port, ops), **systemd.variables)
     assert systemd.hears() == ("READY", process.pid)
-    assert get(port, "/healthz")[0] == 200
+    assert page_at(port, "/healthz")[0] == 200
     assert systemd.hears() == ("WATCHDOG", process.pid)
     process.terminate()
     assert systemd.hears_until("STOPPING") == {process.pid}

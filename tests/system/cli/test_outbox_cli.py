@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from pushkit import SenderOptions
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.delivery.signatures import Signing
 from pushkit.subscriptions.model import Subscription
-from tests.system.cli.conftest import SECRET, Run, Webhook, deliver, enqueue
+from tests.system.cli.conftest import SECRET, Run, Webhook, deliver, ended, enqueue
 
 
 @pytest.fixture
@@ -316,9 +314,10 @@ def test_where_logs_are_asked_for_a_command_writes_what_it_did(
     outbox: Path, webhook: Webhook
 ) -> None:
     [delivery_id] = enqueue(outbox, webhook, 1)
+    asked = {"PUSHKIT_LOG_FORMAT": "json", "PUSHKIT_DATABASE": str(outbox)}
     call = [sys.executable, "-m", "pushkit.cli.main", "outbox", "cancel", delivery_id]
-    asked = {**os.environ, "PUSHKIT_LOG_FORMAT": "json", "PUSHKIT_DATABASE": str(outbox)}
-    ran = subprocess.run(call, env=asked, capture_output=True, text=True, check=True)  # noqa: S603  # our own command
+    ran = ended(*call, **asked)
+    assert ran.returncode == 0
     line = json.loads(ran.stderr)
     assert (line["code"], line["change"], line["count"]) == ("outbox_changed", "cancelled", 1)
 

@@ -13,7 +13,7 @@ import pytest
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver.inbox.retention import InboxRetention
 from receiver.settings import load_settings
-from tests.system.cli.conftest import ISSUER, TOKEN, Ran, Run, Webhook
+from tests.system.cli.conftest import ISSUER, TOKEN, Ran, Run
 
 CONFIG = f"""\
 url = "https://client.example.com"
@@ -32,11 +32,9 @@ call = "handlers:seen"
 
 
 @pytest.fixture
-def config(tmp_path: Path, pushkit_command: Run) -> Path:
-    pushkit_command("keys", "new")
-    pushkit_command("keys", "export", "--out", "jwks.json")
-    (tmp_path / "handlers.py").write_text("def seen(notification): ...\n")
-    path = tmp_path / "receiver.toml"
+def config(jwks: Path) -> Path:
+    jwks.with_name("handlers.py").write_text("def seen(notification): ...\n")
+    path = jwks.with_name("receiver.toml")
     path.write_text(CONFIG)
     return path
 
@@ -164,15 +162,6 @@ def test_check_takes_the_file_from_the_environment(
     assert receiver_command("check").status == 0
 
 
-def test_the_environment_replaces_the_files_values(
-    receiver_command: Run, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert config.exists()
-    monkeypatch.setenv("RECEIVER_LISTEN", "0.0.0.0:8080")
-    document = settings_in(receiver_command("check", "--settings"))
-    assert document["listen"] == "0.0.0.0:8080"
-
-
 def test_where_the_state_is_comes_from_the_file_and_passwords_are_masked(
     receiver_command: Run, config: Path
 ) -> None:
@@ -198,18 +187,6 @@ def test_what_is_over_can_be_kept_for_ever_and_what_is_left_out_means_the_defaul
     assert retention == InboxRetention(done=None, expected=None)
     config.write_text(CONFIG + "[retention]\n")
     assert load_settings(config).retention.made(InboxRetention) == InboxRetention()
-
-
-def test_check_fetches_every_senders_keys(
-    receiver_command: Run, config: Path, webhook: Webhook, tmp_path: Path
-) -> None:
-    webhook.document = (tmp_path / "jwks.json").read_bytes()
-    served = f'jwks_url = "{webhook.origin}/jwks.json"'
-    text = CONFIG.replace('jwks_file = "jwks.json"', served)
-    config.write_text('allow = ["127.0.0.1:*"]\n' + text)
-    ran = receiver_command("check")
-    assert ran.status == 0
-    assert "agent: 1 key\n" in ran.out
 
 
 def test_check_shows_a_kid_that_a_sender_chose_without_control_characters(

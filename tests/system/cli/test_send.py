@@ -10,10 +10,7 @@ from pushkit.signing.standard_webhooks import generate_webhook_secret
 from tests.ports import free_port
 from tests.system.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook
 
-
-@pytest.fixture(autouse=True)
-def keys(pushkit_command: Run) -> None:
-    assert pushkit_command("keys", "new").status == 0
+pytestmark = pytest.mark.usefixtures("jwks")
 
 
 @pytest.fixture

@@ -12,8 +12,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +26,7 @@ from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
 from tests.metrics_page import MetricsRead
 from tests.ports import free_port
-from tests.system.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment, running
+from tests.system.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, ended, page_at, running
 
 pytestmark = pytest.mark.slow
 
@@ -120,11 +118,9 @@ Start = Callable[..., Service]
 
 
 @pytest.fixture
-def start(tmp_path: Path, pushkit_command: Run, receiver_command: Run) -> Iterator[Start]:
+def start(jwks: Path, pushkit_command: Run, receiver_command: Run) -> Iterator[Start]:
     """Run the service with these options, and these lines before the tables of its file."""
     port, unused = free_port(), 1
-    pushkit_command("keys", "new")
-    pushkit_command("keys", "export", "--out", "jwks.json")
     with contextlib.ExitStack() as stack:
 
         def run(
@@ -136,12 +132,12 @@ def start(tmp_path: Path, pushkit_command: Run, receiver_command: Run) -> Iterat
             command: list[str] | None = None,
         ) -> Service:
             text = CONFIG.format(port=port, listen=unused, issuer=ISSUER, prefix=prefix)
-            (tmp_path / "receiver.toml").write_text(first + text + settings)
-            (tmp_path / "service_handlers.py").write_text(handlers)
+            jwks.with_name("receiver.toml").write_text(first + text + settings)
+            jwks.with_name("service_handlers.py").write_text(handlers)
             token = json.loads(receiver_command("expect").out)["token"]
             call = [*(command or forked("receiver.cli")), "serve", *options]
             process, output = stack.enter_context(
-                running(tmp_path, *call, RECEIVER_LISTEN=f"127.0.0.1:{port}")
+                running(jwks.parent, *call, RECEIVER_LISTEN=f"127.0.0.1:{port}")
             )
             eventually_sync(lambda: is_listening(port) or process.poll() is not None)
             return Service(
@@ -194,19 +190,6 @@ def test_the_path_of_its_url_may_stand_before_its_senders_paths_or_be_left_out(
     assert f"receiving from agent at {audience} (" in service.output.read_text()
 
 
-def page_at(
-    port: int, path: str = "/", data: bytes | None = None, **headers: str
-) -> tuple[int, str]:
-    """Return the status and the text of a page, or of the answer to a POST of some data."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
-    try:
-        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:  # noqa: S310
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.code, refused.read().decode()
-
-
 def test_the_service_shows_its_inbox_on_a_listener_of_its_own(start: Start) -> None:
     port = free_port()
     service = start(settings=f'\n[dashboard]\nlisten = "127.0.0.1:{port}"\n')
@@ -214,9 +197,9 @@ def test_the_service_shows_its_inbox_on_a_listener_of_its_own(start: Start) -> N
     eventually_sync(service.seen)
     status, page = page_at(port, "/notifications")
     assert status == 200
-    assert "task-1" in page
+    assert b"task-1" in page
     assert page_at(port, Host="evil.example.com")[0] == 421
-    assert "Inbox" not in page_at(service.port)[1]
+    assert b"Inbox" not in page_at(service.port)[1]
     assert service.stop() == 0
     output = service.output.read_text()
     assert f"dashboard on http://127.0.0.1:{port}/" in output
@@ -257,70 +240,57 @@ def test_a_hangup_changes_the_senders_and_a_mistake_changes_nothing(
 
 
 @pytest.fixture
-def configured(tmp_path: Path, pushkit_command: Run) -> Path:
-    """Return a folder with all that the service with a dashboard needs."""
-    pushkit_command("keys", "new")
-    pushkit_command("keys", "export", "--out", "jwks.json")
+def configured(jwks: Path) -> Path:
+    """Return the configuration of a service with a dashboard, beside all that it needs."""
+    path = jwks.with_name("receiver.toml")
     text = CONFIG.format(port=1, prefix="", listen=1, issuer=ISSUER)
-    dashboard = f'\n[dashboard]\nlisten = "127.0.0.1:{free_port()}"\n'
-    (tmp_path / "receiver.toml").write_text(text + dashboard)
-    (tmp_path / "service_handlers.py").write_text(HANDLERS)
-    return tmp_path
+    path.write_text(f'{text}\n[dashboard]\nlisten = "127.0.0.1:0"\n')
+    jwks.with_name("service_handlers.py").write_text(HANDLERS)
+    return path
 
 
-def told_of_a_start(folder: Path, *options: str, **variables: str) -> str:
+def told_of_a_start(*options: str, **variables: str) -> str:
     """Run a service that cannot start; return the line that says why, all that it prints."""
     elsewhere = {"RECEIVER_LISTEN": f"127.0.0.1:{free_port()}"}
-    done = subprocess.run(  # noqa: S603  # our own command
-        [*forked("receiver.cli"), "serve", *options],
-        cwd=folder,
-        env=environment(**elsewhere | variables),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE,
-    )
+    done = ended(*forked("receiver.cli"), "serve", *options, **elsewhere | variables)
     assert done.returncode == 1
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
     return line
 
 
-def test_a_port_that_is_taken_is_one_line(service: Service, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_one_line(service: Service) -> None:
     at = f"127.0.0.1:{service.port}"
-    line = told_of_a_start(tmp_path, RECEIVER_LISTEN=at, RECEIVER_DATABASE="other.db")
+    line = told_of_a_start(RECEIVER_LISTEN=at, RECEIVER_DATABASE="other.db")
     assert line == f"error: listen: cannot listen on {at}: Address already in use"
 
 
 NOBODY = "postgresql://nobody@127.0.0.1:1/none"
 
 
+@pytest.mark.usefixtures("configured")
 @pytest.mark.parametrize("processes", ["1", "2"])
 @pytest.mark.parametrize(
     ("database", "named"), [("none/inbox.db", "inbox.db"), (NOBODY, "127.0.0.1:1")]
 )
 def test_a_database_that_cannot_be_opened_is_one_line_and_nothing_is_said_to_be_received(
-    configured: Path, processes: str, database: str, named: str
+    processes: str, database: str, named: str
 ) -> None:
-    line = told_of_a_start(configured, "--processes", processes, RECEIVER_DATABASE=database)
+    line = told_of_a_start("--processes", processes, RECEIVER_DATABASE=database)
     assert line.startswith("error: ")
     assert named in line
 
 
 def test_a_dashboard_beyond_loopback_needs_a_token(configured: Path) -> None:
-    config = configured / "receiver.toml"
-    text = config.read_text().partition("[dashboard]")[0] + '[dashboard]\nlisten = "0.0.0.0:0"\n'
-    config.write_text(text)
-    line = told_of_a_start(configured)
+    configured.write_text(configured.read_text().replace("127.0.0.1:0", "0.0.0.0:0"))
+    line = told_of_a_start()
     assert "to listen on 0.0.0.0:0, a dashboard needs a token" in line
     assert "RECEIVER_DASHBOARD_TOKEN" in line
 
 
-def test_an_empty_token_of_the_dashboard_does_not_open_it(configured: Path) -> None:
-    config = configured / "receiver.toml"
-    text = config.read_text().partition("[dashboard]")[0] + '[dashboard]\nlisten = "127.0.0.1:0"\n'
-    config.write_text(text)
-    line = told_of_a_start(configured, RECEIVER_DASHBOARD_TOKEN="")
+@pytest.mark.usefixtures("configured")
+def test_an_empty_token_of_the_dashboard_does_not_open_it() -> None:
+    line = told_of_a_start(RECEIVER_DASHBOARD_TOKEN="")
     says = "found an empty value, expected a secret; unset it if there is none"
     assert line == f"error: RECEIVER_DASHBOARD_TOKEN: {says}"
 
@@ -416,7 +386,7 @@ def test_one_that_is_started_again_counts_where_the_dead_one_did(
 
     def accepted() -> float | None:
         _, page = page_at(port, "/metrics")
-        return MetricsRead.of(page.encode()).value(
+        return MetricsRead.of(page).value(
             "receiver_notifications_total", sender="agent", result="accepted"
         )
 

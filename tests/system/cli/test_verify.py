@@ -16,11 +16,11 @@ from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver.steps import Step
 from tests.system.cli.conftest import ISSUER, TOKEN, UPDATE, Captured, Ran, Run, Webhook
 
+pytestmark = pytest.mark.usefixtures("jwks")
+
 
 def sent(run: Run, webhook: Webhook, *options: str, update: bytes = UPDATE) -> Captured:
     """Send a genuine request; `jwks.json` holds its sender's keys."""
-    assert run("keys", "new").status == 0
-    assert run("keys", "export", "--out", "jwks.json").status == 0
     to = ["--to", webhook.url, "--issuer", ISSUER, "--allow", "127.0.0.1:*", "--token", TOKEN]
     assert run("send", "-", *to, *options, stdin=update).status == 0
     [request] = webhook.requests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -18,18 +19,13 @@ import asyncpg
 import click
 import pytest
 
-from pushkit import (
-    KeyRing,
-    Retention,
-    SenderOptions,
-    save_key_ring,
-)
+from pushkit import Retention, SenderOptions
 from pushkit.cli.worker import sender_of, worker_settings
 from pushkit.scheduling.retry import MAX_AGE, gives_up, wait_schedule
 from pushkit.storage.postgres import _MIGRATION_LOCK
 from tests.eventually import DEADLINE, eventually, eventually_sync
 from tests.forked import forked
-from tests.system.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, enqueue, environment
+from tests.system.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, enqueue, running
 
 pytestmark = pytest.mark.slow
 
@@ -39,20 +35,14 @@ class Workers:
     """Starts the command, and ends what a test left running."""
 
     folder: Path
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    started: contextlib.ExitStack
+    outputs: list[Path] = field(default_factory=list)
 
-    def start(self, database: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, database: str, *arguments: str) -> subprocess.Popen[str]:
         command = ["worker", "--database", database, "--issuer", ISSUER, "--allow", "127.0.0.1:*"]
-        with (self.folder / "out").open("ab") as out, (self.folder / "err").open("ab") as err:
-            process = subprocess.Popen(  # noqa: S603  # our own command
-                [*forked("pushkit.cli.main"), *command, *arguments],
-                cwd=self.folder,
-                env=environment(),
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
-        self.started.append(process)
+        call = [*forked("pushkit.cli.main"), *command, *arguments]
+        process, output = self.started.enter_context(running(self.folder, *call))
+        self.outputs.append(output)
         return process
 
     def ready(self, count: int = 1) -> list[int]:
@@ -61,27 +51,18 @@ class Workers:
         return [int(line.split()[1]) for line in lines]
 
     def _delivering(self, count: int) -> list[str]:
-        lines = [line for line in self.out.splitlines() if " delivers for " in line]
+        lines = [line for line in self.output.splitlines() if " delivers for " in line]
         return lines if len(lines) >= count else []
 
     @property
-    def out(self) -> str:
-        return (self.folder / "out").read_text()
-
-    @property
-    def err(self) -> str:
-        return (self.folder / "err").read_text()
+    def output(self) -> str:
+        return "".join(each.read_text() for each in self.outputs)
 
 
 @pytest.fixture
-def workers(own_folder: Path) -> Iterator[Workers]:
-    save_key_ring(own_folder / "keys.json", KeyRing.create(datetime.now(UTC)))
-    workers = Workers(own_folder)
-    yield workers
-    for process in workers.started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(DEADLINE)
+def workers(jwks: Path) -> Iterator[Workers]:
+    with contextlib.ExitStack() as started:
+        yield Workers(jwks.parent, started)
 
 
 def received(webhook: Webhook) -> list[str | None]:
@@ -98,8 +79,8 @@ def test_a_worker_delivers_and_ends_with_0(
     eventually_sync(lambda: set(ids) <= set(received(webhook)))
     process.send_signal(stop)
     assert process.wait(DEADLINE) == 0
-    assert "drains" in workers.out
-    assert workers.err.count("ERROR") == 0
+    assert "drains" in workers.output
+    assert workers.output.count("ERROR") == 0
 
 
 def test_a_worker_that_waits_for_a_migration_ends_when_it_is_told_to(
@@ -131,7 +112,7 @@ def test_a_worker_runs_on_uvloop_where_it_is_installed(
     ids = enqueue("outbox.db", webhook, 3)
     workers.start("outbox.db")
     eventually_sync(lambda: set(ids) <= set(received(webhook)))
-    assert workers.out.count("the loop of uvloop") == (1 if uvloop == "installed" else 0)
+    assert workers.output.count("the loop of uvloop") == (1 if uvloop == "installed" else 0)
 
 
 def test_several_processes_share_the_work_each_on_uvloop(
@@ -140,7 +121,7 @@ def test_several_processes_share_the_work_each_on_uvloop(
     (own_folder / "uvloop.py").write_text(UVLOOPS["installed"])
     process = workers.start(location, "--processes", "2")
     assert len(set(workers.ready(2))) == 2
-    assert workers.out.count("the loop of uvloop") == 2
+    assert workers.output.count("the loop of uvloop") == 2
     ids = enqueue(location, webhook, 30)
     eventually_sync(lambda: set(ids) <= set(received(webhook)))
     process.terminate()
@@ -169,8 +150,8 @@ def test_a_process_that_dies_ends_the_whole_with_1(
     victim, other = workers.ready(2)
     os.kill(victim, signal.SIGKILL)
     assert process.wait(DEADLINE) == 1
-    assert f"process {victim} ended with -9" in workers.err
-    assert f"process {other} drains" in workers.out
+    assert f"process {victim} ended with -9" in workers.output
+    assert f"process {other} drains" in workers.output
     ids = enqueue(database, webhook, 1)
     assert received(webhook) == []
     workers.start(database)
@@ -252,7 +233,7 @@ def test_processes_end_with_the_one_that_started_them(workers: Workers, tmp_path
     children = workers.ready(2)
     process.kill()
     process.wait(DEADLINE)
-    eventually_sync(lambda: all(f"process {child} drains" in workers.out for child in children))
+    eventually_sync(lambda: all(f"process {child} drains" in workers.output for child in children))
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -260,9 +241,9 @@ def test_a_database_out_of_reach_ends_it_with_1(workers: Workers, processes: str
     dsn = "postgresql://pushkit:a-password@127.0.0.1:1/agent"
     process = workers.start(dsn, "--processes", processes)
     assert process.wait(DEADLINE) == 1
-    assert "error: PostgreSQL: cannot connect" in workers.err
-    assert "Traceback" not in workers.err
-    assert "a-password" not in workers.err
+    assert "error: PostgreSQL: cannot connect" in workers.output
+    assert "Traceback" not in workers.output
+    assert "a-password" not in workers.output
 
 
 def test_alerts_do_not_go_without_the_token_that_an_empty_variable_was_to_hold(

@@ -162,23 +162,22 @@ ERRORS = {
 
 
 @pytest.fixture(autouse=True)
-def files(pushkit_command: Run, own_folder: Path) -> None:
+def files(pushkit_command: Run, jwks: Path) -> None:
     """The files that the calls name."""
-    assert pushkit_command("keys", "new").status == 0
-    assert pushkit_command("keys", "export", "--out", "jwks.json").status == 0
+    folder = jwks.parent
     assert pushkit_command("keys", "export", "--format", "pem", "--out", "agent.pem").status == 0
-    (own_folder / "update.json").write_bytes(UPDATE)
-    (own_folder / "card.json").write_text('{"name": "agent", "version": "1"}')
-    (own_folder / "broken.json").write_text("{")
-    (own_folder / "huge.json").write_text('{"name": "' + "a" * 10_000_000 + '"}')
-    (own_folder / "folder").mkdir()
-    (own_folder / "empty").write_text("\n")
-    (own_folder / "short").write_text("whsec_AAAA\n")
-    (own_folder / "public").write_text("whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")
-    (own_folder / "latin").write_bytes(b"\xff")
-    (own_folder / "request.json").write_text('{"headers": {}, "body": "x"}')
-    (own_folder / "sealed.pem").write_bytes(SEALED)
-    (own_folder / "receiver.toml").write_text(RECEIVER_TOML)
+    (folder / "update.json").write_bytes(UPDATE)
+    (folder / "card.json").write_text('{"name": "agent", "version": "1"}')
+    (folder / "broken.json").write_text("{")
+    (folder / "huge.json").write_text('{"name": "' + "a" * 10_000_000 + '"}')
+    (folder / "folder").mkdir()
+    (folder / "empty").write_text("\n")
+    (folder / "short").write_text("whsec_AAAA\n")
+    (folder / "public").write_text("whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")
+    (folder / "latin").write_bytes(b"\xff")
+    (folder / "request.json").write_text('{"headers": {}, "body": "x"}')
+    (folder / "sealed.pem").write_bytes(SEALED)
+    (folder / "receiver.toml").write_text(RECEIVER_TOML)
 
 
 @pytest.mark.parametrize("call", USAGE)

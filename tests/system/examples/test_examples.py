@@ -66,8 +66,9 @@ class Running:
         return await asyncio.wait_for(self.process.wait(), 2 * DEADLINE)
 
     async def stop(self) -> int:
-        """End it as an init system does."""
-        self.process.terminate()
+        """End it as an init system does; return the exit status, also of one that has ended."""
+        if self.process.returncode is None:
+            self.process.terminate()
         return await self.ended()
 
 
@@ -110,6 +111,20 @@ class Copy:
             assert status == 0, running.output()
             return running.output()
 
+    @contextlib.asynccontextmanager
+    async def agent_and_client(
+        self, agent: tuple[str, ...], client: tuple[str, ...]
+    ) -> AsyncIterator[Running]:
+        """Run an agent and its client; yield the latter. Neither ends in a traceback."""
+        await self.run_to_the_end("-m", "pushkit.cli.main", "keys", "new", "keys.json")
+        async with self.run(*agent) as sending, self.run(*client) as receiving:
+            await self.listens("8001")
+            await self.listens("9000")
+            yield receiving
+            await receiving.stop()
+            await sending.stop()
+        assert "Traceback" not in receiving.output() + sending.output()
+
     async def listens(self, port: str) -> None:
         """Wait until somebody listens at what is this port in the examples."""
 
@@ -122,6 +137,11 @@ class Copy:
             return False
 
         await eventually(connects)
+
+
+CONFIG = "examples/receiver_service/receiver.toml"
+SERVICE = ("-m", "receiver.cli", "serve", "--config", CONFIG)
+SDK_AGENT = ("examples/a2a_sdk_agent/agent.py", "--allow", "127.0.0.1:*")
 
 
 @pytest.fixture
@@ -173,17 +193,10 @@ async def test_the_quickstart_delivers_three_updates(examples: Copy) -> None:
 
 
 async def test_the_agent_and_the_receiver_service_work_together(examples: Copy) -> None:
-    config = "examples/receiver_service/receiver.toml"
-    await examples.run_to_the_end("-m", "pushkit.cli.main", "keys", "new", "keys.json")
-    async with (
-        examples.run("examples/a2a_sdk_agent/agent.py", "--allow", "127.0.0.1:*") as agent,
-        examples.run("-m", "receiver.cli", "serve", "--config", config) as service,
-    ):
-        await examples.listens("8001")
-        await examples.listens("9000")
-        checked = await examples.run_to_the_end("-m", "receiver.cli", "check", "--config", config)
+    async with examples.agent_and_client(SDK_AGENT, SERVICE) as service:
+        checked = await examples.run_to_the_end("-m", "receiver.cli", "check", "--config", CONFIG)
         assert "counting-agent: 1 key\n" in checked
-        expected = await examples.run_to_the_end("-m", "receiver.cli", "expect", "--config", config)
+        expected = await examples.run_to_the_end("-m", "receiver.cli", "expect", "--config", CONFIG)
         task_id = await send_message(f"http://127.0.0.1:{examples.ports['8001']}", expected)
         await service.printed(rf"^done         task {task_id}")
         lines = service.output().splitlines()
@@ -197,26 +210,19 @@ async def test_the_agent_and_the_receiver_service_work_together(examples: Copy) 
             "completed",
         ]
         assert await service.stop() == 0
-        await agent.stop()
-    assert "Traceback" not in service.output() + agent.output()
 
 
 async def test_an_agent_with_an_endpoint_of_its_own_pushes_and_says_how_far_it_is(
     examples: Copy,
 ) -> None:
-    config = "examples/receiver_service/receiver.toml"
-    await examples.run_to_the_end("-m", "pushkit.cli.main", "keys", "new", "keys.json")
     async with (
-        examples.run("examples/own_agent/agent.py") as agent,
-        examples.run("-m", "receiver.cli", "serve", "--config", config) as service,
+        examples.agent_and_client(("examples/own_agent/agent.py",), SERVICE) as service,
         httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{examples.ports['8001']}",
             headers={"Authorization": "Bearer a-token-of-alice", "A2A-Version": "1.0"},
         ) as client,
     ):
-        await examples.listens("8001")
-        await examples.listens("9000")
-        expected = await examples.run_to_the_end("-m", "receiver.cli", "expect", "--config", config)
+        expected = await examples.run_to_the_end("-m", "receiver.cli", "expect", "--config", CONFIG)
         message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "Count."}]}
         push = {"taskPushNotificationConfig": {**json.loads(expected), "id": "push-1"}}
         task = (await called(client, "SendMessage", message=message, configuration=push))["task"]
@@ -232,9 +238,6 @@ async def test_an_agent_with_an_endpoint_of_its_own_pushes_and_says_how_far_it_i
         assert (await called(client, "GetTask", id=task["id"]))["status"] == {
             "state": "TASK_STATE_COMPLETED"
         }
-        await service.stop()
-        await agent.stop()
-    assert "Traceback" not in service.output() + agent.output()
 
 
 async def called(client: httpx.AsyncClient, method: str, **params: Any) -> Any:
@@ -244,22 +247,14 @@ async def called(client: httpx.AsyncClient, method: str, **params: Any) -> Any:
 
 
 async def test_the_fastapi_application_awaits_the_agents_task(examples: Copy) -> None:
-    await examples.run_to_the_end("-m", "pushkit.cli.main", "keys", "new", "keys.json")
-    async with (
-        examples.run("examples/a2a_sdk_agent/agent.py", "--allow", "127.0.0.1:*") as agent,
-        examples.run("examples/fastapi_receiver/app.py") as application,
-    ):
-        await examples.listens("8001")
-        await examples.listens("9000")
+    client = ("examples/fastapi_receiver/app.py",)
+    async with examples.agent_and_client(SDK_AGENT, client) as application:
         url = f"http://127.0.0.1:{examples.ports['9000']}/tasks"
-        async with httpx.AsyncClient(timeout=DEADLINE) as client:
-            answer = await client.post(url, params={"text": "Please count."})
+        async with httpx.AsyncClient(timeout=DEADLINE) as asking:
+            answer = await asking.post(url, params={"text": "Please count."})
         assert answer.status_code == 200
         assert answer.json()["state"] == "completed"
         await application.printed(rf"^completed  {answer.json()['task']}")
-        await application.stop()
-        await agent.stop()
-    assert "Traceback" not in application.output() + agent.output()
 
 
 async def send_message(agent: str, config: str) -> str:

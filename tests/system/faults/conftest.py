@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -56,6 +57,17 @@ class Webhook:
         self.numbers[task].append(number)
         self.ids[request.headers["webhook-id"]] += 1
         return web.Response(status=await self.answer(task, number) if self.answer else 202)
+
+    def hold(self) -> asyncio.Event:
+        """Answer nothing until the event is set that is returned."""
+        answering = asyncio.Event()
+
+        async def wait(_task: str, _number: int) -> int:
+            await answering.wait()
+            return 202
+
+        self.answer = wait
+        return answering
 
     @property
     def in_order(self) -> bool:
@@ -119,12 +131,24 @@ class Traffic:
     uncertain: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     stopping: bool = False
 
-    async def subscribe(self) -> None:
+    @asynccontextmanager
+    async def flowing(self) -> AsyncIterator[None]:
+        """Accept updates before, during and after the block; then all have to arrive, in order."""
         for task in self.tasks:
             await self.sender.subscribe(task, {"url": self.webhook.url}, version="1.0")
-
-    async def run(self) -> None:
-        await asyncio.gather(*(self._accept(task) for task in self.tasks))
+        accepting = [asyncio.create_task(self._accept(task)) for task in self.tasks]
+        await self.until(self.accepted, 40)
+        yield
+        await self.until(self.accepted, 40)
+        self.stopping = True
+        await asyncio.gather(*accepting)
+        await eventually(lambda: all_delivered(self.sender, self.tasks))
+        assert self.webhook.in_order
+        for task in self.tasks:
+            arrived = set(self.webhook.numbers[task])
+            assert set(self.accepted[task]) <= arrived
+            assert arrived <= {*self.accepted[task], *self.uncertain[task]}
+            assert not arrived & set(self.refused[task])
 
     async def _accept(self, task: str) -> None:
         number = 0
@@ -140,34 +164,15 @@ class Traffic:
                 self.accepted[task].append(number)
             await asyncio.sleep(0.005)
 
-    async def count_refused(self) -> int:
-        return sum(map(len, self.refused.values()))
+    async def until(self, book: dict[str, list[int]], more: int) -> None:
+        """Wait for so many more that were `accepted`, or `refused`."""
+        wanted = sum(map(len, book.values())) + more
+        await eventually(lambda: sum(map(len, book.values())) >= wanted)
 
-    async def count_accepted(self) -> int:
-        return sum(map(len, self.accepted.values()))
 
-    async def until(self, count: Callable[[], Awaitable[int]], more: int) -> None:
-        """Wait for so many more accepted, or refused."""
-        wanted = await count() + more
-
-        async def reached() -> bool:
-            return await count() >= wanted
-
-        await eventually(reached)
-
-    async def assert_all_arrived_in_order(self) -> None:
-        """Wait until nothing is left, and compare."""
-        await eventually(self._is_drained)
-        assert self.webhook.in_order
-        for task in self.tasks:
-            arrived = set(self.webhook.numbers[task])
-            assert set(self.accepted[task]) <= arrived
-            assert arrived <= {*self.accepted[task], *self.uncertain[task]}
-            assert not arrived & set(self.refused[task])
-
-    async def _is_drained(self) -> bool:
-        found = [each for task in self.tasks for each in await self.sender.deliveries(task)]
-        return all(each.state is DeliveryState.DELIVERED for each in found)
+async def all_delivered(sender: PushSender, tasks: Iterable[str]) -> bool:
+    found = [each for task in tasks for each in await sender.deliveries(task)]
+    return all(each.state is DeliveryState.DELIVERED for each in found)
 
 
 @pytest.fixture(scope="module")

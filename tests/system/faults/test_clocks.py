@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from pushkit.outbox.states import DeliveryState
 from tests.eventually import eventually
-from tests.system.faults.conftest import RETRY_SOON, Senders, Webhook, numbered
+from tests.system.faults.conftest import RETRY_SOON, Senders, Webhook, all_delivered, numbered
 
 
 def ahead_by(step: timedelta) -> Callable[[], datetime]:
@@ -48,10 +47,6 @@ async def test_workers_whose_clocks_disagree_by_a_minute_deliver_once_and_in_ord
 
     await asyncio.gather(*(accept(task) for task in tasks))
 
-    async def all_delivered() -> bool:
-        found = [each for task in tasks for each in await made[0].deliveries(task)]
-        return all(each.state is DeliveryState.DELIVERED for each in found)
-
-    await eventually(all_delivered)
+    await eventually(lambda: all_delivered(made[0], tasks))
     once = [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10, 11, 12, 13, 14, 15, 15, 16, 17, 18, 19, 20, 20]
     assert webhook.numbers == dict.fromkeys(tasks, once)

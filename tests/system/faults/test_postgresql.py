@@ -28,17 +28,12 @@ async def test_a_restart_in_the_middle_of_traffic_loses_and_reorders_nothing(
 ) -> None:
     sender = await senders.make(await asyncio.to_thread(fresh, server.dsn))
     traffic = Traffic(sender, webhook)
-    await traffic.subscribe()
-    running = asyncio.create_task(traffic.run())
-    for _ in range(2):
-        await traffic.until(traffic.count_accepted, 40)
-        await asyncio.to_thread(server.stop)
-        await traffic.until(traffic.count_refused, 8)
-        await asyncio.to_thread(server.start)
-    await traffic.until(traffic.count_accepted, 40)
-    traffic.stopping = True
-    await running
-    await traffic.assert_all_arrived_in_order()
+    async with traffic.flowing():
+        for _ in range(2):
+            await asyncio.to_thread(server.stop)
+            await traffic.until(traffic.refused, 8)
+            await asyncio.to_thread(server.start)
+            await traffic.until(traffic.accepted, 40)
 
 
 async def test_a_callers_connection_is_taken_after_a_restart_too(
@@ -60,13 +55,7 @@ async def test_a_callers_connection_is_taken_after_a_restart_too(
 async def test_what_was_accepted_before_a_restart_is_delivered_without_another_call(
     server: PostgresServer, senders: Senders, webhook: Webhook
 ) -> None:
-    answering = asyncio.Event()
-
-    async def wait(_task: str, _number: int) -> int:
-        await answering.wait()
-        return 202
-
-    webhook.answer = wait
+    answering = webhook.hold()
     sender = await senders.make(await asyncio.to_thread(fresh, server.dsn))
     await sender.subscribe("task-1", {"url": webhook.url}, version="1.0")
     for number in range(1, 6):
@@ -131,13 +120,7 @@ async def test_without_a_connection_left_notify_refuses_and_goes_on_later(
 async def test_a_sender_ends_though_the_server_is_silent(
     server: PostgresServer, senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answering = asyncio.Event()
-
-    async def wait(_task: str, _number: int) -> int:
-        await answering.wait()
-        return 202
-
-    webhook.answer = wait
+    answering = webhook.hold()
     monkeypatch.setattr(on_postgres, "_ROLLBACK_TIMEOUT", 0.1)
     monkeypatch.setattr(postgres_server, "_CLOSING_SECONDS", 0.1)
     monkeypatch.setattr(on_postgres, "_CLOSE_TIMEOUT", timedelta(seconds=0.1))

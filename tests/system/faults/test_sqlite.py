@@ -37,33 +37,20 @@ async def test_a_lock_of_another_process_refuses_loses_nothing_and_is_outlived(
     path = tmp_path / "outbox.db"
     sender = await senders.make(str(path), prepare=_impatient)
     traffic = Traffic(sender, webhook)
-    await traffic.subscribe()
-    running = asyncio.create_task(traffic.run())
-    await traffic.until(traffic.count_accepted, 40)
-    with locked(path):
-        await traffic.until(traffic.count_refused, 8)
-    await traffic.until(traffic.count_accepted, 40)
-    traffic.stopping = True
-    await running
-    await traffic.assert_all_arrived_in_order()
+    async with traffic.flowing():
+        with locked(path):
+            await traffic.until(traffic.refused, 8)
 
 
 async def test_what_arrived_while_the_file_was_locked_is_not_sent_again(
     tmp_path: Path, senders: Senders, webhook: Webhook
 ) -> None:
     path = tmp_path / "outbox.db"
-    asked, answering = asyncio.Event(), asyncio.Event()
-
-    async def wait(_task: str, _number: int) -> int:
-        asked.set()
-        await answering.wait()
-        return 202
-
-    webhook.answer = wait
+    answering = webhook.hold()
     sender = await senders.make(str(path), prepare=_impatient)
     await sender.subscribe("task-1", {"url": webhook.url}, version="1.0")
     await sender.notify(numbered("task-1", 1))
-    await asked.wait()
+    await eventually(lambda: webhook.ids)
     refused = asyncio.Event()
     settle = database_of(sender).write_together
 
@@ -96,13 +83,6 @@ async def test_a_full_disk_refuses_loses_nothing_and_is_outlived(
     path = tmp_path / "outbox.db"
     sender = await senders.make(str(path))
     traffic = Traffic(sender, webhook, size=5000)
-    await traffic.subscribe()
-    running = asyncio.create_task(traffic.run())
-    await traffic.until(traffic.count_accepted, 40)
-    await database_of(sender).write(_room_for(pages=20))
-    await traffic.until(traffic.count_refused, 40)
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
     async def there_is_room_again() -> bool:
         try:
@@ -111,11 +91,12 @@ async def test_a_full_disk_refuses_loses_nothing_and_is_outlived(
             return False
         return True
 
-    await eventually(there_is_room_again)
-    await traffic.until(traffic.count_accepted, 40)
-    traffic.stopping = True
-    await running
-    await traffic.assert_all_arrived_in_order()
+    async with traffic.flowing():
+        await database_of(sender).write(_room_for(pages=20))
+        await traffic.until(traffic.refused, 40)
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        await eventually(there_is_room_again)
 
 
 def _room_for(*, pages: int) -> Script[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -29,7 +28,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from pushkit import KeyRing, PushSender, RetryPolicy, SenderOptions, wait_schedule
-from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
+from pushkit.integrations.a2a_sdk import A2AIntegration, PushkitConfigStore
 from tests.asgi_server import serving
 from tests.eventually import eventually
 from tests.served import answering
@@ -164,6 +163,7 @@ async def agent(tmp_path: Path) -> AsyncIterator[Agent]:
 
 def build_app(push: PushSender) -> Starlette:
     task_store = InMemoryTaskStore(owner_resolver=lambda _context: "everybody")
+    a2a = A2AIntegration(push, task_store=task_store)
     card = AgentCard(
         name="Working agent",
         description="Works.",
@@ -176,22 +176,12 @@ def build_app(push: PushSender) -> Starlette:
         default_output_modes=["text/plain"],
     )
     handler = DefaultRequestHandler(
-        agent_executor=WorkingAgent(),
-        task_store=task_store,
-        agent_card=card,
-        push_config_store=PushkitConfigStore(push),
-        push_sender=PushkitNotificationSender(push, task_store=task_store),
+        agent_executor=WorkingAgent(), agent_card=card, **a2a.handler_arguments
     )
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with push:
-            yield
-
     rpc = create_jsonrpc_routes(
         handler, rpc_url="/", context_builder=UserFromHeader(), enable_v0_3_compat=True
     )
-    return Starlette(routes=rpc, lifespan=lifespan)
+    return Starlette(routes=rpc, lifespan=a2a.lifespan)
 
 
 def kinds(bodies: list[Any]) -> list[str]:

@@ -29,34 +29,8 @@ from tests.served import answering
 if TYPE_CHECKING:
     from pytest_aiohttp.plugin import AiohttpServer
 
-    from tests.databases import MadeSchemas
-
 
 UPDATE = StatusUpdate(task_id="task-1", context_id="c", status=TaskStatus(state=TaskState.WORKING))
-
-
-@pytest.fixture
-def owners_dsn(made_outboxes: MadeSchemas) -> Iterator[str]:
-    with made_outboxes.one() as dsn:
-        schema = dsn.rpartition("search_path=")[2]
-        execute(
-            dsn,
-            "CREATE ROLE service LOGIN;"
-            f" GRANT USAGE ON SCHEMA {schema} TO service;"
-            f" GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO service",
-        )
-        yield dsn
-        execute(dsn, "DROP OWNED BY service; DROP ROLE service")
-
-
-@pytest.fixture
-def roles_dsn(owners_dsn: str) -> str:
-    return as_role(owners_dsn, "service")
-
-
-@pytest.fixture
-def sender(roles_dsn: str) -> PushSender:
-    return a_sender(roles_dsn)
 
 
 def a_sender(dsn: str) -> PushSender:
@@ -66,51 +40,6 @@ def a_sender(dsn: str) -> PushSender:
         database=dsn,
         allow=["127.0.0.1:*"],
     )
-
-
-async def test_it_delivers_where_the_schema_is_current(
-    sender: PushSender, aiohttp_server: AiohttpServer
-) -> None:
-    async def accept(_: web.Request) -> web.Response:
-        return web.Response()
-
-    server = await aiohttp_server(answering(accept))
-    await sender.open()
-    await sender.subscribe("task-1", {"url": str(server.make_url("/hook"))}, version="1.0")
-    await sender.notify(UPDATE)
-
-    assert await sender.worker.run_once() == 1
-    [delivery] = await sender.deliveries("task-1")
-    assert delivery.state is DeliveryState.DELIVERED
-    await sender.close()
-
-
-@pytest.fixture
-def _one_connection(owners_dsn: str) -> None:
-    # A connection that was closed a moment ago may still count.
-    end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'service'"
-    execute(owners_dsn, end)
-    execute(owners_dsn, "ALTER ROLE service CONNECTION LIMIT 1")
-
-
-@pytest.mark.usefixtures("_one_connection")
-async def test_one_connection_is_enough_to_read(roles_dsn: str) -> None:
-    async with opened(open_outbox(roles_dsn), Access.READ) as outbox:
-        assert await outbox.read(store.whole_backlog(1)) == 0
-
-
-@pytest.fixture
-def of_another_version(owners_dsn: str) -> Iterator[None]:
-    wake = "CREATE OR REPLACE FUNCTION pushkit_wake() RETURNS integer LANGUAGE sql AS $$ {} $$"
-    execute(owners_dsn, wake.format("SELECT 1"))
-    yield
-    execute(owners_dsn, "DROP FUNCTION pushkit_wake()")
-
-
-@pytest.mark.usefixtures("of_another_version")
-async def test_it_is_refused_where_something_is_to_be_done(sender: PushSender) -> None:
-    with pytest.raises(StorageError, match=r"belongs to the role postgres: .* as the owner"):
-        await sender.open()
 
 
 class Place(NamedTuple):
@@ -127,6 +56,14 @@ class Place(NamedTuple):
     async def run(self, sql: str) -> None:
         sql = sql.replace("DATABASE agent", f"DATABASE {self.database}")
         await asyncio.to_thread(execute, self.owners_dsn, sql.replace("{role}", self.role))
+
+    async def grant(self, but: str = "") -> None:
+        """Create the tables of an outbox, and let the role read and write them, but for this."""
+        await upgrade(open_outbox(self.owners_dsn))
+        await self.run(
+            "GRANT USAGE ON SCHEMA public TO {role};"
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role};" + but
+        )
 
 
 _numbers = itertools.count(1)
@@ -146,6 +83,40 @@ def place(postgres_server: str) -> Iterator[Place]:
 
 def as_role(dsn: str, role: str) -> str:
     return re.sub("//[^@/]*@", f"//{role}@", dsn)
+
+
+async def test_it_delivers_where_the_schema_is_current(
+    place: Place, aiohttp_server: AiohttpServer
+) -> None:
+    async def accept(_: web.Request) -> web.Response:
+        return web.Response()
+
+    await place.grant()
+    server = await aiohttp_server(answering(accept))
+    sender = a_sender(place.roles_dsn)
+    await sender.open()
+    await sender.subscribe("task-1", {"url": str(server.make_url("/hook"))}, version="1.0")
+    await sender.notify(UPDATE)
+
+    assert await sender.worker.run_once() == 1
+    [delivery] = await sender.deliveries("task-1")
+    assert delivery.state is DeliveryState.DELIVERED
+    await sender.close()
+
+
+async def test_one_connection_is_enough_to_read(place: Place) -> None:
+    await place.grant()
+    await place.run("ALTER ROLE {role} CONNECTION LIMIT 1")
+    async with opened(open_outbox(place.roles_dsn), Access.READ) as outbox:
+        assert await outbox.read(store.whole_backlog(1)) == 0
+
+
+async def test_it_is_refused_where_something_is_to_be_done(place: Place) -> None:
+    await place.grant()
+    of_another_version = "integer LANGUAGE sql AS $$ SELECT 1 $$"
+    await place.run(f"CREATE OR REPLACE FUNCTION pushkit_wake() RETURNS {of_another_version}")
+    with pytest.raises(StorageError, match=r"belongs to the role postgres: .* as the owner"):
+        await a_sender(place.roles_dsn).open()
 
 
 @pytest.mark.parametrize("open_database", [open_outbox, open_inbox])
@@ -177,12 +148,6 @@ async def test_a_migration_names_the_right_that_a_role_lacks_to_create_tables(
     await place.run(sql)
     with pytest.raises(StorageError, match=re.escape(says.format(role=place.role))):
         await upgrade(open_database(place.roles_dsn))
-
-
-GRANTED = (
-    "GRANT USAGE ON SCHEMA public TO {role};"
-    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role};"
-)
 
 
 @pytest.mark.parametrize(
@@ -227,15 +192,13 @@ GRANTED = (
 async def test_a_service_does_not_start_without_a_right_and_names_it(
     place: Place, sql: str, says: str
 ) -> None:
-    await upgrade(open_outbox(place.owners_dsn))
-    await place.run(GRANTED + sql)
+    await place.grant(but=sql)
     with pytest.raises(StorageError, match=says.format(role=place.role)):
         await a_sender(place.roles_dsn).open()
 
 
 async def test_a_right_that_is_revoked_meanwhile_is_named(place: Place) -> None:
-    await upgrade(open_outbox(place.owners_dsn))
-    await place.run(GRANTED)
+    await place.grant()
     names = re.escape(f"GRANT INSERT ON public.pushkit_subscriptions TO {place.role}")
     async with a_sender(place.roles_dsn) as sender:
         await place.run(f"REVOKE INSERT ON pushkit_subscriptions FROM {place.role}")
@@ -246,7 +209,7 @@ async def test_a_right_that_is_revoked_meanwhile_is_named(place: Place) -> None:
 async def test_the_rights_of_a_callers_own_connection_are_named(place: Place) -> None:
     async with a_sender(place.owners_dsn) as sender:
         await sender.subscribe("task-1", {"url": "http://127.0.0.1:1/"}, version="1.0")
-        await place.run(GRANTED + "REVOKE INSERT ON pushkit_bodies FROM {role}")
+        await place.grant(but="REVOKE INSERT ON pushkit_bodies FROM {role}")
         connection = await asyncpg.connect(place.roles_dsn)
         names = re.escape(f"GRANT INSERT ON public.pushkit_bodies TO {place.role}")
         async with connection.transaction():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from receiver import Notification, Receiver, TrustedSender
 from receiver.cli import cli
 from receiver.inbox.inspection import InboxGap
 from receiver.recovery import Recovery, RecoveryFailedError
-from tests.eventually import DEADLINE
+from tests.eventually import DEADLINE, eventually
 from tests.served import answering
 
 TOKEN = "client-token"
@@ -48,18 +48,11 @@ class World:
     url: str  # of the agent's API
     serve: Any  # aiohttp's
     server: Any = None  # what it serves of the receiver
-    delivered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    delivered: int = 0
     seqs: list[int | None] = field(default_factory=list)  # of all callbacks
-    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def on_update(self, notification: Notification) -> None:
-        async with self.arrived:
-            self.seqs.append(notification.seq)
-            self.arrived.notify_all()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(DEADLINE), self.arrived:
-            await self.arrived.wait_for(condition)
+        self.seqs.append(notification.seq)
 
     async def start(self, recovery: Recovery | None = None) -> Receiver:
         """Start a receiver, as a process of its own would."""
@@ -74,13 +67,10 @@ class World:
 
     async def notify(self, number: int) -> None:
         """Notify updates, and wait until they are called back and settled."""
-        called = len(self.seqs) + number
+        called, delivered = len(self.seqs) + number, self.delivered + number
         for _ in range(number):
             await self.sender.notify(update())
-        await self.until(lambda: len(self.seqs) >= called)
-        async with asyncio.timeout(DEADLINE):
-            for _ in range(number):
-                await self.delivered.acquire()
+        await eventually(lambda: len(self.seqs) >= called and self.delivered >= delivered)
 
     async def lose(self) -> None:
         """Three of five notifications are lost with the disk."""
@@ -113,7 +103,7 @@ async def world(
 
     def on_event(event: Event) -> None:
         if event.kind is EventKind.DELIVERED:
-            world.delivered.release()
+            world.delivered += 1
 
     sender.events.add(on_event)
     async with sender:
@@ -133,7 +123,7 @@ async def told_of_another_task(world: World) -> None:
     expected = await receiver.expect(version="1.0")
     await world.sender.subscribe("task-0", expected.as_json(), version="1.0", owner="alice")
     await world.sender.notify(replace(update(), task_id="task-0"))
-    await world.until(lambda: world.seqs == [1])
+    await eventually(lambda: world.seqs == [1])
 
 
 async def test_an_operator_has_sent_again_what_came_after_the_backup(world: World) -> None:
@@ -144,7 +134,7 @@ async def test_an_operator_has_sent_again_what_came_after_the_backup(world: Worl
     asked = await recover(world)
 
     assert (asked.exit_code, asked.output) == (0, "3 notifications sent again\n")
-    await world.until(lambda: len(world.seqs) == 3)
+    await eventually(lambda: len(world.seqs) == 3)
     assert world.seqs == [3, 4, 5]
 
 
@@ -190,7 +180,7 @@ async def test_a_callback_has_sent_again_what_is_missing_before_an_update(world:
 
     await world.notify(1)
 
-    await world.until(lambda: len(world.seqs) == 4)
+    await eventually(lambda: len(world.seqs) == 4)
     assert sorted(filter(None, world.seqs)) == [3, 4, 5, 6]
     assert await receiver.inbox.gaps("agent") == [InboxGap("task-1", "task-1", 7, None)]
     await recovery.close()

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.outbox import store as outbox
 from pushkit.outbox.model import IdempotencyKey, NewDelivery, new_delivery_id
 from pushkit.queue.rules import Handed, appended
 from pushkit.secrets.vault import Vault
-from pushkit.storage.script import Script, to_micros
+from pushkit.storage.script import Row, Script, Statement, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, Profile, Subscription, SubscriptionKey
 
 ORIGIN = "https://client.example.com:443"
+
+
+def rows_of(sql: str, *parameters: Any) -> Script[list[Row]]:
+    """Run one statement, and return its rows."""
+    return list((yield Statement(sql, parameters)))
 
 
 def add_subscription(
@@ -88,3 +94,18 @@ def append_delivery(
     yield from outbox.add([new])
     yield from OUTBOX.write([queue])
     return new, handed
+
+
+def copy_delivery(number: int, *, owner: str = "alice", state: str = "pending") -> Script[None]:
+    """Store so many copies of the only delivery, of an owner and in a state."""
+    columns = (
+        "subscription_id, tenant, task_id, config_id, origin, version, body_bytes,"
+        " notified_at, not_before, scheduled_at"
+    )
+    yield Statement(
+        f"INSERT INTO pushkit_deliveries (id, seq, owner, state, {columns})"  # noqa: S608  # ours
+        " WITH RECURSIVE n(number) AS"
+        f" (SELECT 2 UNION ALL SELECT number + 1 FROM n WHERE number <= {number})"
+        f" SELECT id || '-' || number, number, '{owner}', '{state}', {columns}"
+        " FROM pushkit_deliveries, n"
+    )

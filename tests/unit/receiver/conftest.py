@@ -24,8 +24,11 @@ from yarl import URL
 
 from pushkit.a2a import TaskUpdate, decode_update
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
+from pushkit.storage.database import Database, opened
+from pushkit.storage.migrations import Access
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import InboxFilter, InboxStatus, Receiver, TaskPolicy, TrustedSender, request
+from receiver.admin import open_inbox
 from receiver.callbacks import dispatcher, waiting
 from receiver.testing import Draft
 from tests.clock import Clock
@@ -318,3 +321,10 @@ def make_world_behind(make_world: WorldFactory, request: pytest.FixtureRequest) 
 @pytest.fixture
 def world_behind(make_world_behind: WorldFactory) -> World:
     return make_world_behind()
+
+
+@pytest.fixture
+async def database(location: str) -> AsyncIterator[Database]:
+    """An empty inbox, open, on each of the two databases."""
+    async with opened(open_inbox(location), Access.UPGRADE) as database:
+        yield database

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -86,11 +85,8 @@ def _count(table: str) -> Script[int]:
 
 
 @pytest.fixture
-async def desk(location: str) -> AsyncIterator[Desk]:
-    database = open_inbox(location)
-    await database.open()
-    yield Desk(database)
-    await database.close()
+def desk(database: Database) -> Desk:
+    return Desk(database)
 
 
 async def test_a_page_leads_to_the_next_one(desk: Desk) -> None:
@@ -165,18 +161,16 @@ async def test_a_purge_ends_although_more_is_done_all_the_time(desk: Desk) -> No
 
 
 async def test_a_purge_leaves_what_somebody_holds_and_waits_for_nobody(postgres_dsn: str) -> None:
-    database = open_inbox(postgres_dsn)
-    await database.open()
-    desk = Desk(database)
-    held, _ = await desk.settled(2, ago=timedelta(days=2))
-    connection = await asyncpg.connect(postgres_dsn)
-    async with asyncio.timeout(DEADLINE), connection.transaction():
-        await connection.execute("SELECT 1 FROM pushkit_inbox WHERE id = $1 FOR UPDATE", held)
-        purged = await desk.admin.purge(older_than=timedelta(days=1))
+    async with opened(open_inbox(postgres_dsn), Access.UPGRADE) as database:
+        desk = Desk(database)
+        held, _ = await desk.settled(2, ago=timedelta(days=2))
+        connection = await asyncpg.connect(postgres_dsn)
+        async with asyncio.timeout(DEADLINE), connection.transaction():
+            await connection.execute("SELECT 1 FROM pushkit_inbox WHERE id = $1 FOR UPDATE", held)
+            purged = await desk.admin.purge(older_than=timedelta(days=1))
 
-    assert (purged, await desk.left()) == (1, [held])
-    await connection.close()
-    await database.close()
+        assert (purged, await desk.left()) == (1, [held])
+        await connection.close()
 
 
 async def test_a_purge_of_nothing_in_particular_is_a_mistake(desk: Desk) -> None:

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_aiohttp.plugin import AiohttpServer
@@ -22,7 +23,7 @@ from receiver import Limits, Receiver, TaskPolicy, TrustedSender
 from receiver.diagnosis.checks import BODY_CHECKS, CHECKS
 from receiver.diagnosis.report import CheckOutcome, Examined, as_json, as_junit, as_text, summary
 from receiver.diagnosis.subject import ReceiverAtUrl, check_consent
-from receiver.diagnosis.trial import Trial, examine
+from receiver.diagnosis.trial import Trial, chosen, examine
 from receiver.testing import SigningAgent
 from tests.ports import free_port
 from tests.unit.receiver.wrong.miniature import Miniature
@@ -93,10 +94,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 async def found(
-    subject: ReceiverAtUrl, agent: SigningAgent, *only: str, patience: timedelta = SECONDS
+    agent: SigningAgent, *only: str, patience: timedelta = SECONDS, **commands: Any
 ) -> dict[str, Examined]:
-    checks = {**CHECKS, **BODY_CHECKS}
-    results = examine(checks, lambda: Trial(subject, agent, SECONDS, 20, patience), only=only)
+    """Examine the receiver at an agent's webhook, which its commands observe and restart."""
+    subject = ReceiverAtUrl(agent.webhook_url, **commands)
+    checks = chosen({**CHECKS, **BODY_CHECKS}, only)
+    results = examine(checks, lambda: Trial(subject, agent, SECONDS, 20, patience))
     return {result.check: result async for result in results}
 
 
@@ -113,9 +116,9 @@ async def test_what_http_alone_does_not_show_is_caught_with_both_commands(
     run: Run, kind: type[Miniature]
 ) -> None:
     async with run(kind) as wrong:
-        url = wrong.agent.webhook_url
-        subject = ReceiverAtUrl(url, observe="cat called.txt", restart="sh restart.sh")
-        results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
+        checks = ["genuine", *CAUGHT_BY[kind]]
+        observe, restart = "cat called.txt", "sh restart.sh"
+        results = await found(wrong.agent, *checks, observe=observe, restart=restart)
     assert failed(results) == CAUGHT_BY[kind]
     assert results["genuine"].outcome is CheckOutcome.PASSED
 
@@ -126,8 +129,7 @@ async def test_a_wrong_receiver_is_caught_over_http_alone_or_its_check_is_unseen
     run: Run, kind: type[Miniature]
 ) -> None:
     async with run(kind) as wrong:
-        subject = ReceiverAtUrl(wrong.agent.webhook_url)
-        results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
+        results = await found(wrong.agent, "genuine", *CAUGHT_BY[kind])
     unseen = {name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN}
     assert failed(results) | unseen == CAUGHT_BY[kind]
     assert bool(failed(results)) == (kind not in UNSEEN_OVER_HTTP)
@@ -174,8 +176,7 @@ def ours(aiohttp_server: AiohttpServer, tmp_path: Path) -> Ours:
 @pytest.mark.slow
 async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(ours: Ours) -> None:
     agent = await ours()
-    subject = ReceiverAtUrl(agent.webhook_url)
-    results = await found(subject, agent, patience=timedelta(seconds=25))
+    results = await found(agent, patience=timedelta(seconds=25))
     assert failed(results) == set()
     assert set(results) == set(NAMES)
     unseen = [name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN]
@@ -193,9 +194,8 @@ async def test_the_doctor_signs_by_the_scheme_that_a_receiver_expects(
     ours: Ours, scheme: Scheme
 ) -> None:
     agent = await ours(scheme)
-    subject = ReceiverAtUrl(agent.webhook_url)
     checks = ["genuine", "signature", "raw_body", "timestamp", "audience", "token", "silence"]
-    results = await found(subject, agent, *checks, "conflict", "key_from_message")
+    results = await found(agent, *checks, "conflict", "key_from_message")
     assert failed(results) == set()
     unseen = {name for name, each in results.items() if each.outcome is CheckOutcome.UNSEEN}
     assert unseen == {"key_from_message"} | ({"audience"} if agent.webhook_secrets else set())
@@ -204,9 +204,8 @@ async def test_the_doctor_signs_by_the_scheme_that_a_receiver_expects(
 @pytest.mark.slow
 async def test_a_receiver_that_takes_any_body_and_waits_for_it_is_caught(run: Run) -> None:
     async with run(Miniature) as careless:
-        subject = ReceiverAtUrl(careless.agent.webhook_url)
         strained = ("malformed_json", "oversized_body", "slow_body")
-        results = await found(subject, careless.agent, *strained, patience=timedelta(seconds=1))
+        results = await found(careless.agent, *strained, patience=timedelta(seconds=1))
     assert failed(results) == {"malformed_json", "slow_body"}
     assert "a body that is not JSON: answered 202" in results["malformed_json"].details[0]
 
@@ -216,8 +215,7 @@ async def test_checks_that_a_receiver_that_accepts_nothing_would_pass_are_shown_
 ) -> None:
     async with run(Miniature) as receiver:
         stranger = SigningAgent(webhook_url=receiver.agent.webhook_url)
-        subject = ReceiverAtUrl(receiver.agent.webhook_url)
-        results = await found(subject, stranger)
+        results = await found(stranger)
     assert list(results) == list(NAMES)
     assert failed(results) == {"genuine"}
     others = [result for name, result in results.items() if name != "genuine"]
@@ -234,16 +232,15 @@ async def test_a_receiver_that_accepts_nothing_passes_no_check_that_is_run_alone
 ) -> None:
     async with run(Miniature) as receiver:
         stranger = SigningAgent(webhook_url=receiver.agent.webhook_url)
-        subject = ReceiverAtUrl(receiver.agent.webhook_url)
-        results = await found(subject, stranger, check)
+        results = await found(stranger, check)
     assert failed(results) == {check}
 
 
 @pytest.mark.parametrize("observe", [None, "cat called.txt"])
 async def test_what_cannot_be_seen_is_not_claimed(run: Run, observe: str | None) -> None:
     async with run(Miniature) as receiver:
-        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe=observe)
-        results = await found(subject, receiver.agent, "genuine", "conflict", "signature")
+        checks = ["genuine", "conflict", "signature"]
+        results = await found(receiver.agent, *checks, observe=observe)
     assert {result.outcome for result in results.values()} == {CheckOutcome.PASSED}
     claims = [result.promise for result in results.values() if "called back" in result.promise]
     assert bool(claims) is (observe is not None)
@@ -253,18 +250,16 @@ async def test_what_cannot_be_seen_is_not_claimed(run: Run, observe: str | None)
 
 async def test_a_refusal_names_the_steps_that_its_code_can_come_from(ours: Ours) -> None:
     agent = await ours()
-    subject = ReceiverAtUrl(agent.webhook_url)
     stranger = SigningAgent(webhook_url=agent.webhook_url, token=agent.token)
-    results = await found(subject, stranger, "genuine")
+    results = await found(stranger, "genuine")
     told = "answered 401 invalid_signature, by step signature or body, expected 2xx"
     assert results["genuine"].details == (told,)
 
 
 async def test_a_command_that_fails_is_reported(run: Run) -> None:
     async with run(Miniature) as receiver:
-        subject = ReceiverAtUrl(receiver.agent.webhook_url, observe="cat none.txt")
         with pytest.raises(ConfigError, match="--observe: cat ended with status 1"):
-            await found(subject, receiver.agent, "genuine")
+            await found(receiver.agent, "genuine", observe="cat none.txt")
 
 
 async def test_a_process_that_a_command_leaves_running_is_not_waited_for(run: Run) -> None:

@@ -267,3 +267,22 @@ async def test_a_proxy_at_fault_is_named_with_what_it_does(
     links = await check_public_url(through)
     assert faults(links) == ["proxy", *(["body"] if says == "the body was changed" else [])], links
     assert any(says in link.found for link in links)
+
+
+async def test_a_proxy_that_breaks_off_what_is_tried_next_takes_no_finding_away(
+    way: Way, aiohttp_server: AiohttpServer
+) -> None:
+    port, came = free_port(), list[web.Request]()
+    public = f"http://127.0.0.1:{port}/a2a/push"
+    probe = await way(url=f"http://127.0.0.1:{port}")
+
+    async def answer(request: web.Request) -> web.Response:
+        came.append(request)
+        if len(came) > 1 and request.transport is not None:
+            request.transport.abort()
+        return await _passes_on(probe.url, _without(request), await request.read())
+
+    await aiohttp_server(answering(answer), port=port)
+    by_another_key = replace(probe, url=public, own_url=public, key=generate_key(Algorithm.ES256))
+    assert faults(await check_public_url(by_another_key)) == ["signature or body"]
+    assert len(came) > 1

@@ -9,22 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
-from pushkit import (
-    KeyRing,
-    PushSender,
-    RetryPolicy,
-    Scheme,
-    SenderOptions,
-    Signing,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
-)
+from pushkit import KeyRing, PushSender, RetryPolicy, Scheme, SenderOptions, Signing
 from pushkit.clock import utc_now
 from pushkit.keys.jwks import jwks_response, parse_jwks
 from pushkit.net.jwks_client import load_jwks
@@ -37,8 +28,20 @@ from receiver.diagnosis.sink import Sink, Visit
 from receiver.options import Schemes
 from receiver.testing import SigningAgent
 from tests.ports import free_port
+from tests.updates import working
 
 SOON = RetryPolicy(wait=wait_fixed(1), stop=stop_after_attempt(5))
+AT_ONCE = timedelta(milliseconds=100)
+
+
+def sender(folder: Path, ring: KeyRing | None = None, **settings: Any) -> PushSender:
+    return PushSender(
+        issuer="https://agent.example.com",
+        keys=ring or KeyRing.create(utc_now()),
+        database=folder / "outbox.db",
+        allow=["127.0.0.1:*"],
+        **settings,
+    )
 
 
 async def examined(
@@ -50,8 +53,7 @@ async def examined(
     async def drive(urls: Mapping[str, str]) -> None:
         for name, url in urls.items():
             await push.subscribe(name, {"url": url, "token": "abc"}, version="1.0", owner="alice")
-            status = TaskStatus(state=TaskState.WORKING)
-            await push.notify(StatusUpdate(task_id=name, context_id="c", status=status))
+            await push.notify(working(name))
 
     with contextlib.ExitStack() as stack:
         listeners = {
@@ -68,13 +70,8 @@ async def test_pushkits_own_sender_does_nothing_wrong(tmp_path: Path) -> None:
     options = SenderOptions(retry=SOON, timeout=timedelta(seconds=1))
     loop, began = asyncio.get_running_loop(), utc_now()
     opened = loop.time()
-    async with PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(utc_now()),
-        database=tmp_path / "outbox.db",
-        allow=["127.0.0.1:*"],
-        options=options,
-        clock=lambda: began + timedelta(seconds=loop.time() - opened),
+    async with sender(
+        tmp_path, options=options, clock=lambda: began + timedelta(seconds=loop.time() - opened)
     ) as push:
         results = await examined(push, *SCENARIOS, patience=timedelta(seconds=2.5))
     outcomes = {name: result.outcome for name, result in results.items()}
@@ -111,15 +108,9 @@ async def test_signatures_are_verified_if_keys_are_given(
         keys = await load_jwks(str(jwks)) if schemes.by_key else None
         return Expected(keys=keys, schemes=schemes, now=utc_now())
 
-    async with PushSender(
-        issuer="https://agent.example.com",
-        keys=ring,
-        database=tmp_path / "outbox.db",
-        allow=["127.0.0.1:*"],
-        options=SenderOptions(signing=Signing(schemes=schemes.names, webhook_secrets=secrets)),
-    ) as push:
-        patience = timedelta(milliseconds=100)
-        results = await examined(push, "accepted", patience=patience, expected=expected)
+    signing = Signing(schemes=schemes.names, webhook_secrets=secrets)
+    async with sender(tmp_path, ring, options=SenderOptions(signing=signing)) as push:
+        results = await examined(push, "accepted", patience=AT_ONCE, expected=expected)
     result = results["accepted"]
     assert result.outcome is (CheckOutcome.PASSED if genuine else CheckOutcome.FAILED), result
     step = "signature" if schemes.by_key else "body"
@@ -140,14 +131,8 @@ async def test_a_signature_that_another_library_refuses_is_reported(
     async def expected() -> Expected:
         return Expected(keys=keys, schemes=Schemes(), now=utc_now())
 
-    async with PushSender(
-        issuer="https://agent.example.com",
-        keys=ring,
-        database=tmp_path / "outbox.db",
-        allow=["127.0.0.1:*"],
-    ) as push:
-        patience = timedelta(milliseconds=100)
-        results = await examined(push, "accepted", patience=patience, expected=expected)
+    async with sender(tmp_path, ring) as push:
+        results = await examined(push, "accepted", patience=AT_ONCE, expected=expected)
     [detail] = results["accepted"].details
     assert "PyJWT refuses it: another reading" in detail
 

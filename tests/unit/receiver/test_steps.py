@@ -126,6 +126,7 @@ class Seen:
     event: tuple[str, ...]  # `steps`
     metric: set[str]  # the label `step`
     listen: dict[str, bool | None]  # whether each step holds
+    reasons: list[str]  # what `listen` says of those that do not
     verify: list[CheckResult]  # of the request by itself, as it is recorded
     dashboard: dict[str, str]  # the result of each step
 
@@ -487,6 +488,7 @@ async def seen(
         metric=page.labels("receiver_refusals_total", "step"),
         verify=verified(world, draft, way),
         listen={each.name: each.result.holds for each in arrivals[-1].steps},
+        reasons=[each.found for each in arrivals[-1].steps if each.result.holds is False],
         dashboard={
             each.name: each.result.value for event in refused for each in steps_of_refused(event)
         },
@@ -582,6 +584,7 @@ async def test_a_refusal_is_attributed_to_one_step_wherever_it_is_shown(
     assert found.event == begun
     assert (found.log, found.metric) == (forgery.refusing, {forgery.refusing})
     assert [name for name, holds in found.listen.items() if holds is False] == [forgery.refusing]
+    assert not {"", found.code}.intersection(found.reasons)
     if forgery.refusing in OF_A_REQUEST and forgery.around is Surroundings:
         assert of_verify(found, Result.REFUSED) == {forgery.refusing}
         assert of_verify(found, Result.PASSED) <= {*begun}

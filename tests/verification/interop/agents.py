@@ -16,14 +16,14 @@ from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedS
 from tests.eventually import eventually
 from tests.ports import free_port
 from tests.served import served
-from tests.verification.interop.cell import Cause, Cell
+from tests.verification.interop.cell import Cause, Cell, Direction
 from tests.verification.interop.client import Client
 from tests.verification.interop.environments import (
-    NODE,
     PEERS,
     cargo_program,
     go_program,
     maven_program,
+    node,
     node_modules,
     python_of,
 )
@@ -110,7 +110,7 @@ def command_of(peer: str, *program: str) -> tuple[str, ...]:
     if sdk == "@a2a-js/sdk":
         modules = node_modules(f"js-{release}", f"{sdk}@{release}", "express@4")
         script = program[0] if program else "agent_0_3.mjs" if " 0." in name else "agent_1.mjs"
-        return (str(NODE), str(PEERS / script), "--modules", str(modules))
+        return (node(), str(PEERS / script), "--modules", str(modules))
     if name in _FRAMEWORKS:
         requirements = _FRAMEWORKS[name][1:]
         python = python_of(f"framework-{name.replace(' ', '-')}", *requirements, "uvicorn")
@@ -130,7 +130,7 @@ def agent_cell(
     attempt: Callable[[Agent], Awaitable[str | None]],
     peer: str,
     *program: str,
-    direction: str,
+    direction: Direction,
     scheme: str,
     cause: Cause | None = None,
     **details: Any,

@@ -1,50 +1,34 @@
-"""A cell of `make interop`, and the column of the matrix in which it counts."""
+"""A cell of `make interop`."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum
 
-__all__ = [
-    "AT_ITS_AGENT",
-    "BEHIND",
-    "COLUMNS",
-    "INSIDE",
-    "ITS_CARDS",
-    "ITS_CLIENT",
-    "ITS_SENDER",
-    "ITS_VERIFIER",
-    "ITS_WEBHOOK",
-    "OUR_CARDS",
-    "VECTORS",
-    "Cause",
-    "Cell",
-]
+__all__ = ["Cause", "Cell", "Direction"]
 
-ITS_SENDER = "its sender → receiver"
-INSIDE = "its agent, pushkit inside → receiver"
-BEHIND = "its agent, `pushkit gateway` in front → receiver"
-ITS_WEBHOOK = "pushkit → its webhook"
-ITS_VERIFIER = "pushkit → its verifier"
-VECTORS = "[vectors](vectors/README.md) → its program in `examples/verify`"
-ITS_CARDS = "its signed cards → pushkit"
-OUR_CARDS = "pushkit's signed cards → its verifier"
-AT_ITS_AGENT = "a config → its agent, which then sends"
-ITS_CLIENT = "its client's configs → pushkit, which then sends"
 
-# The matrix of the page has one row per peer. The column in which each direction counts:
-COLUMNS = {
-    ITS_SENDER: "it sends",
-    INSIDE: "pushkit inside",
-    BEHIND: "gateway in front",
-    ITS_WEBHOOK: "pushkit sends",
-    ITS_VERIFIER: "pushkit sends",
-    VECTORS: "pushkit sends",
-    ITS_CARDS: "its cards",
-    OUR_CARDS: "pushkit's cards",
-    AT_ITS_AGENT: "configs",
-    ITS_CLIENT: "configs",
-}
+class Direction(Enum):
+    """Who sends to whom; and the column in which the matrix of the page counts it."""
+
+    ITS_SENDER = "its sender → receiver", "it sends"
+    INSIDE = "its agent, pushkit inside → receiver", "pushkit inside"
+    BEHIND = "its agent, `pushkit gateway` in front → receiver", "gateway in front"
+    ITS_WEBHOOK = "pushkit → its webhook", "pushkit sends"
+    ITS_VERIFIER = "pushkit → its verifier", "pushkit sends"
+    VECTORS = (
+        "[vectors](vectors/README.md) → its program in `examples/verify`",
+        "pushkit sends",
+    )
+    ITS_CARDS = "its signed cards → pushkit", "its cards"
+    OUR_CARDS = "pushkit's signed cards → its verifier", "pushkit's cards"
+    AT_ITS_AGENT = "a config → its agent, which then sends", "configs"
+    ITS_CLIENT = "its client's configs → pushkit, which then sends", "configs"
+
+    def __init__(self, told: str, column: str) -> None:
+        self.told = told
+        self.column = column
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +58,7 @@ class Cell:
     """
 
     peer: str
-    direction: str
+    direction: Direction
     version: str
     scheme: str
     attempt: Callable[[], Awaitable[str | None]]

@@ -10,17 +10,7 @@ from pushkit import Scheme
 from receiver import SenderProfile
 from tests.verification.interop.agents import Agent, agent_cell, agent_to_receiver
 from tests.verification.interop.cards import peers as card_peers
-from tests.verification.interop.cell import (
-    INSIDE,
-    ITS_CARDS,
-    ITS_SENDER,
-    ITS_VERIFIER,
-    ITS_WEBHOOK,
-    OUR_CARDS,
-    VECTORS,
-    Cause,
-    Cell,
-)
+from tests.verification.interop.cell import Cause, Cell, Direction
 from tests.verification.interop.config_cells import config_cells
 from tests.verification.interop.environments import (
     MissingToolError,
@@ -69,7 +59,7 @@ def cells() -> list[Cell]:
     programs = [
         Cell(
             peer=name,
-            direction=VECTORS,
+            direction=Direction.VECTORS,
             version="all",
             scheme="JWT",
             attempt=functools.partial(vectors_before, name),
@@ -84,7 +74,7 @@ def cells() -> list[Cell]:
         *config_cells(),
         Cell(
             peer="jose (Node)",
-            direction=ITS_WEBHOOK,
+            direction=Direction.ITS_WEBHOOK,
             version="1.0",
             scheme="JWT, remote JWK Set",
             attempt=sender_to_jose,
@@ -113,16 +103,16 @@ def _sender_cells() -> list[Cell]:
         _sends("trpc-a2a-go 0.2.5", profile=SenderProfile.TRPC_A2A_GO),
         Cell(
             peer="trpc-a2a-go 0.2.5",
-            direction=ITS_VERIFIER,
+            direction=Direction.ITS_VERIFIER,
             version="1.0",
             scheme="JWT (RS256), remote JWK Set",
             attempt=sender_to_trpc,
         ),
         _sends("a2a-java 0.3.3.Final", cause=_JAVA_SEND),
         _sends("a2a-java 0.3.3.Final (message/stream)", stream=True),
-        _unavailable_cell("trpc-a2a-go 2.0.0", ITS_SENDER, _REFUSED),
-        _unavailable_cell("trpc-a2a-go 2.0.0", ITS_VERIFIER, _REFUSED),
-        _unavailable_cell("a2a-java 1.x", ITS_SENDER, _JAVA_1),
+        _unavailable_cell("trpc-a2a-go 2.0.0", Direction.ITS_SENDER, _REFUSED),
+        _unavailable_cell("trpc-a2a-go 2.0.0", Direction.ITS_VERIFIER, _REFUSED),
+        _unavailable_cell("a2a-java 1.x", Direction.ITS_SENDER, _JAVA_1),
         _sends("a2a-server-lf 0.5.3 (Rust)"),
         _sends("a2a-server-lf 0.5.3 (Rust)", credentials=True),
         _sends("a2a-protocol-server 0.15.0 (Rust)"),
@@ -140,9 +130,9 @@ def _sends(peer: str, **details: Any) -> Cell:
     async def attempt(agent: Agent) -> None:
         await agent_to_receiver(agent)
 
-    direction, scheme = ITS_SENDER, "unsigned, its token"
+    direction, scheme = Direction.ITS_SENDER, "unsigned, its token"
     if details.get("sender") == "pushkit":
-        direction, scheme = INSIDE, "JWT, token"
+        direction, scheme = Direction.INSIDE, "JWT, token"
     elif "profile" in details:
         scheme = "JWT, profile trpc-a2a-go"
     elif "credentials" in details:
@@ -150,7 +140,7 @@ def _sends(peer: str, **details: Any) -> Cell:
     return agent_cell(attempt, peer, direction=direction, scheme=scheme, **details)
 
 
-def _unavailable_cell(peer: str, direction: str, reason: str) -> Cell:
+def _unavailable_cell(peer: str, direction: Direction, reason: str) -> Cell:
     """Return a cell that cannot be tried, with the reason."""
 
     async def attempt() -> None:
@@ -160,7 +150,7 @@ def _unavailable_cell(peer: str, direction: str, reason: str) -> Cell:
 
 
 def _library_cells() -> list[Cell]:
-    to_webhook = functools.partial(Cell, direction=ITS_WEBHOOK, version="1.0")
+    to_webhook = functools.partial(Cell, direction=Direction.ITS_WEBHOOK, version="1.0")
     webhooks = Scheme.STANDARD_WEBHOOKS
     found = [
         to_webhook(
@@ -185,21 +175,21 @@ def _card_cells() -> list[Cell]:
         )
         found.append(
             card_cell(
-                direction=ITS_CARDS,
+                direction=Direction.ITS_CARDS,
                 scheme=f"card JWS, form `{peer.form}` admitted",
                 attempt=functools.partial(cards_one_way, peer, card_peers.VERIFIES),
             )
         )
         found += [
             card_cell(
-                direction=OUR_CARDS,
+                direction=Direction.OUR_CARDS,
                 scheme=f"card JWS, {form}",
                 attempt=functools.partial(cards_one_way, peer, f"pushkit signs, {form}"),
             )
             for form in peer.signed
         ]
-    go = "a2a-go 2.6 (a2acrypto)"
-    return [*found, *(_unavailable_cell(go, way, _REFUSED) for way in (ITS_CARDS, OUR_CARDS))]
+    go, ways = "a2a-go 2.6 (a2acrypto)", (Direction.ITS_CARDS, Direction.OUR_CARDS)
+    return [*found, *(_unavailable_cell(go, way, _REFUSED) for way in ways)]
 
 
 async def cards_one_way(peer: card_peers.Peer, direction: str) -> str:

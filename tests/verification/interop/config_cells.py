@@ -1,24 +1,42 @@
-"""Push configs: at every peer's agent, and by peers' clients at ours."""
+"""Push configs: at every peer's agent, and by peers' clients at ours, in every binding."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import grpc
+from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
+from a2a.types import a2a_pb2_grpc
+
+from pushkit import PushSender
+from pushkit.integrations.push_config_api import PushConfigApi
+from pushkit.integrations.push_config_api.grpc import PushConfigServicer, PushConfigServicerV03
 from receiver import SenderProfile
+from tests.ports import free_port
 from tests.verification.interop.agents import (
+    CREDENTIALS,
     agent_of,
+    check_version,
     command_of,
+    completed,
+    receiving,
     registered_at_agent,
+    trusted_pushkit,
     version_of,
 )
-from tests.verification.interop.cell import AT_ITS_AGENT, ITS_CLIENT, Cause, Cell
-from tests.verification.interop.configs import client_to_pushkit
-from tests.verification.interop.processes import MismatchError
+from tests.verification.interop.cell import Cause, Cell, Direction
+from tests.verification.interop.processes import PATIENCE, TOKEN, MismatchError
+from tests.verification.interop.webhooks import OWNER, UPDATES, config_api, sending
 
 __all__ = ["config_cells"]
 
+BINDINGS = {"JSON-RPC": "JSONRPC", "HTTP+JSON": "HTTP+JSON", "gRPC": "GRPC"}
 _ID_IN_BODY = Cause(
     "@a2a-js/sdk 1.0.1 reads the task's id from the body alone, not from the URL. Put it into the"
     " body, too; 1.3.0 reads the URL",
@@ -60,7 +78,7 @@ def _at(peer: str, *bindings: str, cause: Cause | None = None, **details: Any) -
     async def attempt(binding: str) -> None:
         await registered_at_agent(await asyncio.to_thread(agent_of, peer, **details), binding)
 
-    return _in_each(bindings, attempt, peer=peer, direction=AT_ITS_AGENT, cause=cause)
+    return _in_each(bindings, attempt, peer=peer, direction=Direction.AT_ITS_AGENT, cause=cause)
 
 
 def _client(peer: str, program: str, *bindings: str) -> Cell:
@@ -68,9 +86,9 @@ def _client(peer: str, program: str, *bindings: str) -> Cell:
 
     async def attempt(binding: str) -> None:
         command = await asyncio.to_thread(command_of, peer, program)
-        await client_to_pushkit(command, binding, version_of(peer))
+        await _client_to_pushkit(command, binding, version_of(peer))
 
-    return _in_each(bindings, attempt, peer=peer, direction=ITS_CLIENT)
+    return _in_each(bindings, attempt, peer=peer, direction=Direction.ITS_CLIENT)
 
 
 def _in_each(
@@ -85,3 +103,76 @@ def _in_each(
 
     version, named = version_of(about["peer"]), ", ".join(bindings)
     return Cell(version=version, scheme=named, attempt=in_each, **about)
+
+
+# --- a client, and the API ----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _by_grpc(api: PushConfigApi) -> AsyncIterator[str]:
+    server = grpc.aio.server()
+    a2a_pb2_grpc.add_A2AServiceServicer_to_server(
+        PushConfigServicer(api, owner=lambda _: OWNER), server
+    )
+    a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(
+        PushConfigServicerV03(api, owner=lambda _: OWNER), server
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+async def _client_to_pushkit(command: tuple[str, ...], binding: str, version: str) -> None:
+    """Let a peer's client register two configs, and remove one; then notify the other."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        async with (
+            sending(folder) as (push, issuer),
+            _by_grpc(config_api(push)) as address,
+            receiving(trusted_pushkit(issuer, CREDENTIALS), folder, port) as called,
+        ):
+            hook = f"http://127.0.0.1:{port}/a2a/push"
+            said = await _output_of(
+                *(*command, "configs", "--url", address if binding == "gRPC" else f"{issuer}/a2a"),
+                *("--binding", BINDINGS[binding], "--version", version, "--hook", hook),
+            )
+            _judge(said, hook)
+            await _notified(push, version)
+            await completed(called)
+    check_version(called, version)
+
+
+async def _output_of(*command: str) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(PATIENCE):
+        output, errors = await process.communicate()
+    if process.returncode:
+        raise MismatchError(f"its client says: {errors.decode().strip()[-200:]}")
+    said: dict[str, Any] = json.loads(output)
+    return said
+
+
+def _judge(said: dict[str, Any], hook: str) -> None:
+    """Hold what a client got against what the API promises; secrets are in no answer."""
+    answers = [*said["created"], said["read"], *said["before"], *said["after"]]
+    found = [(config["id"], config["taskId"], config["url"]) for config in answers]
+    kept, gone = (("kept", "task-1", hook), ("gone", "task-1", hook))
+    if found != [kept, gone, gone, gone, kept, kept]:
+        raise MismatchError(f"expected the configs in the order of the calls, found {found}"[:300])
+    if TOKEN in str(answers) or CREDENTIALS in str(answers):
+        raise MismatchError("an answer has a secret in it")
+    if not said["missing"] or not said["foreign"]:
+        raise MismatchError("the client does not know the error as a task that is not found")
+
+
+async def _notified(push: PushSender, version: str) -> None:
+    if [str(each.version.value) for each in await push.subscribers("task-1")] != [version]:
+        raise MismatchError("expected one config of the version of the binding")
+    await push.notify(UPDATES[0])
+    await push.notify(UPDATES[-1])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
-from pushkit import Algorithm, KeyRing, PushSender, RetryPolicy, SenderOptions, wait_schedule
-from pushkit.integrations.aiohttp import jwks_route
+from pushkit import PushSender
 from pushkit.keys.jwks import JWKS_PATH
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from tests.eventually import DEADLINE, eventually
@@ -33,29 +31,6 @@ async def attempted(push: PushSender, task_id: str) -> None:
         return all(row.last_status for row in await push.deliveries(task_id))
 
     await eventually(settled)
-
-
-@pytest.fixture
-async def push(tmp_path: Path) -> AsyncIterator[PushSender]:
-    """Our sender with an RS256 key; it does not try twice."""
-    push = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(datetime.now(UTC), Algorithm.RS256),
-        database=tmp_path / "outbox.db",
-        allow=["127.0.0.1:*"],
-        options=SenderOptions(retry=RetryPolicy(wait=wait_schedule([3600]))),
-    )
-    async with push:
-        yield push
-
-
-@pytest.fixture
-async def push_jwks_url(push: PushSender, aiohttp_server: AiohttpServer) -> str:
-    """Where our sender's keys are found."""
-    app = web.Application()
-    app.add_routes([jwks_route(push)])
-    server = await aiohttp_server(app)
-    return str(server.make_url(JWKS_PATH))
 
 
 @dataclass

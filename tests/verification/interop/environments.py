@@ -11,7 +11,6 @@ from pathlib import Path
 
 __all__ = [
     "FOLDER",
-    "NODE",
     "PEERS",
     "ROOT",
     "MissingToolError",
@@ -19,6 +18,7 @@ __all__ = [
     "cargo_program",
     "go_program",
     "maven_program",
+    "node",
     "node_modules",
     "python_of",
     "tool",
@@ -112,7 +112,7 @@ def typescript_program(source: Path) -> tuple[str, ...]:
         _run(tool("npm"), "ci", "--silent", "--no-audit", "--no-fund", folder=place)
         _run(tool("npm"), "run", "--silent", "build", folder=place)
         _note(place, wanted)
-    return (_node(), str(place / "dist" / "main.js"))
+    return (node(), str(place / "dist" / "main.js"))
 
 
 def _place(source: Path) -> Path:
@@ -145,7 +145,8 @@ def _note(folder: Path, wanted: str) -> None:
     (folder / ".installed").write_text(wanted, "utf-8")
 
 
-def _node() -> str:
+def node() -> str:
+    """Return where Node is."""
     try:
         found = tool("node")
     except MissingToolError as exc:
@@ -156,16 +157,6 @@ def _node() -> str:
     if int(version.removeprefix("v").partition(".")[0]) < _NODE_AT_LEAST:
         raise MissingToolError(f"found Node {version}, {_NODE_AT_LEAST} or newer is needed")
     return found
-
-
-class _Node:
-    """Node, looked for when it is first needed."""
-
-    def __str__(self) -> str:
-        return _node()
-
-
-NODE = _Node()
 
 
 def _run(*command: str, folder: Path | None = None) -> None:

@@ -21,9 +21,9 @@ from tests.verification.interop.agents import (
     artifacts_of,
     command_of,
 )
-from tests.verification.interop.cell import INSIDE, ITS_CLIENT, Cell
+from tests.verification.interop.cell import Cell, Direction
 from tests.verification.interop.environments import PEERS
-from tests.verification.interop.processes import PATIENCE, MismatchError, running
+from tests.verification.interop.processes import MismatchError, line_of, running
 
 __all__ = ["FAKE_ANSWER", "framework_cells"]
 
@@ -42,7 +42,7 @@ def framework_cells() -> list[Cell]:
         _cell("pydantic-ai 2.62.0 (0.3 client)", "pydantic-ai"),
         Cell(
             peer=_CREWAI,
-            direction=ITS_CLIENT,
+            direction=Direction.ITS_CLIENT,
             version="0.3",
             scheme="JSON-RPC, its result store",
             attempt=_crewai_waits,
@@ -68,7 +68,7 @@ def _cell(peer: str, page: str, **details: Any) -> Cell:
         told = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
         return f"{called[-1].seq} updates in {len(called)} notifications ({told})"
 
-    details |= {"direction": INSIDE, "scheme": "JWT, token", "sender": "pushkit"}
+    details |= {"direction": Direction.INSIDE, "scheme": "JWT, token", "sender": "pushkit"}
     return agent_cell(attempt, peer, "page_agent.py", page, **details)
 
 
@@ -84,19 +84,9 @@ async def _crewai_waits() -> None:
             running(*agent, "--folder", folder, port=agent_port),
             running(*client, "--folder", folder, port=port) as process,
         ):
-            told = json.loads(await _line(process, b'{"status"'))
+            told = json.loads(await line_of(process, b'{"status"'))
     if told != {"status": "completed", "result": "the answer"}:
         raise MismatchError(f"expected the answer, found {told}")
-
-
-async def _line(process: asyncio.subprocess.Process, start: bytes) -> bytes:
-    """Return the next line of a peer that begins so."""
-    assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
-        while line := await process.stdout.readline():
-            if line.startswith(start):
-                return line
-    raise MismatchError("the peer ended by itself")
 
 
 async def _asked_by_the_page(agent: tuple[str, ...]) -> None:
@@ -114,4 +104,4 @@ async def _asked_by_the_page(agent: tuple[str, ...]) -> None:
             async with session.post("/ask", params={"text": "hello"}) as answer:
                 if answer.status != HTTPStatus.OK:
                     raise MismatchError(f"/ask was answered {answer.status}")
-            await _line(process, b"completed ")
+            await line_of(process, b"completed ")

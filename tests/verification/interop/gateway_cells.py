@@ -35,7 +35,7 @@ from tests.verification.interop.agents import (
     receiving,
     trusted_pushkit,
 )
-from tests.verification.interop.cell import BEHIND, Cause, Cell
+from tests.verification.interop.cell import Cause, Cell, Direction
 from tests.verification.interop.client import Client
 from tests.verification.interop.framework_cells import FAKE_ANSWER
 from tests.verification.interop.processes import TOKEN, MismatchError, end, running
@@ -90,8 +90,8 @@ def _cell(
         return await _tried(agent, answer, path, rpc)
 
     program = ("plain_agent.py", framework) if framework else ()
-    how = {"direction": BEHIND, "scheme": "JWT, token"}
-    return agent_cell(attempt, peer, *program, cause=cause, **how)
+    direction, scheme = Direction.BEHIND, "JWT, token"
+    return agent_cell(attempt, peer, *program, direction=direction, scheme=scheme, cause=cause)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.verification.interop.cell import COLUMNS, Cell
+from tests.verification.interop.cell import Cell, Direction
 from tests.verification.interop.cells import cells
 from tests.verification.interop.defects import DEFECTS
 from tests.verification.interop.environments import MissingToolError, UnavailableError
 from tests.verification.interop.processes import PATIENCE, MismatchError
 
-__all__ = ["NOT_RUN", "key_of", "matrix_of", "outcome", "row_of"]
+__all__ = ["key_of", "matrix_of", "row_of"]
 
 NOT_RUN = "not run here"
 
@@ -46,7 +46,7 @@ async def outcome(cell: Cell) -> tuple[str, str]:
     return "pass", told or ""
 
 
-_COLUMNS = list(dict.fromkeys(COLUMNS.values()))
+_COLUMNS = list(dict.fromkeys(direction.column for direction in Direction))
 _MATRIX = f"| peer | {' | '.join(_COLUMNS)} |\n|{'---|' * (1 + len(_COLUMNS))}\n"
 _DETAILS = "| peer | direction | A2A | scheme | result |\n|---|---|---|---|---|\n"
 
@@ -58,7 +58,7 @@ def key_of(row: str) -> str:
 
 def row_of(cell: Cell, result: str) -> str:
     """Return a row of the details."""
-    return f"| {cell.peer} | {cell.direction} | {cell.version} | {cell.scheme} | {result} |"
+    return f"| {cell.peer} | {cell.direction.told} | {cell.version} | {cell.scheme} | {result} |"
 
 
 def matrix_of(results: dict[str, str]) -> str:
@@ -68,7 +68,7 @@ def matrix_of(results: dict[str, str]) -> str:
         row = results.get(key_of(row_of(cell, "")))
         if row is not None:
             peer = found.setdefault(cell.peer.partition(" (")[0], {})
-            counts = peer.setdefault(COLUMNS[cell.direction], Counter())
+            counts = peer.setdefault(cell.direction.column, Counter())
             counts[_verdict(cell, row.split(" | ")[4].removesuffix(" |"))] += 1
     lines = [
         f"| {peer} | {' | '.join(_counted(columns.get(name)) for name in _COLUMNS)} |\n"
@@ -133,7 +133,7 @@ async def main() -> int:
     rows: dict[str, str] = {}
     broken = 0
     for cell in cells():
-        if arguments.only and arguments.only not in f"{cell.peer} {COLUMNS[cell.direction]}":
+        if arguments.only and arguments.only not in f"{cell.peer} {cell.direction.column}":
             continue
         found, reason = await outcome(cell)
         known = found == "fail" and cell.cause is not None and cell.cause.shows in reason

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-from tests.eventually import DEADLINE
+from tests.eventually import DEADLINE, eventually
 from tests.verification.interop.environments import PEERS, ROOT
 
 __all__ = ["PATIENCE", "TOKEN", "MismatchError", "end", "line_of", "running"]
@@ -51,24 +50,25 @@ async def end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _listening(process: asyncio.subprocess.Process, port: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if process.returncode is not None:
-                _, errors = await process.communicate()
-                last = errors.decode(errors="replace").strip().splitlines()[-1:]
-                raise MismatchError(f"the peer ended by itself: {''.join(last)[:200]}")
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.05)
-                continue
+    async def listens() -> bool:
+        if process.returncode is not None:
+            _, errors = await process.communicate()
+            last = errors.decode(errors="replace").strip().splitlines()[-1:]
+            raise MismatchError(f"the peer ended by itself: {''.join(last)[:200]}")
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.close()
-            return
+            return True
+        return False
+
+    await eventually(listens)
 
 
-async def line_of(peer: asyncio.subprocess.Process) -> dict[str, Any]:
-    """Return the next line of JSON that a peer writes."""
+async def line_of(peer: asyncio.subprocess.Process, start: bytes) -> bytes:
+    """Return the next line of a peer that begins so."""
     assert peer.stdout is not None
     async with asyncio.timeout(PATIENCE):
-        said: dict[str, Any] = json.loads(await peer.stdout.readline())
-    return said
+        while line := await peer.stdout.readline():
+            if line.startswith(start):
+                return line
+    raise MismatchError("the peer ended by itself")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tests.verification.interop.cell import ITS_SENDER, Cell
 from tests.verification.interop.cells import cells
 from tests.verification.interop.defects import DEFECTS
-from tests.verification.interop.environments import ROOT, tool
-from tests.verification.interop.matrix import NOT_RUN, key_of, matrix_of, outcome, row_of
+from tests.verification.interop.environments import ROOT
+from tests.verification.interop.matrix import key_of, matrix_of, row_of
 
 PAGE = (ROOT / "docs" / "interop.md").read_text("utf-8")
 BEFORE, WRONG_ELSEWHERE = PAGE.split("## What is wrong elsewhere")
@@ -35,11 +34,3 @@ def test_whatever_is_wrong_elsewhere_has_its_reproduction() -> None:
         if not any(all(word in row for word in release.split()) for row in said)
     ]
     assert missing == []
-
-
-async def test_what_needs_a_tool_that_is_missing_is_not_run_by_name() -> None:
-    async def attempt() -> None:
-        tool("no-such-compiler")
-
-    cell = Cell(peer="p", direction=ITS_SENDER, version="1.0", scheme="", attempt=attempt)
-    assert await outcome(cell) == (NOT_RUN, "no-such-compiler is not installed")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import jwt
 import pytest
 from pytest_aiohttp.plugin import AiohttpServer
@@ -19,9 +17,10 @@ from pushkit import (
     Algorithm,
     Artifact,
     ArtifactUpdate,
-    KeyRing,
     Profile,
     PushSender,
+    RetryPolicy,
+    SenderOptions,
     StatusUpdate,
     Task,
     TaskSnapshot,
@@ -29,16 +28,21 @@ from pushkit import (
     TaskStatus,
     TaskUpdate,
     TextPart,
+    wait_schedule,
 )
+from pushkit.keys.jwks import JWKS_PATH
 from receiver import SenderProfile
-from tests.verification.interop.a2a_samples import (
+from tests.verification.interop.conftest import MakeReceiver, OurSide, attempted
+from tests.verification.interop.weak_profiles import (
     SamplesSender,
     SamplesWebhook,
+    TrpcSender,
+    TrpcWebhook,
     compact,
+    marshal,
     spaced_and_escaped,
 )
-from tests.verification.interop.conftest import MakeReceiver, OurSide, attempted
-from tests.verification.interop.trpc_a2a_go import TrpcSender, TrpcWebhook, marshal
+from tests.verification.interop.webhooks import sending
 
 STATUS = TaskStatus(state=TaskState.WORKING)
 WORKING = StatusUpdate(task_id="task-1", context_id="c", status=STATUS)
@@ -58,9 +62,22 @@ MakeWebhook = Callable[[type[SamplesWebhook] | type[TrpcWebhook]], Awaitable[Any
 
 
 @pytest.fixture
-def webhook_of(push_jwks_url: str, aiohttp_server: AiohttpServer) -> MakeWebhook:
+async def ours(tmp_path: Path) -> AsyncIterator[tuple[PushSender, str]]:
+    """Our sender with an RS256 key, and its issuer; it does not try twice."""
+    options = SenderOptions(retry=RetryPolicy(wait=wait_schedule([3600])))
+    async with sending(tmp_path, Algorithm.RS256, options=options) as ours:
+        yield ours
+
+
+@pytest.fixture
+def push(ours: tuple[PushSender, str]) -> PushSender:
+    return ours[0]
+
+
+@pytest.fixture
+def webhook_of(ours: tuple[PushSender, str], aiohttp_server: AiohttpServer) -> MakeWebhook:
     async def make(kind: type[SamplesWebhook] | type[TrpcWebhook]) -> Any:
-        webhook = kind(push_jwks_url)
+        webhook = kind(f"{ours[1]}{JWKS_PATH}")
         server = await aiohttp_server(webhook.app())
         webhook.url = str(server.make_url("/notify"))
         return webhook
@@ -143,24 +160,10 @@ async def test_the_verifier_of_trpc_takes_no_other_key_type(
     """It never asks for its set again either: such a receiver needs RS256 from the start."""
     webhook = await webhook_of(TrpcWebhook)
     await notify(push, webhook.url)
-    elliptic = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(datetime.now(UTC), Algorithm.ES256),
-        database=tmp_path / "elliptic.db",
-        allow=["127.0.0.1:*"],
-    )
-    async with elliptic:
+    (tmp_path / "elliptic").mkdir()
+    async with sending(tmp_path / "elliptic", Algorithm.ES256) as (elliptic, _):
         assert await notify(elliptic, webhook.url) == [401]
     assert webhook.refused == ["the key is not in the set"]
-
-
-async def test_the_webhook_of_the_samples_proves_its_url(webhook_of: MakeWebhook) -> None:
-    webhook = await webhook_of(SamplesWebhook)
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(webhook.url, params={"validationToken": "abc"}) as answer,
-    ):
-        assert await answer.text() == "abc"
 
 
 # --- from their senders to our receiver ---------------------------------------------------------
@@ -174,9 +177,9 @@ class Theirs:
     write: Callable[[Any], bytes]
     ours: OurSide
 
-    async def send(self, data: Any = TASK, *, token: str | None = None) -> int:
-        token = self.sender.token(data) if token is None else token
-        return await self.sender.send(self.ours.url, self.write(data), token)
+    async def send(self, *, token: str | None = None) -> int:
+        token = self.sender.token(TASK) if token is None else token
+        return await self.sender.send(self.ours.url, self.write(TASK), token)
 
 
 @pytest.fixture(
@@ -200,11 +203,6 @@ async def test_our_receiver_accepts_what_their_sender_sends(theirs: Theirs) -> N
     assert notification.kid == theirs.sender.kid
 
 
-async def test_our_receiver_refuses_an_altered_body(theirs: Theirs) -> None:
-    altered = {**TASK, "status": {"state": "failed"}}
-    assert await theirs.send(altered, token=theirs.sender.token(TASK)) == 401
-
-
 async def test_an_identical_request_is_not_called_back_twice(theirs: Theirs) -> None:
     token = theirs.sender.token(TASK)
     assert [await theirs.send(token=token) for _ in range(3)] == [202, 200, 200]
@@ -217,12 +215,6 @@ async def test_our_receiver_refuses_a_token_outside_the_window(
 ) -> None:
     token = theirs.sender.token(TASK, issued_at=int(time.time()) + seconds)
     assert await theirs.send(token=token) == 401
-
-
-async def test_our_receiver_refuses_another_key_of_the_same_name(theirs: Theirs) -> None:
-    forger = type(theirs.sender)()
-    forger.kid = theirs.sender.kid
-    assert await theirs.send(token=forger.token(TASK)) == 401
 
 
 async def test_a_second_member_of_the_same_name_is_no_second_reading(
@@ -246,12 +238,6 @@ async def test_the_same_signature_over_another_spelling_is_refused(
     assert await samples.send(ours.url, compact(TASK), token) == 202
     assert await samples.send(ours.url, spaced_and_escaped(TASK), token) == 409
     assert len(await ours.settled("task-1")) == 1
-
-
-async def test_no_other_profile_hashes_a_second_time(receive_from: MakeReceiver) -> None:
-    samples = SamplesSender()
-    ours = await receive_from(SenderProfile.TRPC_A2A_GO, samples.jwks())
-    assert await samples.send(ours.url, spaced_and_escaped(TASK), samples.token(TASK)) == 401
 
 
 async def test_the_samples_profile_accepts_what_trpc_sends(receive_from: MakeReceiver) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +13,25 @@ from typing import Any
 
 from aiohttp import web
 
-from pushkit import Algorithm, KeyRing, PushSender, Scheme, SenderOptions, Signing, TaskUpdate
+from pushkit import (
+    Algorithm,
+    Artifact,
+    ArtifactUpdate,
+    KeyRing,
+    PushSender,
+    Scheme,
+    SenderOptions,
+    Signing,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+    TextPart,
+)
 from pushkit.integrations.aiohttp import jwks_route
 from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
 from tests.ports import free_port
 from tests.served import served
-from tests.verification.interop.environments import NODE, PEERS, go_program, node_modules
+from tests.verification.interop.environments import PEERS, go_program, node, node_modules
 from tests.verification.interop.processes import (
     PATIENCE,
     TOKEN,
@@ -25,12 +39,11 @@ from tests.verification.interop.processes import (
     line_of,
     running,
 )
-from tests.verification.interop.samples import UPDATES
 from tests.verification.interop.verifiers import SECRET, Library, verifying
 
 __all__ = [
+    "UPDATES",
     "config_api",
-    "reasons",
     "sender_to_jose",
     "sender_to_library",
     "sender_to_node_library",
@@ -41,6 +54,24 @@ __all__ = [
 
 OWNER = "alice"
 _NODE_VERIFIERS = ("jose@5", "standardwebhooks@1", "svix@1")
+
+
+def _status(state: TaskState) -> StatusUpdate:
+    return StatusUpdate(task_id="task-1", context_id="context-1", status=TaskStatus(state=state))
+
+
+# One task, as every sender here sends it.
+UPDATES = (
+    _status(TaskState.SUBMITTED),
+    _status(TaskState.WORKING),
+    ArtifactUpdate(
+        task_id="task-1",
+        context_id="context-1",
+        artifact=Artifact(artifact_id="result", parts=(TextPart(text="héllo <b>&"),)),
+        last_chunk=True,
+    ),
+    _status(TaskState.COMPLETED),
+)
 
 
 def config_api(push: PushSender) -> PushConfigApi:
@@ -76,7 +107,7 @@ async def sender_to_jose() -> None:
     with tempfile.TemporaryDirectory() as name:
         async with sending(Path(name)) as (push, issuer):
             command = (
-                *(str(NODE), str(PEERS / "receiver.mjs"), "--port", str(port)),
+                *(node(), str(PEERS / "receiver.mjs"), "--port", str(port)),
                 *("--modules", str(modules), "--issuer", issuer),
                 *("--jwks", f"{issuer}/.well-known/jwks.json"),
             )
@@ -102,7 +133,7 @@ async def sender_to_node_library(library: str) -> None:
     port = free_port()
     modules = node_modules("js-verifiers", *_NODE_VERIFIERS)
     command = (
-        *(str(NODE), str(PEERS / "webhook_library.mjs"), "--port", str(port)),
+        *(node(), str(PEERS / "webhook_library.mjs"), "--port", str(port)),
         *("--modules", str(modules), "--library", library, "--secret", SECRET),
     )
     with tempfile.TemporaryDirectory() as name:
@@ -115,45 +146,40 @@ async def sender_to_node_library(library: str) -> None:
 
 async def sender_to_library(library: Library, scheme: Scheme) -> None:
     """Let a Python webhook verify with a library."""
-    with tempfile.TemporaryDirectory() as name:
-        async with sending(Path(name), options=signed_by(scheme)) as (push, issuer):
-            for reason in await reasons(library, push, issuer):
-                if reason is not None:
-                    raise MismatchError(reason[:200])
-
-
-def signed_by(*schemes: Scheme, secret: str = SECRET) -> SenderOptions:
-    """Return the options of a sender that signs by these schemes."""
-    secrets = [secret] if Scheme.STANDARD_WEBHOOKS in schemes else []
-    return SenderOptions(signing=Signing(schemes=schemes, webhook_secrets=secrets))
-
-
-async def reasons(
-    library: Library, push: PushSender, issuer: str, *, updates: Sequence[TaskUpdate] = UPDATES
-) -> list[str | None]:
-    """Send updates to a webhook that verifies with a library; return why it refused each."""
     port = free_port()
-    async with verifying(library, issuer, port) as said:
-        await _notify(push, port, updates)
-        async with asyncio.timeout(PATIENCE):
-            return [await said.get() for _update in updates]
+    with tempfile.TemporaryDirectory() as name:
+        async with (
+            sending(Path(name), options=signed_by(scheme)) as (push, issuer),
+            verifying(library, issuer, port) as said,
+        ):
+            await _notify(push, port)
+            async with asyncio.timeout(PATIENCE):
+                for _update in UPDATES:
+                    if (reason := await said.get()) is not None:
+                        raise MismatchError(reason[:200])
+
+
+def signed_by(*schemes: Scheme) -> SenderOptions:
+    """Return the options of a sender that signs by these schemes."""
+    secrets = [SECRET] if Scheme.STANDARD_WEBHOOKS in schemes else []
+    return SenderOptions(signing=Signing(schemes=schemes, webhook_secrets=secrets))
 
 
 async def _all_held(
     push: PushSender, port: int, peer: asyncio.subprocess.Process
 ) -> list[dict[str, Any]]:
     """Send all updates to a peer, and see that it accepts them; return what it says of each."""
-    await _notify(push, port, UPDATES)
+    await _notify(push, port)
     told = []
     for _update in UPDATES:
-        told.append(said := await line_of(peer))
+        told.append(said := json.loads(await line_of(peer, b"{")))
         if not said["ok"]:
             raise MismatchError(str(said["reason"])[:200])
     return told
 
 
-async def _notify(push: PushSender, port: int, updates: Sequence[TaskUpdate]) -> None:
+async def _notify(push: PushSender, port: int) -> None:
     hook = {"url": f"http://127.0.0.1:{port}/hook?a=%2F&b", "token": TOKEN}
     await push.subscribe("task-1", hook, version="1.0")
-    for update in updates:
+    for update in UPDATES:
         await push.notify(update)

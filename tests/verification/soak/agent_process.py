@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from datetime import UTC, datetime, timedelta
 
 from aiohttp import web
@@ -48,12 +47,6 @@ _JOINS = 6  # of a task: each update is delivered to all of its configs
 _WORKING = TaskStatus(state=TaskState.WORKING)
 
 
-def say(line: str) -> None:
-    """Print one line at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 async def accept(sender: PushSender, task_id: str, webhook: str, stored: dict[str, int]) -> None:
     """Accept updates of one task, one after another, until the process is killed."""
     config = {"url": webhook, "id": "soak"}
@@ -64,7 +57,7 @@ async def accept(sender: PushSender, task_id: str, webhook: str, stored: dict[st
         update = StatusUpdate(task_id=task_id, context_id=str(number), status=_WORKING)
         while (await sender.notify(update, idempotency_key=str(number))).refused:  # noqa: ASYNC110
             await asyncio.sleep(0.02)  # its backlog is full
-        say(f"ACK {task_id} {number}")
+        print(f"ACK {task_id} {number}", flush=True)
         await asyncio.sleep(0.002)
         stored[task_id] += 1
 
@@ -90,7 +83,7 @@ async def join(
                 break
             except (InvalidPushConfigError, StorageError):  # its backlog is full; read too slowly
                 await asyncio.sleep(0.02)
-        say(f"JOINED {task_id} {each} {found.last_seq}")
+        print(f"JOINED {task_id} {each} {found.last_seq}", flush=True)
 
 
 async def main() -> None:
@@ -120,7 +113,7 @@ async def main() -> None:
     async with sender:
         if arguments.api:
             await _serve(sender, arguments.api)
-        say(f"WORKER {sender.worker.name}")
+        print(f"WORKER {sender.worker.name}", flush=True)
         # The number of the last update in the task store. It holds each before that is notified,
         # and what a killed process stored: at most the one after the last acknowledged.
         stored = _numbers(arguments.start)

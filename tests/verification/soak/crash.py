@@ -18,7 +18,6 @@ After each kill, the deliveries that were in flight are read from the database.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import json
@@ -156,18 +155,27 @@ class Killer:
     """Runs processes, kills them, runs them again.
 
     Args:
-        location: The database: a path or a DSN.
+        folder: For a database on SQLite, unless one is given.
+        database: A path or a DSN.
         seed: Of the moments of the kills and of the webhook's slowness.
         workers: How many processes at once.
-        lease: The timeout of an attempt and the margin of its lease, in seconds.
+        timeout: Of an attempt, in seconds.
+        margin: Of its lease, in seconds.
     """
 
     def __init__(
-        self, location: str, *, seed: int = 0, workers: int = 1, lease: tuple[float, float]
+        self,
+        folder: Path,
+        *,
+        database: str | None = None,
+        seed: int = 0,
+        workers: int = 1,
+        timeout: float,
+        margin: float,
     ) -> None:
-        self._location = location
+        self._location = database or f"{folder}/outbox.db"
         self._random = random.Random(seed)  # repeatable, not secret
-        self._lease = lease
+        self._lease = ("--timeout", str(timeout), "--margin", str(margin))
         self._url = ""
         self._exposed: Counter[str] = Counter()
         self._clock = WorkingTime()
@@ -218,13 +226,12 @@ class Killer:
     async def _start(
         self, agent: Agent, tasks: Iterable[str] = (), *joined: str
     ) -> asyncio.Task[None]:
-        timeout, margin = self._lease
         starts = [("--start", f"{task}={agent.acknowledged.get(task, 0) + 1}") for task in tasks]
         starts += [("--join", f"{task}={len(agent.joined[task])}") for task in joined]
         agent.process = Process(
             "agent_process",
             *("--database", self._location, "--webhook", self._url),
-            *("--timeout", str(timeout), "--margin", str(margin)),
+            *self._lease,
             *(word for start in starts for word in start),
         )
         agent.worker = (await agent.process.start()).removeprefix("WORKER ")
@@ -289,15 +296,5 @@ def _held_by(worker: str) -> Script[list[str]]:
     return [row["id"] for row in rows]
 
 
-def _make(folder: Path, given: argparse.Namespace) -> Killer:
-    return Killer(
-        given.database or f"{folder}/outbox.db",
-        seed=given.seed,
-        workers=given.workers,
-        lease=(given.timeout, given.margin),
-    )
-
-
 if __name__ == "__main__":
-    # The timeout of an attempt and the margin of its lease are in seconds.
-    sys.exit(killing.run(__doc__, _make, workers=1, timeout=1.0, margin=1.0))
+    sys.exit(killing.run(__doc__, Killer, workers=1, timeout=1.0, margin=1.0))

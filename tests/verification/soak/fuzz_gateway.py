@@ -27,46 +27,23 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from pushkit import PushSender
 from pushkit.cards.publishing import CARD_PATH
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.service import Service
 from pushkit.keys.ring import KeyRing
+from tests.asgi_server import serving
 from tests.ports import free_port
-from tests.served import served
+from tests.served import answering, served
 from tests.verification.soak.killing import options
 
 _SILENCE = 0.1  # seconds
 _HOSTILE = 0.4  # how many cases are odd in several ways
 CARD = b'{"url":"http://127.0.0.1/","capabilities":{"streaming":true}}'
-_UVICORN = """
-import hashlib, json, sys, uvicorn
-seen = []
-async def app(scope, receive, send):
-    if scope["type"] != "http":
-        return
-    body = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            break
-    path = scope["raw_path"].decode() + ("?" + scope["query_string"].decode()
-        if scope["query_string"] else "")
-    if path == "/.well-known/agent-card.json":
-        said = CARD
-    elif path == "/__seen":
-        said = json.dumps(seen).encode()
-        seen.clear()
-    else:
-        seen.append([scope["method"], path, hashlib.sha256(body).hexdigest()])
-        said = b"{}"
-    await send({"type": "http.response.start", "status": 200,
-                "headers": [(b"content-length", str(len(said)).encode())]})
-    await send({"type": "http.response.body", "body": said})
-uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", lifespan="off")
-"""
 _NODE = """
 const http = require("http"), crypto = require("crypto");
 let seen = [];
@@ -146,35 +123,51 @@ def request_bytes(chance: random.Random) -> bytes:
     return head + framed + chance.choice([b"", b"", inner])
 
 
+class Agent:
+    """Notes what it reads until it is asked for it."""
+
+    def __init__(self) -> None:
+        self._seen: list[list[str]] = []
+
+    def _answer(self, method: str, path: str, body: bytes) -> bytes:
+        if path == CARD_PATH:
+            return CARD
+        if path == "/__seen":
+            seen = json.dumps(self._seen).encode()
+            self._seen.clear()
+            return seen
+        self._seen.append([method, path, hashlib.sha256(body).hexdigest()])
+        return b"{}"
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answer behind aiohttp."""
+        said = self._answer(request.method, request.raw_path, await request.read())
+        return web.Response(body=said)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer behind uvicorn."""
+        if scope["type"] != "http":
+            return
+        request, query = Request(scope, receive), scope["query_string"]
+        path = scope["raw_path"] + (b"?" + query if query else b"")
+        said = self._answer(request.method, path.decode(), await request.body())
+        await Response(said)(scope, receive, send)
+
+
 @asynccontextmanager
 async def agent_of(kind: str) -> AsyncIterator[str]:
     """Serve an agent that notes what it reads; yield its origin."""
-    if kind == "aiohttp":
-        seen: list[list[str]] = []
-
-        async def answer(request: web.Request) -> web.Response:
-            body = await request.read()
-            if request.path == CARD_PATH:
-                return web.Response(body=CARD)
-            if request.path == "/__seen":
-                found = list(seen)
-                seen.clear()
-                return web.json_response(found)
-            digest = hashlib.sha256(body).hexdigest()
-            seen.append([request.method, request.raw_path, digest])
-            return web.Response(body=b"{}")
-
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", answer)
-        async with served(app) as origin:
+    if kind != "node":
+        agent = Agent()
+        behind = serving(agent) if kind == "uvicorn" else served(answering(agent.handle))
+        async with behind as origin:
             yield origin
         return
     port = free_port()
-    program = [sys.executable, "-c", _UVICORN.replace("CARD", repr(CARD))]
-    if kind == "node":
-        node = shutil.which("node") or "node"
-        program = [node, "-e", _NODE.replace("CARD", json.dumps(CARD.decode())), "--"]
-    process = await asyncio.create_subprocess_exec(*program, str(port))
+    process = await asyncio.create_subprocess_exec(
+        shutil.which("node") or "node",
+        *("-e", _NODE.replace("CARD", json.dumps(CARD.decode())), "--", str(port)),
+    )
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

@@ -16,7 +16,6 @@ Judged by the rows of the outbox, and by what arrived at the webhook.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -74,14 +73,16 @@ class Killer:
     """Runs gateways, kills them, runs them again.
 
     Args:
-        location: The database: a path or a DSN.
-        folder: For the gateways' logs.
+        folder: For the gateways' logs, and a database on SQLite, unless one is given.
+        database: A path or a DSN.
         seed: Of the moments of the kills, and of all else.
         gateways: How many at once.
     """
 
-    def __init__(self, location: str, folder: Path, *, seed: int = 0, gateways: int = 1) -> None:
-        self._location = location
+    def __init__(
+        self, folder: Path, *, database: str | None = None, seed: int = 0, gateways: int = 1
+    ) -> None:
+        self._location = database or f"{folder}/outbox.db"
         self._folder = folder
         self._seed = seed
         self._gateways = gateways
@@ -361,10 +362,5 @@ def _status(status: dict[str, Any]) -> tuple[str, int]:
     return state, int(parts[0]["text"]) if parts else 0
 
 
-def _make(folder: Path, given: argparse.Namespace) -> Killer:
-    location = given.database or f"{folder}/outbox.db"
-    return Killer(location, folder, seed=given.seed, gateways=given.gateways)
-
-
 if __name__ == "__main__":
-    sys.exit(killing.run(__doc__, _make, gateways=1))
+    sys.exit(killing.run(__doc__, Killer, gateways=1))

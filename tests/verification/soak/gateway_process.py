@@ -13,7 +13,6 @@ import itertools
 import logging
 import os
 import random
-import sys
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,12 +30,6 @@ from tests.verification.soak.killing import options
 from tests.verification.soak.webhook_process import shared_port
 
 _LEASE = timedelta(seconds=3)
-
-
-def say(line: str) -> None:
-    """Print one line at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 class WorkingAgent(ScriptedAgent):
@@ -119,7 +112,7 @@ class WorkingAgent(ScriptedAgent):
 
 async def _serve_agent(arguments: argparse.Namespace) -> None:
     async with WorkingAgent(arguments.seed).served() as agent:
-        say(f"AT {agent.origin}")
+        print(f"AT {agent.origin}", flush=True)
         await asyncio.Event().wait()
 
 
@@ -166,7 +159,7 @@ async def _serve_gateway(arguments: argparse.Namespace) -> None:
             await runner.setup()
             with shared_port(arguments.port) as listening:
                 await web.SockSite(runner, listening).start()
-                say(f"READY {os.getpid()}")
+                print(f"READY {os.getpid()}", flush=True)
                 await asyncio.Event().wait()
 
 

@@ -59,25 +59,24 @@ def options(description: str | None, **defaults: Any) -> argparse.ArgumentParser
     return parser
 
 
-def run(
-    description: str | None, make: Callable[[Path, argparse.Namespace], Killer], **more: Any
-) -> int:
+def run(description: str | None, make: Callable[..., Killer], **more: Any) -> int:
     """Run a kill script from the command line; return its exit status.
 
     Args:
         description: What it does.
-        make: Makes what kills, in an empty folder; the option `database` may be None.
+        make: Makes what kills: of an empty folder, of `database`, `seed`, and `more`.
         more: The options beyond those that all have, with their defaults.
     """
     parser = options(description, kills=1000, seed=0, **more)
     parser.add_argument("--database", help="A SQLite file or a PostgreSQL DSN; must be empty.")
-    given = parser.parse_args()
+    given = vars(parser.parse_args())
+    kills = given.pop("kills")
     with showing_progress(), tempfile.TemporaryDirectory(prefix="pushkit-crash-") as folder:
-        report = asyncio.run(make(Path(folder), given).run(given.kills))
+        report = asyncio.run(make(Path(folder), **given).run(kills))
     counts = asdict(report)
     for line in counts.pop("wrong", ()):
         print(line)
-    return write_report(counts, holds=report.holds, seed=given.seed)
+    return write_report(counts, holds=report.holds, seed=given["seed"])
 
 
 def write_report(counts: Mapping[str, float], *, holds: bool, seed: int) -> int:

@@ -12,7 +12,6 @@ Whenever the kills come:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -43,7 +42,7 @@ class MailboxKiller(Killer):
         self,
         folder: Path,
         *,
-        database: str,
+        database: str | None = None,
         seed: int = 0,
         services: int = 1,
         clients: int = 3,
@@ -95,16 +94,6 @@ class MailboxKiller(Killer):
         return left + await super()._count_unfinished(sender, inbox)
 
 
-def _make(folder: Path, given: argparse.Namespace) -> MailboxKiller:
-    return MailboxKiller(
-        folder,
-        database=given.database or f"{folder}/inbox.db",
-        seed=given.seed,
-        services=given.services,
-        clients=given.clients,
-    )
-
-
 if __name__ == "__main__":
     logging.getLogger("pushkit").setLevel(logging.CRITICAL)  # every kill fails many attempts
-    sys.exit(killing.run(__doc__, _make, services=1, clients=3))
+    sys.exit(killing.run(__doc__, MailboxKiller, services=1, clients=3))

@@ -114,8 +114,9 @@ def _changes(  # noqa: PLR0912  # a table
         case ast.BinOp(op=operator):
             for other in _ARITHMETIC.get(type(operator), ()):
                 yield "arithmetic", _with(node, lambda n, o=other: setattr(n, "op", o()))
-        case ast.IfExp():
-            yield "condition", _with(node, _negate)
+        case ast.IfExp(test=test):
+            negated = ast.UnaryOp(op=ast.Not(), operand=test)
+            yield "condition", _with(node, lambda n: setattr(n, "test", negated))
         case ast.Constant(value=bool() as value):
             yield "constant", str(not value)
         case ast.Constant(value=int() as value):
@@ -126,7 +127,7 @@ def _changes(  # noqa: PLR0912  # a table
             yield from _changed_text(before)
         case ast.Call():
             yield from _changed_call(node)
-        case ast.Return(value=ast.expr() as value) if not _is_none(value):
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
             yield "returns nothing", "return None"
         case ast.If() | ast.While():
             yield "condition", _with_head(before, node)
@@ -166,20 +167,12 @@ def _with(node: _Node, change: Callable[..., object]) -> str:
     return f"({ast.unparse(changed)})"
 
 
-def _negate(node: ast.IfExp) -> None:
-    node.test = ast.UnaryOp(op=ast.Not(), operand=node.test)
-
-
 def _with_head(before: str, node: ast.If | ast.While) -> str:
     """Negate the condition, and keep the block as it is written."""
     keyword = "while" if isinstance(node, ast.While) else before.split(None, 1)[0]
     head = f"{keyword} not ({ast.unparse(node.test)}):"
     body = before.splitlines(keepends=True)[node.body[0].lineno - node.lineno :]
     return f"{head}\n{''.join(body)}"
-
-
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _changed_call(node: ast.Call) -> Iterator[tuple[str, str]]:

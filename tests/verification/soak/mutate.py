@@ -33,6 +33,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,7 +45,6 @@ from tests.verification.soak.touched import (
     Chosen,
     Served,
     Touched,
-    exchange,
     finish,
     place,
 )
@@ -272,19 +272,14 @@ class Tests:
     ) -> None:
         self._scratch = scratch
         self._written = scratch.folder / "written"
-        orders, answers = os.pipe(), os.pipe()
-        served = Served(
-            *(scratch.folder, modules, os.fdopen(orders[0]), os.fdopen(answers[1], "w")),
-            *(self._written, (orders[1], answers[0])),
-        )
+        self._orders, theirs = Pipe()
+        served = Served(scratch.folder, modules, theirs, self._written, self._orders)
         scratch.start(tests, served)
-        served.orders.close()
-        served.answers.close()
-        self._orders, self._answers = os.fdopen(orders[1], "w"), os.fdopen(answers[0])
+        theirs.close()
         about = {"tree": scratch.digest(), "tests": list(tests), "modules": sorted(modules)}
         found = json.loads(kept.read_text()) if kept.exists() else {}
         if found.get("about") != about:
-            if exchange(self._orders, self._answers, {"seconds": _MEASURED_SECONDS}) != 0:
+            if self._status_of({"seconds": _MEASURED_SECONDS}) != 0:
                 sys.exit(f"the tests cannot be run:\n{scratch.output.read_text()}")
             found = {"about": about, **json.loads(self._written.read_text())}
             kept.write_text(json.dumps(found))
@@ -306,7 +301,7 @@ class Tests:
                 order = {"tests": tests, "change": change, "seconds": seconds}
                 status: int | None = CANNOT
                 if lines is not None:
-                    status = exchange(self._orders, self._answers, order)
+                    status = self._status_of(order)
                 if status == CANNOT:
                     files = dict.fromkeys(test.partition("::")[0] for test in tests)
                     plugin = Chosen(tests, self.touched, self._written)
@@ -315,6 +310,12 @@ class Tests:
                     outcome = "late" if status is None else "caught"
                     return outcome, self._written.read_text() or "before any test"
         return None
+
+    def _status_of(self, order: Mapping[str, object]) -> int | None:
+        """Have tests run; return the status, None if they did not end."""
+        self._orders.send(order)
+        status: int | None = self._orders.recv()
+        return status
 
     def _chosen(self, path: str, lines: frozenset[int] | None) -> list[list[str]]:
         """Return the tests that can catch a mutant, in portions, the most promising first.

@@ -23,7 +23,6 @@ callbacks had begun, from the file to which callbacks append.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -111,7 +110,8 @@ class Killer:
         self,
         folder: Path,  # where outbox, keys, log and the file of calls are
         *,
-        database: str,  # the inbox: a path or a DSN
+        # The inbox, a path or a DSN; by default on SQLite, in the folder.
+        database: str | None = None,
         seed: int = 0,  # of the moments of the kills and of the callbacks' slowness
         receivers: int = 1,  # how many processes at once, behind one port
         lease: float = 60,  # the lease of a task's notifications, in seconds
@@ -120,7 +120,7 @@ class Killer:
         lose_every: int = 0,
     ) -> None:
         self._folder = folder
-        self._database_location = database
+        self._location = database or f"{folder}/inbox.db"
         self._seed = seed
         self._lease = lease
         self._tasks = range(tasks)
@@ -129,7 +129,7 @@ class Killer:
         self._random = random.Random(seed)  # repeatable, not secret
         self._keys = KeyRing.create(utc_now())
         self._lose_every = lose_every
-        self._losses = Losses(folder, database, chance=self._random) if lose_every else None
+        self._losses = Losses(folder, self._location, chance=self._random) if lose_every else None
         self._places = [Place(number) for number in range(receivers)]
         self._acknowledged: dict[str, int] = {}
         self._called: dict[str, int] = {}
@@ -201,7 +201,7 @@ class Killer:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[Database]:
-        inbox = open_inbox(self._database_location)
+        inbox = open_inbox(self._location)
         await inbox.open()
         yield inbox
         await inbox.close()
@@ -243,7 +243,7 @@ class Killer:
     def _settings(self, place: Place, **more: Any) -> Settings:
         return Settings(
             port=self._port,
-            database=self._database_location,
+            database=self._location,
             jwks=self._folder / "jwks.json",
             calls=self._calls,
             log=self._folder / "receiver.log",
@@ -375,17 +375,10 @@ def _held_by(dispatcher: str) -> Script[dict[str, set[str]]]:
     return held
 
 
-def _make(folder: Path, given: argparse.Namespace) -> Killer:
-    if given.lose_every and (given.database or given.receivers > 1):
+def _make(folder: Path, **given: Any) -> Killer:
+    if given["lose_every"] and (given["database"] or given["receivers"] > 1):
         sys.exit("--lose-every: expected one receiver, and no database")
-    return Killer(
-        folder,
-        database=given.database or f"{folder}/inbox.db",
-        seed=given.seed,
-        receivers=given.receivers,
-        lease=given.lease,
-        lose_every=given.lose_every,
-    )
+    return Killer(folder, **given)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from receiver.selection import HeldKeys, Stated
 from receiver.tokens import check_secrets, read_secrets
 from tests.long_runs import examples
 from tests.verification.soak.fuzz_receiver import STORED, BrokenPromiseError, fuzz
-from tests.verification.soak.fuzzing.doors import unread
 from tests.verification.soak.fuzzing.kinds import KINDS
 from tests.verification.soak.fuzzing.oracles import ORACLES
 from tests.verification.soak.fuzzing.parties import parties
@@ -283,16 +282,3 @@ def test_every_oracle_has_a_check_that_it_is_shown_to_guard() -> None:
     shown = {weakened.values[0].oracle for weakened in WEAKENED}
 
     assert shown == {*ORACLES, STORED}
-
-
-def test_a_line_of_the_log_is_read_once_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    with path.open("ab") as written, path.open("rb") as log:
-        for piece, read in (
-            (b'no JSON\n{"a', []),
-            (b'": "\xe2\x80\xa8', []),
-            (b'"}\n', ['{"a": "\u2028"}']),
-        ):
-            written.write(piece)
-            written.flush()
-            assert unread(log) == read

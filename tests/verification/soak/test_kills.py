@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,53 +16,39 @@ from tests.verification.soak import crash, gateway_crash, mailbox_crash, receive
 
 # A lease ends within a test, and not only because the machine is busy: seconds.
 LEASE = 4.0
-OF_ATTEMPTS = (0.5, 1.5)  # the timeout of an attempt, and the margin of its lease
-TASKS = {"tasks": 25}
+TIMEOUT, MARGIN = 0.5, 1.5  # of an attempt, and of its lease
 
-# What is killed, of a folder and a database; how often; and within how many seconds what was in
-# hand comes again. On SQLite that is by the lock file: leases are not waited for.
-Killed = tuple[Callable[[Path, str], Any], int, float]
-ON_SQLITE: dict[str, Killed] = {
-    "a sender": (lambda _, at: crash.Killer(at, seed=1, lease=(60, 60)), 10, 100),
-    "a receiver": (
-        lambda folder, at: receiver_crash.Killer(
-            folder, database=at, seed=1, lease=2 * DEADLINE, **TASKS
-        ),
-        *(10, DEADLINE),
-    ),
-    "two receivers": (
-        lambda folder, at: receiver_crash.Killer(folder, database=at, seed=3, receivers=2, **TASKS),
-        *(20, inf),
-    ),
-    "a mailbox and its clients": (
-        lambda folder, at: mailbox_crash.MailboxKiller(folder, database=at, seed=1, tasks=20),
-        *(12, inf),
-    ),
-    "a gateway": (lambda folder, at: gateway_crash.Killer(at, folder, seed=1), 4, inf),
-}
-ON_POSTGRESQL: dict[str, Killed] = {
-    "three workers": (
-        lambda _, at: crash.Killer(at, seed=2, workers=3, lease=OF_ATTEMPTS),
+Sender, Gateway = crash.Killer, gateway_crash.Killer
+Receiver = partial(receiver_crash.Killer, tasks=25)
+Clients = partial(mailbox_crash.MailboxKiller, tasks=20)
+
+# What is killed; how often; and within how many seconds what was in hand comes again. On SQLite
+# that is by the lock file: leases are not waited for.
+KILLED = ("make", "kills", "resumes_within")
+ON_SQLITE = [
+    pytest.param(partial(Sender, seed=1, timeout=60, margin=60), 10, 100, id="a sender"),
+    pytest.param(partial(Receiver, seed=1, lease=2 * DEADLINE), 10, DEADLINE, id="a receiver"),
+    pytest.param(partial(Receiver, seed=3, receivers=2), 20, inf, id="two receivers"),
+    pytest.param(partial(Clients, seed=1), 12, inf, id="a mailbox and its clients"),
+    pytest.param(partial(Gateway, seed=1), 4, inf, id="a gateway"),
+]
+ON_POSTGRESQL = [
+    pytest.param(
+        partial(Sender, seed=2, workers=3, timeout=TIMEOUT, margin=MARGIN),
+        10,
         # The time in which all of them start is not counted.
-        *(10, sum(OF_ATTEMPTS) + DEADLINE),
+        TIMEOUT + MARGIN + DEADLINE,
+        id="three workers",
     ),
-    "two receivers": (
-        lambda folder, at: receiver_crash.Killer(
-            folder, database=at, seed=2, receivers=2, lease=LEASE, **TASKS
-        ),
-        *(10, LEASE + DEADLINE),
+    pytest.param(
+        partial(Receiver, seed=2, receivers=2, lease=LEASE),
+        10,
+        LEASE + DEADLINE,
+        id="two receivers",
     ),
-    "two services of a mailbox": (
-        lambda folder, at: mailbox_crash.MailboxKiller(
-            folder, database=at, seed=2, services=2, tasks=20
-        ),
-        *(12, inf),
-    ),
-    "two gateways": (
-        lambda folder, at: gateway_crash.Killer(at, folder, seed=2, gateways=2),
-        *(4, inf),
-    ),
-}
+    pytest.param(partial(Clients, seed=2, services=2), 12, inf, id="two services of a mailbox"),
+    pytest.param(partial(Gateway, seed=2, gateways=2), 4, inf, id="two gateways"),
+]
 
 
 async def kill(killer: Any, kills: int, resumes_within: float) -> None:
@@ -74,24 +61,22 @@ async def kill(killer: Any, kills: int, resumes_within: float) -> None:
     assert getattr(report, "slowest_resume", 0.0) < resumes_within, report
 
 
-@pytest.mark.parametrize("killed", ON_SQLITE.values(), ids=ON_SQLITE)
-async def test_kills_on_sqlite_break_no_promise(killed: Killed, tmp_path: Path) -> None:
-    make, kills, resumes_within = killed
-    await kill(make(tmp_path, str(tmp_path / "database.db")), examples(kills), resumes_within)
-
-
-@pytest.mark.parametrize("killed", ON_POSTGRESQL.values(), ids=ON_POSTGRESQL)
-async def test_kills_on_postgresql_break_no_promise(
-    killed: Killed, tmp_path: Path, postgres_dsn: str
+@pytest.mark.parametrize(KILLED, ON_SQLITE)
+async def test_kills_on_sqlite_break_no_promise(
+    make: Callable[..., Any], kills: int, resumes_within: float, tmp_path: Path
 ) -> None:
-    make, kills, resumes_within = killed
-    await kill(make(tmp_path, postgres_dsn), examples(kills), resumes_within)
+    await kill(make(tmp_path), examples(kills), resumes_within)
+
+
+@pytest.mark.parametrize(KILLED, ON_POSTGRESQL)
+async def test_kills_on_postgresql_break_no_promise(
+    make: Callable[..., Any], kills: int, resumes_within: float, tmp_path: Path, postgres_dsn: str
+) -> None:
+    await kill(make(tmp_path, database=postgres_dsn), examples(kills), resumes_within)
 
 
 async def test_an_inbox_that_is_lost_between_kills_is_recovered(tmp_path: Path) -> None:
     kills = examples(10)
-    killer = receiver_crash.Killer(
-        tmp_path, database=str(tmp_path / "inbox.db"), seed=4, lose_every=5, **TASKS
-    )
+    killer = Receiver(tmp_path, seed=4, lose_every=5)
     await kill(killer, kills, inf)
     assert killer.report.inboxes_lost == kills // 5

@@ -1,4 +1,4 @@
-"""The mutation script: which changes it makes, and how it reports caught and surviving mutants."""
+"""The mutation script reports what is caught and what survives, and its rooms are there."""
 
 from __future__ import annotations
 
@@ -12,106 +12,6 @@ import pytest
 
 from tests.eventually import DEADLINE
 from tests.verification.soak import mutate
-from tests.verification.soak.mutants import mutants_of
-from tests.verification.soak.touched import place
-
-MODULE = '''\
-"""Says who may enter."""
-from __future__ import annotations
-
-ADULT = 18
-FIND = "SELECT name FROM guests WHERE age >= $1 AND banned IS NULL ORDER BY name"
-
-
-def may_enter(age: int, *, banned: bool = False) -> bool:
-    """Say whether somebody may."""
-    if age < 0:
-        raise ValueError("no age")
-    return age >= ADULT and not banned
-'''
-
-
-def changed(what: str) -> set[str]:
-    """Return the lines that mutants of a kind have in place of another."""
-    before = set(MODULE.splitlines())
-    mutants = [one for one in mutants_of(MODULE, "guests.py") if one.what == what]
-    return {line.strip() for one in mutants for line in one.applied(MODULE).splitlines()} - {
-        line.strip() for line in before
-    }
-
-
-@pytest.mark.parametrize(
-    ("what", "line"),
-    [
-        ("comparison", "return (age > ADULT) and not banned"),
-        ("condition", "if not (age < 0):"),
-        ("operand left out", "return (age >= ADULT)"),
-        ("not left out", "return age >= ADULT and (banned)"),
-        ("and-or", "return (age >= ADULT or not banned)"),
-        ("constant", "ADULT = 19"),
-        ("constant", "def may_enter(age: int, *, banned: bool = True) -> bool:"),
-        ("statement left out", "pass"),
-        ("returns nothing", "return None"),
-        ("SQL", 'FIND = "SELECT name FROM guests WHERE age >= $1 ORDER BY name"'),
-        ("SQL", 'FIND = "SELECT name FROM guests WHERE age > $1 AND banned IS NULL ORDER BY name"'),
-    ],
-)
-def test_a_place_is_changed(what: str, line: str) -> None:
-    assert line in changed(what)
-
-
-def test_docstrings_annotations_and_the_words_of_errors_are_left_alone() -> None:
-    mutants = mutants_of(MODULE, "guests.py")
-
-    assert mutants
-    for mutant in mutants:
-        found = mutant.applied(MODULE)
-        assert found != MODULE
-        assert "Say whether" in found
-        assert "no age" in found or mutant.what == "statement left out"
-
-
-def test_a_mutant_keeps_its_name_while_code_around_it_moves() -> None:
-    moved = MODULE.replace("ADULT", "# a comment\n\nADULT", 1)
-
-    names = [{one.name for one in mutants_of(text, "guests.py")} for text in (MODULE, moved)]
-
-    assert names[0] == names[1]
-
-
-PLACES = """\
-LIMIT = 18  # 1
-
-def may_enter(age, limit=LIMIT):  # 3
-    if (  # 4
-        age < 0
-    ):
-        raise ValueError(
-            age,
-        )
-    elif age > 200:  # 10
-        return False
-    try:
-        return age >= limit
-    except TypeError:  # 14
-        return False
-"""
-
-
-@pytest.mark.parametrize(
-    ("line", "lines"),
-    [
-        pytest.param(1, None, id="at import"),
-        pytest.param(3, None, id="a default is made at import"),
-        pytest.param(5, {4, 5, 6}, id="a condition over several lines"),
-        pytest.param(8, {7, 8, 9}, id="a statement over several lines"),
-        pytest.param(10, {10}, id="an elif"),
-        pytest.param(14, {14}, id="what is caught"),
-        pytest.param(13, {13}, id="one line"),
-    ],
-)
-def test_a_place_is_the_statement_around_it(line: int, lines: set[int] | None) -> None:
-    assert place(PLACES, line) == lines
 
 
 @pytest.mark.parametrize("room", mutate.ROOMS.values(), ids=mutate.ROOMS.keys())

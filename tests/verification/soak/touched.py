@@ -15,13 +15,14 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
-__all__ = ["CANNOT", "Chosen", "Served", "Touched", "exchange", "finish", "place"]
+__all__ = ["CANNOT", "Chosen", "Served", "Touched", "finish", "place"]
 
 CANNOT = 99
 """The status of a fork into which a change cannot be put."""
@@ -61,24 +62,21 @@ class Chosen:
 class Served:
     """A pytest plugin that collects the tests, and then runs those of each order in a fork.
 
-    Orders and answers are lines of JSON. An order without tests measures all of them.
+    An order without tests measures all of them.
     """
 
     folder: Path  # where the tests and the code are
     files: Collection[str]  # the files whose lines are recorded
-    orders: IO[str]  # the pipe that orders come from
-    answers: IO[str]  # the pipe for the status of each
+    orders: Connection  # where orders come from, and the status of each goes to
     path: Path  # the file for measurements, or for the first test that failed
-    # The other ends of the pipes, to be closed here: otherwise they never end.
-    others: tuple[int, int]
+    other: Connection  # its other end, to be closed here: otherwise it never ends
     _lines: dict[str, set[int]] = field(default_factory=dict)
     _processes: bool = False
     _failed: str = ""
 
     def begin(self) -> None:
         """Look at what runs, from before anything is imported."""
-        for descriptor in self.others:
-            os.close(descriptor)
+        self.other.close()
         self._watch()
 
     def _watch(self) -> None:
@@ -90,15 +88,16 @@ class Served:
         sys.settrace(None)
         threading.settrace(None)
         at_import = self._found_lines()
-        for line in self.orders:
-            order = json.loads(line)
+        while True:
+            try:
+                order = self.orders.recv()
+            except EOFError:
+                return True
             process = os.fork()
             if process == 0:
                 os.setsid()
                 os._exit(self._obey(order, session, at_import))
-            self.answers.write(json.dumps(finish(process, order["seconds"])) + "\n")
-            self.answers.flush()
-        return True
+            self.orders.send(finish(process, order["seconds"]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -156,14 +155,6 @@ class Served:
     def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
         if event == "subprocess.Popen" and str(arguments[0]).startswith(sys.prefix):
             self._processes = True
-
-
-def exchange(orders: IO[str], answers: IO[str], order: Mapping[str, object]) -> int | None:
-    """Send an order to the plugin; return the status of its run, None if that did not end."""
-    orders.write(json.dumps(order) + "\n")
-    orders.flush()
-    status: int | None = json.loads(answers.readline())
-    return status
 
 
 def finish(process: int, seconds: float) -> int | None:

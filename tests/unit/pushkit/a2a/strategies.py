@@ -1,4 +1,4 @@
-"""Hypothesis strategies: neutral updates, and the members of documents."""
+"""Small objects; Hypothesis strategies: neutral updates, and the members of documents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,13 @@ from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidUpdateError
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
+AGENTVAULT = WireVersion.AGENTVAULT_0_2
 VECTORS = Path(__file__).parents[3] / "vectors"
+
+
+STATUS = TaskStatus(state=TaskState.WORKING)
+MESSAGE = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),))
+ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
 
 
 def body(document: object) -> bytes:
@@ -69,12 +75,13 @@ timestamps = st.none() | st.datetimes(timezones=st.just(UTC))
 
 
 def parts(version: WireVersion) -> st.SearchStrategy[Part]:
-    # 0.3 has no media type or name for text and data.
+    # 0.1 and 0.3 have no media type or name for text and data.
     everywhere = {"media_type": st.none() | names, "filename": st.none() | names}
-    of_content = everywhere if version is V1_0 else {}
+    of_content = {} if version in (V0_1, V0_3) else everywhere
+    data = values.filter(lambda value: value is not None) if version is AGENTVAULT else values
     return st.one_of(
         st.builds(TextPart, text=texts, metadata=objects, **of_content),
-        st.builds(DataPart, data=values, metadata=objects, **of_content),
+        st.builds(DataPart, data=data, metadata=objects, **of_content),
         st.builds(RawPart, raw=st.binary(max_size=5), metadata=objects, **everywhere),
         st.builds(UrlPart, url=texts, metadata=objects, **everywhere),
     )
@@ -88,6 +95,8 @@ def messages(version: WireVersion) -> st.SearchStrategy[Message]:
     }
     if version is V0_1:
         return st.builds(Message, message_id=st.just(""), **members)
+    if version is AGENTVAULT:
+        return st.builds(Message, message_id=st.just(""), task_id=names, **members)
     return st.builds(
         Message,
         message_id=names,

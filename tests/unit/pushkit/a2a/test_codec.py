@@ -13,7 +13,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pushkit.a2a import (
-    Artifact,
     ArtifactUpdate,
     DataPart,
     Message,
@@ -41,16 +40,13 @@ from pushkit.errors import (
     MalformedBodyError,
     UnrecognisedBodyError,
 )
-from tests.unit.pushkit.a2a.strategies import body
+from tests.unit.pushkit.a2a.strategies import ARTIFACT, MESSAGE, STATUS, body
 
 V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
 SECRET = "hunter2"
 
-MESSAGE = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),))
-STATUS = TaskStatus(state=TaskState.WORKING)
 TASK = Task(id="t", context_id="c", status=STATUS)
 STATUS_UPDATE = StatusUpdate(task_id="t", context_id="c", status=STATUS)
-ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
 ARTIFACT_UPDATE = ArtifactUpdate(task_id="t", context_id="c", artifact=ARTIFACT)
 
 
@@ -121,15 +117,11 @@ def test_refuses_an_unknown_shape_and_names_the_known_ones(document: object) -> 
 @pytest.mark.parametrize(
     ("document", "complaint"),
     [
-        pytest.param({"task": SECRET}, "task: expected an object", id="update no object"),
         pytest.param({"task": {"status": {}}}, "task.id: expected, but missing", id="no id"),
         pytest.param({"task": {"id": "", "status": {}}}, "task.id: ", id="empty id"),
         pytest.param({"task": {"id": "t"}}, "task.status: expected, but missing", id="no status"),
         pytest.param(task_1_0(state=True), "task.status.state: expected a name", id="bool state"),
         pytest.param(task_1_0(state=2.0), "task.status.state: expected a name", id="float state"),
-        pytest.param(task_1_0(state=[SECRET]), "task.status.state: ", id="list state"),
-        pytest.param(message_1_0(SECRET), "message.parts.0: expected an object", id="part"),
-        pytest.param(message_1_0({"text": 5}), "message.parts.0.text: ", id="text"),
         pytest.param(message_1_0({"raw": SECRET + "!"}), "parts.0.raw: expected base64", id="raw"),
         pytest.param(message_1_0({"raw": "a"}), "parts.0.raw: expected base64", id="short raw"),
         pytest.param(
@@ -145,8 +137,6 @@ def test_refuses_an_unknown_shape_and_names_the_known_ones(document: object) -> 
             "artifactUpdate.lastChunk: ",
             id="snake_case member",
         ),
-        pytest.param({"id": "t", "status": 5}, "status: expected an object", id="0.3 status"),
-        pytest.param(task_0_3(id=5), "id: expected a valid string", id="0.3 id"),
         pytest.param(message_0_3({"kind": "text"}), "parts.0.text: ", id="0.3 text"),
         pytest.param(message_0_3({"kind": "data", "data": [1]}), "parts.0.data: ", id="0.3 data"),
         pytest.param(
@@ -157,11 +147,16 @@ def test_refuses_an_unknown_shape_and_names_the_known_ones(document: object) -> 
             "history.0.parts.0.file: expected either bytes or uri",
             id="two files in an optional member",
         ),
+        pytest.param({"id": "t", "taskId": "u", "status": {}}, "same task", id="0.1 two tasks"),
+        pytest.param({"taskId": "", "status": {}}, "id: expected, but missing", id="0.1 empty id"),
+        pytest.param({"id": "t", "artifact": {"index": "0"}}, "artifact.index", id="0.1 index"),
+        pytest.param({"id": "t", "artifact": {"append": 1}}, "artifact.append", id="0.1 append"),
         pytest.param(
-            {"kind": "status-update", "taskId": "t", "status": {}, "final": "yes"},
-            "final: expected a valid boolean",
-            id="final",
+            {"id": "t", "artifact": {"parts": [{"type": "text"}]}},
+            "artifact.parts.0.text",
+            id="0.1 text",
         ),
+        pytest.param({"taskId": "", "state": "WORKING"}, "taskId: ", id="AgentVault no task"),
     ],
 )
 def test_refuses_a_wrong_member_by_its_path_without_its_value(
@@ -301,27 +296,6 @@ def test_reads_another_bindings_name_of_a_role(
     assert update.message.role is role
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("2026-01-02T03:04:05Z", "2026-01-02T03:04:05+00:00", id="Z"),
-        pytest.param("2026-01-02t03:04:05z", "2026-01-02T03:04:05+00:00", id="lower case"),
-        pytest.param("2026-01-02T03:04:05+00:00", "2026-01-02T03:04:05+00:00", id="offset"),
-        pytest.param("2026-01-02T03:04:05.5-02:00", "2026-01-02T05:04:05.500+00:00", id="west"),
-        pytest.param("2026-01-02T03:04:05.123456789Z", "2026-01-02T03:04:05.123456+00:00", id="ns"),
-        pytest.param("2026-01-02T03:04:05.1", "2026-01-02T03:04:05.100+00:00", id="no offset"),
-        pytest.param("2026-02-30T03:04:05Z", None, id="no such day"),
-        pytest.param("9999-12-31T23:59:59-10:00", None, id="out of range"),
-        pytest.param("yesterday", None, id="no timestamp"),
-        pytest.param("\uff12026-01-02T03:04:05Z", None, id="other digits"),
-    ],
-)
-def test_reads_timestamps_as_they_are_met(text: str, expected: str | None) -> None:
-    update = decode_update(body(task_1_0(timestamp=text)))
-    assert isinstance(update, TaskSnapshot)
-    assert update.task.status.timestamp == (expected and datetime.fromisoformat(expected))
-
-
 def test_numbers_in_data_survive() -> None:
     data = [1, 1.0, 10**30, -0.5, True]
     update = decode_update(body(message_1_0({"data": data})))
@@ -372,6 +346,10 @@ def test_a_parsed_document_that_is_not_an_object_is_refused(found: Any) -> None:
 # --- writing -----------------------------------------------------------------------------------
 
 
+WRONG: Any = "working"
+NUMBER: Any = 7
+
+
 def in_status(message: Message) -> StatusUpdate:
     return replace(STATUS_UPDATE, status=replace(STATUS, message=message))
 
@@ -419,24 +397,7 @@ def in_status(message: Message) -> StatusUpdate:
             "status.message.parts.0.data",
             id="no JSON type",
         ),
-    ],
-)
-def test_refuses_to_write_what_the_specification_forbids(
-    update: TaskUpdate, path: str, version: WireVersion
-) -> None:
-    with pytest.raises(InvalidUpdateError) as refusal:
-        encode_update(update, version)
-    assert path in str(refusal.value)
-
-
-WRONG: Any = "working"
-NUMBER: Any = 7
-
-
-@pytest.mark.parametrize("version", [V0_3, V1_0])
-@pytest.mark.parametrize(
-    ("update", "says"),
-    [
+        # Members of a wrong type.
         pytest.param(
             replace(ARTIFACT_UPDATE, artifact=WRONG),
             "artifact: found str, expected Artifact",
@@ -470,11 +431,12 @@ NUMBER: Any = 7
         ),
     ],
 )
-def test_a_member_of_a_wrong_type_is_refused_by_its_path(
-    update: TaskUpdate, says: str, version: WireVersion
+def test_refuses_to_write_what_the_specification_forbids_by_its_path(
+    update: TaskUpdate, path: str, version: WireVersion
 ) -> None:
-    with pytest.raises(InvalidUpdateError, match=says):
+    with pytest.raises(InvalidUpdateError) as refusal:
         encode_update(update, version)
+    assert path in str(refusal.value)
 
 
 @pytest.mark.parametrize(

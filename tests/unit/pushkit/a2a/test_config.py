@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,65 +42,54 @@ CONFIG_1_0: dict[str, JsonValue] = {
     "tenant": "acme",
     "x": [1],
 }
-
-
-def test_reads_and_writes_a_config_of_0_3() -> None:
-    config = parse_push_config(CONFIG_0_3, V0_3)
-
-    assert config.url == URL
-    assert config.token == "tok-1"
-    assert config.authentication is not None
-    assert config.authentication.scheme == "Bearer"
-    assert config.authentication.credentials == "cred 1"
-    assert format_push_config(config, V0_3) == CONFIG_0_3
+TWO_SCHEMES = Authentication(schemes=("Bearer", "Basic"), credentials="cred 1", extra={"x": 1})
+CONFIG_0_1 = {name: CONFIG_0_3[name] for name in ("url", "token", "authentication")}
+OF_0_1 = PushConfig(url=URL, token="tok-1", authentication=TWO_SCHEMES, origin=V0_1)
+OF_0_3 = replace(OF_0_1, id="c", extra={"metadata": CONFIG_0_3["metadata"]}, origin=V0_3)
+OF_1_0 = PushConfig(
+    url=URL,
+    id="c",
+    token="tok-1",
+    task_id="t",
+    tenant="acme",
+    authentication=Authentication(schemes=("Bearer",), credentials="cred 1"),
+    extra={"x": [1]},
+    origin=V1_0,
+)
 
 
 @pytest.mark.parametrize(
-    ("task_id", "member"),
+    ("document", "config"),
     [
-        pytest.param("taskId", "pushNotificationConfig", id="camelCase"),
-        pytest.param("task_id", "push_notification_config", id="snake_case"),
+        pytest.param(CONFIG_0_1, OF_0_1, id="0.1"),
+        pytest.param(
+            {"id": "t", "pushNotificationConfig": CONFIG_0_1},
+            replace(OF_0_1, task_id="t"),
+            id="0.1 in its wrapper",
+        ),
+        pytest.param(CONFIG_0_3, OF_0_3, id="0.3"),
+        pytest.param(
+            {"taskId": "t", "pushNotificationConfig": CONFIG_0_3},
+            replace(OF_0_3, task_id="t"),
+            id="0.3 in its wrapper",
+        ),
+        pytest.param(CONFIG_1_0, OF_1_0, id="1.0"),
+        pytest.param(
+            {"webhookUrl": URL, "x": 1},
+            PushConfig(url=URL, extra={"x": 1}, origin=AGENTVAULT),
+            id="AgentVault, whose only member is the URL",
+        ),
     ],
 )
-def test_reads_a_config_of_0_3_in_its_wrapper(task_id: str, member: str) -> None:
-    config = parse_push_config({task_id: "t", member: CONFIG_0_3}, V0_3)
-
-    assert config.task_id == "t"
-    assert format_push_config(config, V0_3) == {"taskId": "t", "pushNotificationConfig": CONFIG_0_3}
-
-
-def test_reads_and_writes_a_config_of_1_0() -> None:
-    config = parse_push_config(CONFIG_1_0, V1_0)
-
-    assert (config.id, config.task_id, config.tenant) == ("c", "t", "acme")
-    assert config.authentication == Authentication(schemes=("Bearer",), credentials="cred 1")
-    assert format_push_config(config, V1_0) == CONFIG_1_0
+def test_reads_and_writes_a_config(document: dict[str, JsonValue], config: PushConfig) -> None:
+    assert config.origin is not None
+    assert parse_push_config(document, config.origin) == config
+    assert format_push_config(config, config.origin) == document
 
 
-def test_reads_and_writes_a_config_of_0_1() -> None:
-    plain = {name: CONFIG_0_3[name] for name in ("url", "token", "authentication")}
-    wrapped: dict[str, JsonValue] = {"id": "t", "pushNotificationConfig": plain}
-
-    config = parse_push_config(wrapped, V0_1)
-
-    assert (config.task_id, config.id, config.token) == ("t", None, "tok-1")
-    assert config.authentication is not None
-    assert config.authentication.schemes == ("Bearer", "Basic")
-    assert format_push_config(config, V0_1) == wrapped
-    assert format_push_config(parse_push_config(plain, V0_1), V0_1) == plain
-    assert format_push_config(config, V0_3)["taskId"] == "t"
-
-
-def test_the_only_member_for_agentvault_is_the_url() -> None:
-    config = parse_push_config({"webhookUrl": URL, "x": 1}, AGENTVAULT)
-
-    assert config == PushConfig(url=URL, extra={"x": 1}, origin=AGENTVAULT)
-    assert format_push_config(config, AGENTVAULT) == {"webhookUrl": URL, "x": 1}
-    assert format_push_config(parse_push_config(CONFIG_1_0, V1_0), AGENTVAULT) == {
-        "webhookUrl": URL
-    }
-    with pytest.raises(InvalidPushConfigError, match="webhookUrl: expected, but missing"):
-        parse_push_config({}, AGENTVAULT)
+def test_reads_a_wrapper_in_snake_case() -> None:
+    wrapped: dict[str, JsonValue] = {"task_id": "t", "push_notification_config": CONFIG_0_3}
+    assert parse_push_config(wrapped, V0_3) == replace(OF_0_3, task_id="t")
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "OAuth2", "mutualTLS"])
@@ -273,15 +263,15 @@ def test_empty_strings_are_absent() -> None:
 
 
 def test_another_version_drops_what_it_cannot_say() -> None:
-    of_0_3, of_1_0 = parse_push_config(CONFIG_0_3, V0_3), parse_push_config(CONFIG_1_0, V1_0)
-
-    assert format_push_config(of_0_3, V1_0) == {
+    assert TWO_SCHEMES.scheme == "Bearer"
+    assert format_push_config(OF_0_3, V1_0) == {
         "id": "c",
         "url": URL,
         "token": "tok-1",
         "authentication": {"scheme": "Bearer", "credentials": "cred 1"},
     }
-    assert format_push_config(of_1_0, V0_3) == {
+    assert format_push_config(OF_1_0, AGENTVAULT) == {"webhookUrl": URL}
+    assert format_push_config(OF_1_0, V0_3) == {
         "taskId": "t",
         "pushNotificationConfig": {
             "id": "c",
@@ -290,6 +280,7 @@ def test_another_version_drops_what_it_cannot_say() -> None:
             "authentication": {"schemes": ["Bearer"], "credentials": "cred 1"},
         },
     }
+    assert format_push_config(replace(OF_0_1, task_id="t"), V0_3)["taskId"] == "t"
 
 
 def test_authentication_without_a_scheme_is_of_0_3_alone() -> None:
@@ -413,9 +404,10 @@ def test_refuses_a_wrong_member_without_its_value(
     assert SECRET not in str(refusal.value.__cause__)
 
 
-def test_a_config_without_url_is_refused() -> None:
-    with pytest.raises(InvalidPushConfigError, match="url: expected, but missing"):
-        parse_push_config({}, V1_0)
+@pytest.mark.parametrize(("version", "name"), [(V1_0, "url"), (AGENTVAULT, "webhookUrl")])
+def test_a_config_without_url_is_refused(version: WireVersion, name: str) -> None:
+    with pytest.raises(InvalidPushConfigError, match=f"{name}: expected, but missing"):
+        parse_push_config({}, version)
 
 
 def test_a_config_made_by_hand_is_checked_as_well() -> None:

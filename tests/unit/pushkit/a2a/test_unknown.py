@@ -10,15 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.a2a import (
-    Artifact,
     ArtifactUpdate,
     StatusUpdate,
     Task,
     TaskSnapshot,
-    TaskState,
-    TaskStatus,
     TaskUpdate,
-    TextPart,
     UnknownUpdate,
     UpdateKind,
     WireVersion,
@@ -28,17 +24,13 @@ from pushkit.a2a import (
     push_body,
 )
 from pushkit.errors import InvalidUpdateError, SnapshotRequiredError, UnrecognisedBodyError
+from tests.unit.pushkit.a2a.strategies import ARTIFACT, STATUS, body
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 AGENTVAULT = WireVersion.AGENTVAULT_0_2
 NEWER: dict[str, Any] = {
     "messageUpdate": {"taskId": "t", "contextId": "c", "message": {"role": "ROLE_AGENT"}}
 }
-STATUS = TaskStatus(state=TaskState.WORKING)
-
-
-def body(document: object) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
 
 
 # --- kinds that no version has -------------------------------------------------------------------
@@ -224,9 +216,6 @@ def test_a_generation_that_cannot_be_read_is_left_out() -> None:
     assert update.left_out == (
         "StatusUpdate.generation: expected a whole number of at most 63 bits",
     )
-
-
-ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="x"),))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -27,31 +26,21 @@ ADDED: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Change:
-    """A card with one thing changed, and where."""
-
-    path: str
-    what: str
-    card: dict[str, Any]
-
-
-def changes(card: dict[str, Any]) -> Iterator[Change]:
+def changes(card: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield where and how one thing can be changed, and the card with that change."""
     for path, steps, value in places(card):
         for what, replacement in replacements(value):
-            yield Change(path, what, replaced(card, steps, replacement))
-        yield Change(path, "removed", removed(card, steps))
+            yield path, what, replaced(card, steps, replacement)
+        yield path, "removed", removed(card, steps)
         if isinstance(value, dict):
-            yield Change(f"{path}/xAdded", "added", replaced(card, steps, {**value, "xAdded": 1}))
+            yield f"{path}/xAdded", "added", replaced(card, steps, {**value, "xAdded": 1})
         if isinstance(value, list):
             extras: tuple[Any, ...] = ("x", "", {}, None)
             for extra in extras:
-                yield Change(
-                    f"{path}/{len(value)}", "added", replaced(card, steps, [*value, extra])
-                )
+                yield f"{path}/{len(value)}", "added", replaced(card, steps, [*value, extra])
     for name, value in ADDED.items():
         if name not in card:
-            yield Change(f"/{name}", "added", {**card, name: value})
+            yield f"/{name}", "added", {**card, name: value}
 
 
 def places(
@@ -119,15 +108,15 @@ def test_no_single_change_goes_unnoticed(name: str, card: str, wire: dict[str, A
     before = verify_card(as_bytes(wire), TRUST, now=NOW, policy=policy)
     assert before.verified
     signers = [each for each in FORMS if card in served(each)]
-    for change in share(changes(wire), signers.index(name), len(signers)):
-        after = verify_card(as_bytes(change.card), TRUST, now=NOW, policy=policy)
-        told = f"{name} {card}: {change.path} {change.what}"
-        if change.what == "added" or is_absent_default(change.path, after):
-            assert not after.verified or is_reported(change.path, after), told
-        elif not is_reported(change.path, before):
+    for path, what, changed in share(changes(wire), signers.index(name), len(signers)):
+        after = verify_card(as_bytes(changed), TRUST, now=NOW, policy=policy)
+        told = f"{name} {card}: {path} {what}"
+        if what == "added" or is_absent_default(path, after):
+            assert not after.verified or is_reported(path, after), told
+        elif not is_reported(path, before):
             assert not after.verified, told
-        elif after.verified and change.what not in ("removed", "emptied", "null"):
-            assert is_reported(change.path, after), told
+        elif after.verified and what not in ("removed", "emptied", "null"):
+            assert is_reported(path, after), told
 
 
 @pytest.mark.parametrize(("name", "card", "wire"), each(*FORMS))

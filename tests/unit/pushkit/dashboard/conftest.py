@@ -10,21 +10,13 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
-from pushkit import (
-    Authentication,
-    KeyRing,
-    PushConfig,
-    PushSender,
-    SenderOptions,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
-)
+from pushkit import Authentication, KeyRing, PushConfig, PushSender, SenderOptions
 from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
 from pushkit.webui.access import DashboardAccess
 from tests.browser import TOKEN, Browser
 from tests.databases import MadeSchemas
+from tests.updates import working
 
 ISSUER = "https://agent.example.com"
 HOSTILE = '<script>alert("1")</script>\'&\u202e'
@@ -54,15 +46,20 @@ class House:
             authentication=Authentication(schemes=("Basic",), credentials="of-the-client"),
         )
         await self.sender.subscribe(task_id, config, version="1.0", owner=owner, tenant=tenant)
-        status = TaskStatus(state=TaskState.WORKING)
-        update = StatusUpdate(task_id=task_id, context_id="c", status=status)
-        [delivery_id] = (await self.sender.notify(update, tenant=tenant)).ids
+        [delivery_id] = (await self.sender.notify(working(task_id), tenant=tenant)).ids
         return delivery_id
 
     async def deliver(self) -> None:
         """Attempt all that is due."""
         while await self.sender.worker.run_once():
             pass
+
+    async def fail_destination(self) -> None:
+        """Let as many deliveries to one destination fail as open its breaker."""
+        self.statuses["/broken"] = 500
+        for number in range(5):
+            await self.notify(f"task-{number}", "/broken")
+        await self.deliver()
 
     async def dead_letter(self, task_id: str = "task-1", *, tenant: str = "") -> str:
         """Return the id of a delivery that its webhook found wrong."""
@@ -126,6 +123,12 @@ def open_dashboard(house: House, aiohttp_client: AiohttpClient) -> Open:
 async def reader(open_dashboard: Open) -> Browser:
     """A browser on this machine, which may read."""
     return await open_dashboard()
+
+
+@pytest.fixture
+async def guest(open_dashboard: Open) -> Browser:
+    """A browser that has not logged in, of a dashboard with a token and without actions."""
+    return await open_dashboard(DashboardAccess(token=TOKEN))
 
 
 @pytest.fixture

@@ -112,47 +112,42 @@ def test_actions_without_a_token_are_refused() -> None:
         DashboardAccess(allow_actions=True)
 
 
-async def test_with_a_token_everything_needs_it(open_dashboard: Open) -> None:
-    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+async def test_with_a_token_everything_needs_it(guest: Browser) -> None:
     for path in ("/", "/deliveries", "/keys", "/live"):
-        page = await browser.get(path)
+        page = await guest.get(path)
         assert "<h1>Log in</h1>" in page
         assert "Read-only." not in page
-    async with browser.client.get("/api/v1/overview") as answer:
+    async with guest.client.get("/api/v1/overview") as answer:
         assert answer.status == 401
         assert answer.content_type == "application/problem+json"
 
 
-async def test_the_token_is_taken_as_a_bearer_token(open_dashboard: Open) -> None:
-    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+async def test_the_token_is_taken_as_a_bearer_token(guest: Browser) -> None:
     for authorization, status in ((f"Bearer {TOKEN}", 200), ("Bearer wrong", 401), (TOKEN, 401)):
         headers = {"Authorization": authorization}
-        async with browser.client.get("/api/v1/keys", headers=headers) as answer:
+        async with guest.client.get("/api/v1/keys", headers=headers) as answer:
             assert answer.status == status
 
 
-async def test_a_login_leads_to_the_page_that_was_asked_for(open_dashboard: Open) -> None:
-    browser = await open_dashboard(DashboardAccess(token=TOKEN))
-    page = await browser.get("/deliveries?state=dead")
-    assert "<h1>Dead letters</h1>" in await browser.submit(page, "Log in", token=TOKEN)
-    assert "Read-only." in await browser.get("/")
+async def test_a_login_leads_to_the_page_that_was_asked_for(guest: Browser) -> None:
+    page = await guest.get("/deliveries?state=dead")
+    assert "<h1>Dead letters</h1>" in await guest.submit(page, "Log in", token=TOKEN)
+    assert "Read-only." in await guest.get("/")
 
 
 @pytest.mark.parametrize("then", ["https://evil.example.com/", "//evil.example.com", "/\\evil"])
-async def test_a_login_redirects_only_within_the_dashboard(open_dashboard: Open, then: str) -> None:
-    browser = await open_dashboard(DashboardAccess(token=TOKEN))
-    async with browser.client.get("/login", params={"next": then}) as answer:
+async def test_a_login_redirects_only_within_the_dashboard(guest: Browser, then: str) -> None:
+    async with guest.client.get("/login", params={"next": then}) as answer:
         page = await answer.text()
     assert 'name="next" value="/"' in page
 
 
 async def test_a_wrong_token_is_reported_and_logged_without_its_text(
-    open_dashboard: Open, caplog: pytest.LogCaptureFixture
+    guest: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
-    browser = await open_dashboard(DashboardAccess(token=TOKEN))
-    page = await browser.get("/login")
+    page = await guest.get("/login")
     for _ in range(3):
-        assert "This token is wrong." in await browser.submit(
+        assert "This token is wrong." in await guest.submit(
             page, "Log in", status=403, token="guessed-by-a-stranger"
         )
     assert caplog.messages.count("dashboard: wrong token from 127.0.0.1") == 1
@@ -160,20 +155,18 @@ async def test_a_wrong_token_is_reported_and_logged_without_its_text(
 
 
 async def test_a_form_that_cannot_be_read_is_refused_without_a_line(
-    open_dashboard: Open, caplog: pytest.LogCaptureFixture
+    guest: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
-    browser = await open_dashboard(DashboardAccess(token=TOKEN))
     headers = {"Content-Encoding": "gzip"}
-    async with browser.client.post("/login", data=b"canary", headers=headers) as answer:
+    async with guest.client.post("/login", data=b"canary", headers=headers) as answer:
         assert answer.status == 413
         assert "expected a whole form" in await answer.text()
     assert "pushkit.dashboard" not in {record.name for record in caplog.records}
 
 
-async def test_a_cookie_is_of_no_use_to_scripts_and_other_sites(open_dashboard: Open) -> None:
-    browser = await open_dashboard(DashboardAccess(token=TOKEN))
-    origin = str(browser.client.make_url("/")).rstrip("/")
-    async with browser.client.post(
+async def test_a_cookie_is_of_no_use_to_scripts_and_other_sites(guest: Browser) -> None:
+    origin = str(guest.client.make_url("/")).rstrip("/")
+    async with guest.client.post(
         "/login", data={"token": TOKEN}, headers={"Origin": origin}, allow_redirects=False
     ) as answer:
         cookie = answer.headers["Set-Cookie"]
@@ -409,15 +402,14 @@ async def test_a_form_token_is_of_one_action_alone(house: House, operator: Brows
     assert await house.state(other) == "dead"
 
 
-async def test_a_dashboard_for_reading_has_no_actions(house: House, open_dashboard: Open) -> None:
-    browser = await open_dashboard(DashboardAccess(token=TOKEN))
-    await browser.log_in()
+async def test_a_dashboard_for_reading_has_no_actions(house: House, guest: Browser) -> None:
+    await guest.log_in()
     delivery_id = await house.dead_letter()
-    page = await browser.get(f"/deliveries/{delivery_id}")
+    page = await guest.get(f"/deliveries/{delivery_id}")
     assert "Redrive</button>" not in page
     headers = {"Sec-Fetch-Site": "same-origin", **BEARER}
     for path in (f"/deliveries/{delivery_id}/redrive", f"/api/v1/deliveries/{delivery_id}/redrive"):
-        async with browser.client.post(path, headers=headers) as answer:
+        async with guest.client.post(path, headers=headers) as answer:
             assert answer.status in (403, 404, 405)
     assert await house.state(delivery_id) == "dead"
 
@@ -439,12 +431,11 @@ async def test_logging_out_ends_the_session(operator: Browser) -> None:
     assert "<h1>Log in</h1>" in await operator.get("/")
 
 
-async def test_a_login_through_a_proxy_that_replaces_the_host_says_so(open_dashboard: Open) -> None:
-    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+async def test_a_login_through_a_proxy_that_replaces_the_host_says_so(guest: Browser) -> None:
     headers = {"Origin": "https://ops.example.com", "Sec-Fetch-Site": "same-origin"}
-    async with browser.client.post("/login", data={"token": TOKEN}, headers=headers) as answer:
+    async with guest.client.post("/login", data={"token": TOKEN}, headers=headers) as answer:
         found = await answer.text()
-    host = browser.client.make_url("/").authority
+    host = guest.client.make_url("/").authority
     assert f"the form is from https://ops.example.com, and Host is {host}:" in found
     assert "a proxy passes on Host" in found
 

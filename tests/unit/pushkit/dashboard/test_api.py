@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
+from pushkit import KeyRing, PushSender, SenderOptions
 from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
 from pushkit.delivery.admin import OutboxAdmin
@@ -26,6 +26,7 @@ from tests.site_thread import (
     operations_of,
 )
 from tests.unit.pushkit.dashboard.conftest import ISSUER, House
+from tests.updates import working
 
 ACTING = DashboardAccess(token=TOKEN, allow_actions=True)
 CLOSED = open_outbox("outbox.db")
@@ -40,9 +41,7 @@ async def _fill(sender: PushSender) -> tuple[str, str]:
     for n in range(3):
         config = {"url": f"http://127.0.0.1:9/{n}", "token": "a-token-of-the-client"}
         subscription = await sender.subscribe(f"task-{n}", config, version="1.0", owner="alice")
-        status = TaskStatus(state=TaskState.WORKING)
-        update = StatusUpdate(task_id=f"task-{n}", context_id="c", status=status)
-        ids += (await sender.notify(update)).ids
+        ids += (await sender.notify(working(f"task-{n}"))).ids
         if n == 0:
             await sender.worker.run_once()
     return ids[0], subscription.id

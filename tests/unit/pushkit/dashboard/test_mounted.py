@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from typing import Any
 
 import aiohttp
@@ -26,6 +26,8 @@ from tests.asgi_server import serving
 from tests.browser import BEARER, TOKEN
 from tests.eventually import DEADLINE, eventually
 from tests.unit.pushkit.dashboard.conftest import House
+
+CHANGED = b"event: changed\ndata:\n\n"
 
 
 @pytest.fixture(params=["aiohttp", "fastapi", "starlette, nested"])
@@ -205,6 +207,46 @@ async def test_a_live_page_does_not_hold_up_a_server_that_stops(
     async with asyncio.timeout(DEADLINE), browser.get(f"{ops}/live", headers=BEARER) as answer:
         # It waits for the end of the answer, after which the browser reconnects.
         assert await answer.read() == b"event: changed\nretry: 1000\ndata:\n\n"
+
+
+async def test_behind_a_middleware_that_repeats_the_body_others_have_their_turn() -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        await asyncio.sleep(0)
+        yield CHANGED
+
+    await asgi.PageAnswer(events=events()).send(receive, send)
+
+    assert [each.get("body") for each in sent] == [None, CHANGED, b""]
+
+
+async def test_an_aiohttp_application_ends_them_before_it_breaks_them_off() -> None:
+    async def events() -> AsyncGenerator[bytes, None]:
+        while True:
+            yield CHANGED
+            await asyncio.sleep(0.01)
+
+    async def serve(_: asgi.Message, receive: asgi.Receive, send: asgi.Send) -> None:
+        await asgi.PageAnswer(events=events()).send(receive, send)
+
+    runner = web.AppRunner(application(serve), shutdown_timeout=5)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{host}:{port}/live") as answer,
+    ):
+        await runner.cleanup()
+
+        assert (await answer.read()).endswith(CHANGED)
 
 
 @pytest.mark.parametrize(

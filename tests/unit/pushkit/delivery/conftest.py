@@ -11,11 +11,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import (
+    Artifact,
+    ArtifactUpdate,
     KeyRing,
     PushSender,
     RemoteSigner,
@@ -25,31 +28,48 @@ from pushkit import (
     Task,
     TaskState,
     TaskStatus,
+    TextPart,
 )
-from pushkit.events import Listener
+from pushkit.events import Event, Listener
 from pushkit.keys.files import KeySource
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.transport import ConnectionOptions
 from pushkit.outbox.inspection import DeliveryReport
+from pushkit.outbox.model import Delivery
 from pushkit.outbox.schema import open_outbox
+from pushkit.outbox.states import DeliveryState
 from pushkit.queue.rules import Leased, Room
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
 from pushkit.storage.database import Database, opened
 from pushkit.storage.migrations import Access
+from pushkit.storage.script import Row
 from pushkit.webhook import Headers
 from tests.clock import START, Clock
 from tests.databases import MadeSchemas
 from tests.eventually import DEADLINE
 from tests.internet import Internet
+from tests.unit.pushkit.deliveries import rows_of
 
 ISSUER = "https://agent.example.com"
+# The config of a webhook to which nothing is sent.
+HOOK = {"url": "https://client.example.com/hook"}
+ARTIFACT = ArtifactUpdate(
+    task_id="task-1",
+    context_id="context-1",
+    artifact=Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),)),
+)
 # The test moves the clock of SQLite; PostgreSQL uses the clock of its server.
 ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 # For tests that need its locks, in modules whose tests run on both.
 ON_POSTGRES = pytest.mark.parametrize("location", ["postgresql"], indirect=True)
 
 Reply = int | Callable[[], web.Response] | Callable[[], Awaitable[web.Response]]
+
+
+def asks_to_wait(seconds: int = 3600, *, status: int = 503) -> Callable[[], web.Response]:
+    """Return a reply that asks to wait for so many seconds."""
+    return lambda: web.Response(status=status, headers={"Retry-After": str(seconds)})
 
 
 @dataclass(frozen=True)
@@ -87,15 +107,15 @@ class Webhook:
     def replies_with(self, *replies: Reply, path: str = "/hook") -> None:
         self.replies.setdefault(path, []).extend(replies)
 
-    def replies_after(self, status: int = 200) -> asyncio.Event:
-        """Reply to the next request once the returned event is set."""
+    def replies_after(self, status: int = 200, path: str = "/hook") -> asyncio.Event:
+        """Reply to the next request of a path once the returned event is set."""
         is_set = asyncio.Event()
 
         async def reply() -> web.Response:
             await is_set.wait()
             return web.Response(status=status)
 
-        self.replies_with(reply)
+        self.replies_with(reply, path=path)
         return is_set
 
     def at(self, path: str) -> list[Received]:
@@ -147,7 +167,18 @@ class Senders:
         """Open the outbox beside the senders."""
         return opened(open_outbox(self.database), Access.UPGRADE)
 
-    async def open(
+    async def execute(self, sql: str, *parameters: Any) -> list[Row]:
+        """Run one statement on the outbox, as somebody who can read and write it."""
+        async with self.stored() as database:
+            return await database.write(rows_of(sql, *parameters))
+
+    async def open(self, **options: Any) -> PushSender:
+        """Open a sender with the options of `new`."""
+        sender = self.new(**options)
+        await sender.open()
+        return sender
+
+    def new(
         self,
         *,
         keys: KeySource | KeyRing | RemoteSigner | Path | None = None,
@@ -167,11 +198,52 @@ class Senders:
             secrets=secrets,
         )
         self.made.append(sender)
-        await sender.open()
         return sender
 
     def public_keys(self) -> dict[str, VerificationKey]:
         return {key.kid: key for key in parse_jwks(self.made[0].jwks().body).keys}
+
+
+async def enqueue(
+    sender: PushSender,
+    url: str = HOOK["url"],
+    task_id: str = "task-1",
+    *,
+    state: str = "working",
+    owner: str = "",
+) -> str:
+    """Subscribe a URL to a task, and store an update for it; return the delivery's id."""
+    found = await sender.subscribe(task_id, {"url": url}, version="1.0", owner=owner)
+    stored = (await sender.notify(status(state, task_id=task_id))).deliveries
+    return next(each.id for each in stored if each.subscription_id == found.id)
+
+
+async def attempt_delivery(
+    sender: PushSender, url: str, task_id: str = "task-1", *, owner: str = ""
+) -> str:
+    """Store an update for a URL, and attempt it: nothing else is due; return the delivery's id."""
+    delivery_id = await enqueue(sender, url, task_id, owner=owner)
+    assert await sender.worker.run_once() == 1
+    return delivery_id
+
+
+async def only(sender: PushSender, task_id: str = "task-1") -> Delivery:
+    """Return the only delivery of a task."""
+    [delivery] = await sender.deliveries(task_id)
+    return delivery
+
+
+async def state_and_error(
+    sender: PushSender, task_id: str = "task-1"
+) -> tuple[DeliveryState, str | None]:
+    """Return what became of the only delivery of a task, and its last error."""
+    delivery = await only(sender, task_id)
+    return delivery.state, delivery.last_error
+
+
+async def states(sender: PushSender) -> list[DeliveryState]:
+    """Return the states of all deliveries, in the order of their ids."""
+    return [each.state for each in await sender.outbox.find()]
 
 
 async def report_of(sender: PushSender, delivery_id: str) -> DeliveryReport:
@@ -201,6 +273,12 @@ def task(task_id: str = "task-1", state: str = "working") -> Task:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    """Return a list for the events of a sender that is opened with `on_event=events.append`."""
+    return []
 
 
 @pytest.fixture
@@ -234,6 +312,14 @@ async def on_postgres(postgres_dsn: str, clock: Clock) -> AsyncIterator[Senders]
     senders = Senders(postgres_dsn, clock)
     yield senders
     await senders.close()
+
+
+@pytest.fixture
+async def connection(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """Return a connection of the test's own to an outbox on PostgreSQL."""
+    connection = await asyncpg.connect(postgres_dsn)
+    yield connection
+    await connection.close(timeout=1)
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pushkit.delivery.enqueue import CountsMissing, Notice
 from pushkit.errors import PushkitError
 from pushkit.outbox.model import IdempotencyKey
 from pushkit.storage.database import Database
-from pushkit.storage.script import Deferred, Group, Refused, Row, Script, Statement, alone
+from pushkit.storage.script import Deferred, Group, Refused, Row, alone
+from tests.unit.pushkit.deliveries import rows_of
 
 __all__ = ["SIDES", "count_backlogs", "everything_of", "notice_of", "read", "run_group", "write"]
 
@@ -52,18 +53,14 @@ def notice_of(sender: PushSender, update: TaskUpdate, key: str | None = None) ->
     return Notice(bodies=bodies, idempotency_key=known, is_counted=True)
 
 
-def _statement(sql: str, parameters: tuple[Any, ...]) -> Script[list[Row]]:
-    return list((yield Statement(sql, parameters)))
-
-
 async def read(sender: PushSender, sql: str, *parameters: Any) -> list[Row]:
     """Return the rows of one statement."""
-    return await sender._database.read(_statement(sql, parameters))
+    return await sender._database.read(rows_of(sql, *parameters))
 
 
 async def write(sender: PushSender, sql: str, *parameters: Any) -> None:
     """Run one statement."""
-    await sender._database.write(_statement(sql, parameters))
+    await sender._database.write(rows_of(sql, *parameters))
 
 
 async def run_group(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from aiohttp import web
 
 from pushkit import BreakerPolicy, DeliveryFilter, DeliveryState, PushSender
 from pushkit.delivery.answers import SUBSCRIPTION_MISSING, TOO_OLD, classify_response
@@ -15,19 +13,25 @@ from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import OutboundError, OwnershipError, PushkitError, TransportError
 from pushkit.outbox.changes import WhyNot
 from pushkit.outbox.states import CancelledBy
-from pushkit.storage.script import Script, Statement
 from pushkit.webhook import Headers
 from tests.clock import START
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import (
+    Senders,
+    Webhook,
+    asks_to_wait,
+    deliver_due,
+    enqueue,
+    states,
+    status,
+)
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 EVERYTHING = DeliveryFilter()
 
 
-def busy() -> web.Response:
-    return web.Response(status=429, headers={"Retry-After": "3600"})
+BUSY = asks_to_wait(status=429)
 
 
 async def subscribe(sender: PushSender, webhook: Webhook, tasks: int) -> list[str]:
@@ -37,17 +41,13 @@ async def subscribe(sender: PushSender, webhook: Webhook, tasks: int) -> list[st
     return names
 
 
-async def states(sender: PushSender) -> list[DeliveryState]:
-    return [found.state for found in await sender.outbox.find()]
-
-
 # --- retry_now ----------------------------------------------------------------------------------
 
 
 async def test_retry_now_sends_one_delivery_to_a_destination_that_asked_to_wait(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    webhook.replies_with(busy, busy, 200)
+    webhook.replies_with(BUSY, BUSY, 200)
     first, *others = await subscribe(sender, webhook, 4)
     await sender.notify(status(task_id=first))
     await deliver_due(sender)
@@ -90,11 +90,10 @@ async def test_retry_now_sends_one_delivery_through_an_open_breaker(
 async def test_retry_now_leaves_other_destinations_waiting(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    webhook.replies_with(busy)
+    webhook.replies_with(BUSY)
     await subscribe(sender, webhook, 1)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="bob")
-    await sender.notify(status())
-    webhook.replies_with(busy)
+    await enqueue(sender, webhook.url(), owner="bob")
+    webhook.replies_with(BUSY)
     await deliver_due(sender)
     retried = await sender.outbox.retry_now(DeliveryFilter(owner="bob"))
     assert len(retried.ids) == 1
@@ -109,7 +108,7 @@ async def test_retry_now_finds_one_of_many_waiting_destinations(
 ) -> None:
     sender = await senders.open(concurrency=4, concurrency_per_host=4)
     owners = [f"owner-{number}" for number in range(60)]
-    for task_id, replies in (("task-1", [busy] * len(owners)), ("task-2", [])):
+    for task_id, replies in (("task-1", [BUSY] * len(owners)), ("task-2", [])):
         webhook.replies_with(*replies)
         for owner in owners:
             await sender.subscribe(task_id, {"url": webhook.url()}, version="1.0", owner=owner)
@@ -156,7 +155,7 @@ async def test_retry_now_covers_more_than_one_batch(
     sender: PushSender, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pushkit.delivery.admin._BATCH", 2)
-    webhook.replies_with(busy)
+    webhook.replies_with(BUSY)
     for task_id in await subscribe(sender, webhook, 5):
         await sender.notify(status(task_id=task_id))
         if not webhook.received:
@@ -211,13 +210,9 @@ async def test_resend_skips_deliveries_superseded_by_an_older_version(
     await subscribe(sender, webhook, 1)
     await sender.notify(status())
     await sender.notify(status())
-    await sender._database.write(_clear_cancelled_by())
+    await senders.execute("UPDATE pushkit_deliveries SET cancelled_by = NULL")
     cancelled = DeliveryFilter(state=DeliveryState.CANCELLED)
     assert (await sender.outbox.resend(cancelled, dry_run=True)).ids == ()
-
-
-def _clear_cancelled_by() -> Script[None]:
-    yield Statement("UPDATE pushkit_deliveries SET cancelled_by = NULL")
 
 
 async def test_resend_skips_deliveries_of_a_removed_subscription(
@@ -266,23 +261,14 @@ def test_every_error_code_of_an_attempt_is_listed() -> None:
 
 
 async def test_retry_now_of_what_is_under_way_leaves_its_destination_waiting(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     await sender.start()
     for task in ("asks to wait", "under way", "behind"):
         await sender.subscribe(task, {"url": webhook.url(f"/{task[0]}")}, version="1.0")
     await sender.subscribe("other", {"url": webhook.url("/o")}, version="1.0", owner="bob")
-    webhook.replies_with(
-        lambda: web.Response(status=503, headers={"Retry-After": "600"}), path="/a"
-    )
-    is_answered = asyncio.Event()
-
-    async def reply() -> web.Response:
-        await is_answered.wait()
-        return web.Response(status=200)
-
-    webhook.replies_with(reply, path="/u")
+    webhook.replies_with(asks_to_wait(), path="/a")
+    is_answered = webhook.replies_after(path="/u")
     [under_way] = (await sender.notify(status(task_id="under way"))).ids
     await webhook.until_received(1, "/u")
     await sender.notify(status(task_id="asks to wait"))

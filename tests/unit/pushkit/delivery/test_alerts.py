@@ -80,9 +80,8 @@ async def test_a_dead_letter_while_the_sender_closes_is_an_alert_of_the_next_sta
 
 
 async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
-    senders: Senders, webhook: Webhook
+    senders: Senders, webhook: Webhook, events: list[Event]
 ) -> None:
-    events: list[Event] = []
     alerts = AlertOptions(webhook=webhook.url("/alerts"))
     sender = await started(senders, webhook, alerts, 422, 200, on_event=events.append)
     webhook.replies_with(422, path="/alerts")
@@ -90,11 +89,7 @@ async def test_an_alert_webhook_that_refuses_alerts_raises_no_alert(
 
     await eventually(lambda: len(emitted(events, DeliveryDead)) == 2)
     await sender.notify(status("completed"))
-
-    async def is_delivered() -> list[Delivered]:
-        return emitted(events, Delivered)
-
-    await eventually(is_delivered)
+    await eventually(lambda: emitted(events, Delivered))
     assert [each.owner for each in emitted(events, DeliveryDead)] == ["alice", ALERTS_OWNER]
     assert len(webhook.at("/alerts")) == 1
 
@@ -106,15 +101,12 @@ async def test_alerts_for_a_disabled_alert_subscription_are_logged(
     sender = await started(senders, webhook, alerts, 422, 410)
     webhook.replies_with(410, path="/alerts")
 
-    async def disabled() -> bool:
-        return "subscription_disabled owner=pushkit:alerts" in caplog.text
-
-    async def logged() -> bool:
-        return "alert not sent by webhook: its subscription is disabled" in caplog.text
-
-    for seen in (disabled, logged):
+    for said in (
+        "subscription_disabled owner=pushkit:alerts",
+        "alert not sent by webhook: its subscription is disabled",
+    ):
         await sender.notify(status())
-        await eventually(seen)
+        await eventually(lambda: said in caplog.text)  # noqa: B023
     assert "pushkit subscriptions enable --task pushkit-alerts" in caplog.text
 
 

@@ -10,12 +10,21 @@ from datetime import timedelta
 
 import pytest
 
-from pushkit import DeliveryState, PushSender, StatusUpdate
+from pushkit import DeliveryState, PushSender
 from pushkit.outbox.attempts import LoggedAttempt
+from pushkit.outbox.retention import Retention
 from pushkit.scheduling import event_loop
 from tests.clock import Clock
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, report_of, status
+from tests.unit.pushkit.delivery.conftest import (
+    Senders,
+    Webhook,
+    attempt_delivery,
+    deliver_due,
+    enqueue,
+    report_of,
+    status,
+)
 from tests.unit.pushkit.net.test_transport import says, serving
 
 LOG = logging.getLogger("pushkit.delivery")
@@ -26,17 +35,10 @@ async def attempts_of(sender: PushSender, delivery_id: str) -> tuple[LoggedAttem
     return report.attempts
 
 
-async def notify(sender: PushSender, url: str, update: StatusUpdate) -> str:
-    await sender.subscribe("task-1", {"url": url}, version="1.0")
-    [delivery_id] = (await sender.notify(update)).ids
-    await sender.worker.run_once()
-    return delivery_id
-
-
 async def test_the_attempt_log_keeps_phases_address_and_status(
     sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
-    delivery_id = await notify(sender, webhook.url(), status())
+    delivery_id = await attempt_delivery(sender, webhook.url())
     [attempt] = await attempts_of(sender, delivery_id)
     assert (attempt.number, attempt.started_at) == (1, clock.now)
     assert (attempt.outcome, attempt.status, attempt.error) == ("delivered", 200, None)
@@ -52,7 +54,7 @@ async def test_the_attempt_log_keeps_phases_address_and_status(
 async def test_a_reused_connection_is_not_dialled_but_has_an_address(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    await notify(sender, webhook.url(), status())
+    await attempt_delivery(sender, webhook.url())
     [delivery_id] = (await sender.notify(status())).ids
     await sender.worker.run_once()
     [attempt] = await attempts_of(sender, delivery_id)
@@ -63,7 +65,7 @@ async def test_a_reused_connection_is_not_dialled_but_has_an_address(
 async def test_a_name_lookup_has_a_phase_of_its_own(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open(allow=("localhost:*",))
     url = webhook.url().replace("127.0.0.1", "localhost")
-    delivery_id = await notify(sender, url, status())
+    delivery_id = await attempt_delivery(sender, url)
     [attempt] = await attempts_of(sender, delivery_id)
     assert attempt.timing.resolve is not None
     assert attempt.timing.connect is not None
@@ -73,7 +75,7 @@ async def test_a_refused_connection_has_an_address_and_no_status(sender: PushSen
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        delivery_id = await notify(sender, f"http://{address}/hook", status())
+        delivery_id = await attempt_delivery(sender, f"http://{address}/hook")
     [attempt] = await attempts_of(sender, delivery_id)
     assert (attempt.outcome, attempt.status, attempt.error) == (
         "retry",
@@ -89,8 +91,7 @@ async def test_a_refused_destination_is_an_attempt_without_phases(
     senders: Senders, webhook: Webhook
 ) -> None:
     sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    [delivery_id] = (await sender.notify(status())).ids
+    delivery_id = await enqueue(sender, webhook.url())
     stricter = await senders.open(allow=())
     await stricter.worker.run_once()
     [attempt] = await attempts_of(sender, delivery_id)
@@ -114,7 +115,7 @@ async def test_an_answer_with_a_sound_status_line_counts_and_what_was_wrong_is_l
 ) -> None:
     answer = b"HTTP/1.1 %d Said\r\n%s\r\n" % (status_code, fields)
     async with serving(says(answer)) as server:
-        delivery_id = await notify(sender, server.url, status())
+        delivery_id = await attempt_delivery(sender, server.url)
         assert len(server.requests) == 1
     report = await report_of(sender, delivery_id)
     [attempt] = report.attempts
@@ -128,7 +129,7 @@ async def test_the_log_names_why_an_answer_is_none(
     sender: PushSender, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(says(b"HTTP/1.1 20 OK\r\n\r\n")) as server:
-        delivery_id = await notify(sender, server.url, status())
+        delivery_id = await attempt_delivery(sender, server.url)
     [attempt] = await attempts_of(sender, delivery_id)
     assert (attempt.outcome, attempt.error) == ("retry", "transport")
     assert "not an HTTP answer: Invalid status code" in caplog.text
@@ -148,7 +149,7 @@ async def test_a_delivery_sent_again_keeps_its_id_and_log_and_restarts_its_sched
     outcome: str,
 ) -> None:
     webhook.replies_with(status_code, 500)
-    delivery_id = await notify(sender, webhook.url(), status())
+    delivery_id = await attempt_delivery(sender, webhook.url())
     [first] = await attempts_of(sender, delivery_id)
     clock.advance(timedelta(days=20).total_seconds())
     assert (await getattr(sender.outbox, again)([delivery_id])).ids == (delivery_id,)
@@ -186,3 +187,35 @@ async def test_housekeeping_survives_a_database_out_of_reach_and_logs_it_once(
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
+
+
+async def test_the_attempt_log_uses_the_clock_of_the_database(
+    on_postgres: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    sender = await on_postgres.open()  # the clock of its worker is far from the server's
+    report = await report_of(sender, await attempt_delivery(sender, webhook.url()))
+    [attempt] = report.attempts
+    ahead = attempt.started_at - report.delivery.notified_at
+    assert abs(ahead) < timedelta(hours=1)
+    assert abs(attempt.started_at - clock.now) > timedelta(days=1)
+
+
+@pytest.mark.parametrize("answer", [500, 404])
+async def test_unfinished_work_is_never_purged(
+    sender: PushSender, webhook: Webhook, clock: Clock, answer: int
+) -> None:
+    await enqueue(sender, webhook.url())
+    await sender.notify(status())
+    webhook.replies_with(answer)
+    await sender.worker.run_once()
+    clock.advance(60)
+    everything = Retention(delivered=timedelta(0), dead=timedelta(0), per_task=0)
+    assert await sender.outbox.retain(everything) == 0
+    assert await sender.outbox.purge(older_than=timedelta(0), states=list(DeliveryState)) == 0
+    found = await sender.deliveries("task-1")
+    assert {each.state for each in found} == {DeliveryState.PENDING}
+    clock.advance(24 * 3600)
+    await deliver_due(sender)
+    assert len(webhook.received) == 3
+    clock.advance(1)
+    assert await sender.outbox.retain(everything) == 2

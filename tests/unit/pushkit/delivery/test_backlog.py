@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pushkit import (
-    Artifact,
-    ArtifactUpdate,
     Message,
     NotifyResult,
     PushSender,
@@ -24,10 +21,10 @@ from pushkit.a2a import parse_update
 from pushkit.outbox.model import Delivery
 from tests.clock import Clock
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, claim, status
+from tests.unit.pushkit.delivery.conftest import ARTIFACT, HOOK, Senders, claim, enqueue, status
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
-HOOK = {"url": "https://client.example.com/hook"}
+LATER = parse_update({"later": {"taskId": "task-1"}})
 
 
 async def deliveries(sender: PushSender, task_id: str = "task-1") -> list[Delivery]:
@@ -42,12 +39,7 @@ async def pending(sender: PushSender) -> list[int]:
     return [each.seq for each in await sender.deliveries("task-1") if each.state == "pending"]
 
 
-def artifact() -> ArtifactUpdate:
-    found = Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),))
-    return ArtifactUpdate(task_id="task-1", context_id="context-1", artifact=found)
-
-
-def said(state: TaskState = TaskState.WORKING) -> StatusUpdate:
+def said(state: TaskState) -> StatusUpdate:
     message = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="half way"),))
     return StatusUpdate(
         task_id="task-1", context_id="context-1", status=TaskStatus(state=state, message=message)
@@ -56,11 +48,9 @@ def said(state: TaskState = TaskState.WORKING) -> StatusUpdate:
 
 async def test_only_a_full_subscription_is_refused(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2)
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, owner="alice")
     # bob subscribed later: his backlog is not full.
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
-    await sender.notify(status())
+    await enqueue(sender, owner="bob")
     result = await sender.notify(status())
     assert [each.owner for each in result.deliveries] == ["bob"]
     [refused] = result.refused
@@ -132,8 +122,7 @@ async def test_a_superseded_working_is_dropped_before_an_update_is_refused(
 
 async def test_nothing_is_dropped_without_coalesce(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    await sender.notify(status("working"))
+    await enqueue(sender)
     assert refusals(await sender.notify(status("input-required"))) == ["backlog_full"]
     assert await pending(sender) == [1]
 
@@ -141,20 +130,20 @@ async def test_nothing_is_dropped_without_coalesce(senders: Senders) -> None:
 @pytest.mark.parametrize(
     "kept",
     [
-        pytest.param(artifact, id="an artifact"),
-        pytest.param(lambda: parse_update({"later": {"taskId": "task-1"}}), id="a later kind"),
-        pytest.param(said, id="a working that says something"),
-        pytest.param(lambda: said(TaskState.INPUT_REQUIRED), id="input-required"),
-        pytest.param(lambda: said(TaskState.AUTH_REQUIRED), id="auth-required"),
-        pytest.param(lambda: said(TaskState.COMPLETED), id="a terminal state"),
+        pytest.param(ARTIFACT, id="an artifact"),
+        pytest.param(LATER, id="a later kind"),
+        pytest.param(said(TaskState.WORKING), id="a working that says something"),
+        pytest.param(said(TaskState.INPUT_REQUIRED), id="input-required"),
+        pytest.param(said(TaskState.AUTH_REQUIRED), id="auth-required"),
+        pytest.param(said(TaskState.COMPLETED), id="a terminal state"),
     ],
 )
 async def test_updates_that_must_not_be_missed_are_never_dropped(
-    senders: Senders, kept: Callable[[], TaskUpdate]
+    senders: Senders, kept: TaskUpdate
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0")
-    await sender.notify(kept())
+    await sender.notify(kept)
     await sender.notify(status("working"))
     await sender.notify(status("working"))  # replaces the one before
     assert await pending(sender) == [1, 3]
@@ -164,28 +153,22 @@ async def test_updates_that_must_not_be_missed_are_never_dropped(
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param(artifact, id="an artifact"),
-        pytest.param(lambda: parse_update({"later": {"taskId": "task-1"}}), id="a later kind"),
-    ],
+    "other", [pytest.param(ARTIFACT, id="an artifact"), pytest.param(LATER, id="a later kind")]
 )
 async def test_what_is_no_status_does_not_displace_the_newest_working(
-    senders: Senders, other: Callable[[], TaskUpdate]
+    senders: Senders, other: TaskUpdate
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
-    await sender.subscribe("task-1", HOOK, version="1.0")
+    await enqueue(sender)
     await sender.notify(status("working"))
-    await sender.notify(status("working"))
-    await sender.notify(other())
+    await sender.notify(other)
     assert await pending(sender) == [2, 3]
-    assert refusals(await sender.notify(other())) == ["backlog_full"]
+    assert refusals(await sender.notify(other)) == ["backlog_full"]
 
 
 async def test_a_delivery_in_flight_is_never_dropped(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    await sender.notify(status("working"))
+    await enqueue(sender)
     await claim(sender)
     await sender.notify(status("working"))
     await sender.notify(status("working"))

@@ -7,7 +7,6 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from aiohttp import web
 from tenacity import stop_after_attempt
 
 from pushkit import PushSender
@@ -20,7 +19,7 @@ from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, asks_to_wait, enqueue, status
 
 POLICY = BreakerPolicy(
     failures=3, first_wait=timedelta(seconds=30), longest_wait=timedelta(seconds=100)
@@ -96,13 +95,11 @@ def test_the_default_policy_matches_the_documentation() -> None:
 
 
 async def test_an_open_breaker_allows_no_attempts_and_then_one_probe_at_a_time(
-    senders: Senders, clock: Clock, webhook: Webhook
+    senders: Senders, clock: Clock, webhook: Webhook, events: list[Event]
 ) -> None:
-    events: list[Event] = []
     sender = await senders.open(breaker=POLICY, retry=RETRY_AT_ONCE, on_event=events.append)
     for number in range(5):
-        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, webhook.url(), f"task-{number}")
     webhook.replies_with(*[500] * 6)
 
     assert await sender.worker.run_once() == 5  # all at once: the breaker is still closed
@@ -128,13 +125,9 @@ async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1), retry=RETRY_AT_ONCE)
     for number in range(3):
-        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, webhook.url(), f"task-{number}")
 
-    def busy() -> web.Response:
-        return web.Response(status=503, headers={"Retry-After": "120"})
-
-    webhook.replies_with(busy, busy, busy)
+    webhook.replies_with(*[asks_to_wait(120)] * 3)
     await sender.worker.run_once()
     clock.advance(119)
     assert await sender.worker.run_once() == 0
@@ -146,8 +139,7 @@ async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
 async def test_the_breaker_survives_a_restart(senders: Senders, webhook: Webhook) -> None:
     policy = BreakerPolicy(failures=1)
     first = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)
-    await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await first.notify(status())
+    await enqueue(first, webhook.url())
     webhook.replies_with(500)
     await first.worker.run_once()
     await first.close()

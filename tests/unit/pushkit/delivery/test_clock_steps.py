@@ -12,23 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from pushkit import DeliveryState, KeyRing, PushSender
 from pushkit.keys.files import save_key_ring
 from tests.clock import START, Clock
-from tests.unit.pushkit.delivery.conftest import Reply, Senders, Webhook, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import (
+    Reply,
+    Senders,
+    Webhook,
+    asks_to_wait,
+    deliver_due,
+    enqueue,
+    status,
+)
 
 AHEAD = timedelta(hours=8).total_seconds()
 MINUTE = 60
-
-
-def asks_for_a_day() -> web.Response:
-    return web.Response(status=503, headers={"Retry-After": "86400"})
-
-
-def asks_to_wait() -> web.Response:
-    return web.Response(status=503, headers={"Retry-After": "600"})
 
 
 async def attempts(sender: PushSender, webhook: Webhook) -> int:
@@ -41,7 +40,7 @@ async def attempts(sender: PushSender, webhook: Webhook) -> int:
     ("replies", "earliest", "latest"),
     [
         pytest.param([500], 4, 6, id="a retry"),
-        pytest.param([asks_to_wait], 600, 600, id="Retry-After"),
+        pytest.param([asks_to_wait(600)], 600, 600, id="Retry-After"),
         pytest.param([500] * 5, 30, 30, id="an open breaker"),
     ],
 )
@@ -60,8 +59,7 @@ async def test_what_failed_while_the_clock_was_ahead_waits_no_longer_than_it_was
     sender = await senders.open()
     webhook.replies_with(*replies)
     for number in range(len(replies)):
-        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, webhook.url(), f"task-{number}")
     await sender.notify(status("input-required", task_id="task-0"))
     assert await attempts(sender, webhook) == len(replies)
     clock.advance(-AHEAD)
@@ -82,9 +80,8 @@ async def test_a_clock_that_is_corrected_forward_ends_no_wait_twice(
 ) -> None:
     clock.advance(-AHEAD)
     sender = await senders.open()
-    webhook.replies_with(asks_to_wait)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    webhook.replies_with(asks_to_wait(600))
+    await enqueue(sender, webhook.url())
     assert await attempts(sender, webhook) == 1
     clock.advance(AHEAD)
     assert await attempts(sender, webhook) == 2
@@ -97,7 +94,7 @@ async def test_of_many_waiting_destinations_each_is_tried_when_its_wait_is_over(
     clock.advance(AHEAD)
     sender = await senders.open(concurrency=2)
     owners = [f"owner-{number}" for number in range(50)]
-    webhook.replies_with(*[asks_to_wait] * len(owners))
+    webhook.replies_with(*[asks_to_wait(600)] * len(owners))
     for task in ("task-1", "task-2"):
         for owner in owners:
             await sender.subscribe(task, {"url": webhook.url()}, version="1.0", owner=owner)
@@ -117,8 +114,7 @@ async def test_a_local_fault_while_the_clock_was_ahead_does_not_wait_for_hours(
     save_key_ring(keys, KeyRing.create(START + timedelta(days=2)))  # no key is active yet
     clock.advance(AHEAD)
     sender = await senders.open(keys=keys)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     for _ in range(4):
         await deliver_due(sender)
         clock.advance(MINUTE)
@@ -134,9 +130,8 @@ async def test_what_an_operator_made_due_while_the_clock_was_ahead_is_due_afterw
     senders: Senders, webhook: Webhook, clock: Clock, change: str
 ) -> None:
     sender = await senders.open()
-    webhook.replies_with(asks_for_a_day if change == "retry_now" else 400)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    [delivery_id] = (await sender.notify(status())).ids
+    webhook.replies_with(asks_to_wait(86400) if change == "retry_now" else 400)
+    delivery_id = await enqueue(sender, webhook.url())
     assert await attempts(sender, webhook) == 1
     clock.advance(AHEAD - MINUTE)
     act: Callable[[list[str]], Any] = getattr(sender.outbox, change)
@@ -148,9 +143,8 @@ async def test_what_an_operator_made_due_while_the_clock_was_ahead_is_due_afterw
 
 
 async def test_a_step_forward_does_not_repeat_what_is_being_attempted(
-    senders: Senders, webhook: Webhook, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
-    sender = await senders.open()
     answered = webhook.replies_after()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     for state in ("working", "input-required", "completed"):

@@ -27,7 +27,16 @@ from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, Authorizat
 from tests.clock import Clock
 from tests.eventually import DEADLINE
 from tests.internet import HOOKS, Internet
-from tests.unit.pushkit.delivery.conftest import Senders, deliver_due, report_of, status
+from tests.unit.pushkit.delivery.conftest import (
+    Senders,
+    attempt_delivery,
+    deliver_due,
+    enqueue,
+    only,
+    report_of,
+    state_and_error,
+    status,
+)
 
 ORIGIN = f"https://{HOOKS}"
 CLIENT = OAuthClient(token_url=TOKEN_URL, client_id="agent:1 %", client_secret="s3cret&+:")
@@ -224,9 +233,7 @@ async def test_a_refused_token_is_masked_though_its_successor_is_not_sent(
     sender = await senders.open(
         allow=(), ca_file=public.ca_file, credentials=credentials, signing=fails_again
     )
-    await sender.subscribe("task-1", {"url": f"{ORIGIN}/hook"}, version="1.0")
-    [delivery_id] = (await sender.notify(status())).ids
-    await sender.worker.run_once()
+    delivery_id = await attempt_delivery(sender, f"{ORIGIN}/hook")
 
     [attempt] = (await report_of(sender, delivery_id)).attempts
     assert (attempt.status, len(server.issued)) == (401, 2)
@@ -251,16 +258,11 @@ async def test_a_destination_that_refuses_every_token_takes_none_away_from_the_o
     credentials = [DestinationCredentials(origin=each, oauth=CLIENT) for each in origins]
     sender = await senders.open(allow=(), ca_file=public.ca_file, credentials=credentials)
     for number in range(2):
-        await sender.subscribe(f"task-{number}", {"url": f"{ORIGIN}/hook"}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
-        await sender.worker.run_once()
+        await attempt_delivery(sender, f"{ORIGIN}/hook", f"task-{number}")
         server.validator.known = ("nobody", "")  # no more tokens
     assert len(server.issued) == 2
-    await sender.subscribe("task", {"url": f"{origins[1]}/hook"}, version="1.0")
-    await sender.notify(status(task_id="task"))
-    await sender.worker.run_once()
-    [delivery] = await sender.deliveries("task")
-    assert delivery.state is DeliveryState.DELIVERED
+    await attempt_delivery(sender, f"{origins[1]}/hook", "task")
+    assert (await only(sender, "task")).state is DeliveryState.DELIVERED
 
 
 async def test_a_401_without_oauth_gets_one_request(
@@ -283,12 +285,10 @@ async def test_without_a_token_nothing_is_sent_and_the_breaker_stays_closed(
     credentials = [DestinationCredentials(origin=ORIGIN, oauth=CLIENT)]
     sender = await senders.open(allow=(), ca_file=public.ca_file, credentials=credentials)
     for number in range(10):  # more than would open a breaker
-        await sender.subscribe(f"task-{number}", {"url": f"{ORIGIN}/hook"}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, f"{ORIGIN}/hook", f"task-{number}")
     await sender.worker.run_once()
     for number in range(10):
-        [delivery] = await sender.deliveries(f"task-{number}")
-        assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "oauth")
+        assert await state_and_error(sender, f"task-{number}") == (DeliveryState.PENDING, "oauth")
     assert hook.requests == []
     # The destination does not wait: deliveries are sent as soon as there are tokens again.
     is_up.set()
@@ -311,12 +311,10 @@ async def test_the_attempt_timeout_covers_a_slow_authorization_server(
         credentials=[DestinationCredentials(origin=ORIGIN, oauth=CLIENT)],
         timeout=timedelta(milliseconds=100),
     )
-    await sender.subscribe("task-1", {"url": f"{ORIGIN}/hook"}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, f"{ORIGIN}/hook")
     async with asyncio.timeout(DEADLINE):
         await sender.worker.run_once()
-    [delivery] = await sender.deliveries("task-1")
-    assert delivery.last_error == "oauth"
+    assert (await only(sender)).last_error == "oauth"
     assert hook.requests == []
 
 
@@ -373,8 +371,7 @@ async def test_the_ca_file_of_a_destination_is_trusted_only_there(
     credentials = [DestinationCredentials(origin=ORIGIN, ca_file=public.ca_file)]
     sender = await senders.open(allow=(), credentials=credentials)
     for number, host in enumerate((HOOKS, "other.example.com")):
-        await sender.subscribe(f"task-{number}", {"url": f"https://{host}/"}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, f"https://{host}/", f"task-{number}")
     await sender.worker.run_once()
     assert [request["Host"] for request in hook.requests] == [HOOKS]
 

@@ -12,11 +12,12 @@ import pytest
 from aiohttp import web
 
 from pushkit import KeyRing, PushSender
-from pushkit.outbox.model import Delivery
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.transport import Transport
 from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.eventually import DEADLINE
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status, task
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, enqueue, only, status, task
 
 DELIVERED, PENDING, DEAD = DeliveryState.DELIVERED, DeliveryState.PENDING, DeliveryState.DEAD
 
@@ -43,11 +44,6 @@ async def attempt(
     await subscribe(sender, webhook, path, **options)
     await sender.notify(status())
     await sender.worker.run_once()
-
-
-async def only(sender: PushSender, task_id: str = "task-1") -> Delivery:
-    [delivery] = await sender.deliveries(task_id)
-    return delivery
 
 
 # --- the request (wire profile §2) -------------------------------------------------------------
@@ -232,10 +228,9 @@ async def test_the_age_of_a_delivery_counts_across_restarts(
 
 
 async def test_a_delivery_too_old_before_its_first_attempt_is_tried_once(
-    senders: Senders, webhook: Webhook, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(500)
-    sender = await senders.open()
     await subscribe(sender, webhook)
     await sender.notify(status())
     clock.advance(91 * 3600)
@@ -261,9 +256,8 @@ async def test_updates_of_a_task_arrive_in_order(
     assert found == [1, 1, 1, 2, 3]
 
 
-async def test_notify_does_not_wait_for_the_webhook(senders: Senders, webhook: Webhook) -> None:
+async def test_notify_does_not_wait_for_the_webhook(sender: PushSender, webhook: Webhook) -> None:
     gate = webhook.replies_after()
-    sender = await senders.open()
     await sender.start()
     await subscribe(sender, webhook)
     await sender.notify(status())
@@ -314,8 +308,7 @@ async def test_a_response_body_that_never_ends_does_not_keep_the_slot(
     app.router.add_post("/hook", functools.partial(drip, status=answer))
     server = await aiohttp_server(app)
     sender = await senders.open(timeout=timedelta(minutes=10))
-    await sender.subscribe("task-1", {"url": str(server.make_url("/hook"))}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, str(server.make_url("/hook")))
     async with asyncio.timeout(DEADLINE):
         await sender.worker.run_once()
     delivery = await only(sender)
@@ -336,3 +329,13 @@ async def test_a_response_body_is_read_for_at_most_a_second(
     await attempt(sender, webhook)
     assert (await only(sender)).state is DELIVERED
     assert given == [timedelta(seconds=1)]
+
+
+@pytest.mark.parametrize(("size", "complete"), [(64 * 1024, True), (64 * 1024 + 1, False)])
+async def test_64_kib_of_an_answer_are_read(webhook: Webhook, *, size: int, complete: bool) -> None:
+    webhook.replies_with(lambda: web.Response(body=b"x" * size))
+    transport = Transport(DestinationPolicy(["127.0.0.1:*"]))
+    destination = transport.policy.check(webhook.url())
+    answer = await transport.post(destination, [], b"{}", timeout=timedelta(seconds=20))
+    assert (answer.status, len(answer.body), answer.complete) == (200, 64 * 1024, complete)
+    await transport.close()

@@ -17,7 +17,7 @@ from pushkit.url import Url
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import Internet
 from tests.unit.pushkit.deliveries import add_subscription
-from tests.unit.pushkit.delivery.conftest import Senders, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import Senders, deliver_due, enqueue, status
 
 
 class Relaxed(DestinationPolicy):
@@ -113,8 +113,7 @@ async def test_without_the_guard_a_hostile_url_reaches_the_canary(
     attackers_dns(public.network.names)
     sender = await senders.open(allow=())
     url = f"http://loop.attacker.example.com:{canary[0]}/"
-    await sender.subscribe("task-1", {"url": url}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, url)
     await sender.worker.run_once()
     assert public.network.dialled == [("127.0.0.1", canary[0])]
     assert len(canary) == 2

@@ -6,7 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pushkit import DeliveryFilter
+import pytest
+
+from pushkit import DeliveryFilter, PushSender
 from pushkit.delivery.reporting import keys_near_end
 from pushkit.events import (
     AttemptMade,
@@ -34,11 +36,14 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
+@pytest.fixture
+async def sender(senders: Senders, events: list[Event]) -> PushSender:
+    return await senders.open(on_event=events.append)
+
+
 async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(
-    senders: Senders, webhook: Webhook, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock, events: list[Event]
 ) -> None:
-    events: list[Event] = []
-    sender = await senders.open(on_event=events.append)
     subscription = await sender.subscribe(
         "task-1", {"url": webhook.url()}, version="1.0", owner="alice"
     )
@@ -79,9 +84,9 @@ async def test_a_delivery_emits_events_from_notify_to_the_webhooks_answer(
     assert (key.algorithm, key.before) == ("ES256", None)
 
 
-async def test_changes_of_a_subscription_are_emitted(senders: Senders, webhook: Webhook) -> None:
-    events: list[Event] = []
-    sender = await senders.open(on_event=events.append)
+async def test_changes_of_a_subscription_are_emitted(
+    sender: PushSender, webhook: Webhook, events: list[Event]
+) -> None:
     for url in (webhook.url(), webhook.url("/other")):
         await sender.subscribe("task-1", {"url": url}, version="1.0", owner="alice")
     for change in (sender.pause, sender.resume, sender.disable, sender.enable, sender.unsubscribe):
@@ -92,10 +97,8 @@ async def test_changes_of_a_subscription_are_emitted(senders: Senders, webhook: 
 
 
 async def test_a_change_of_many_deliveries_emits_one_event(
-    senders: Senders, webhook: Webhook, clock: Clock
+    sender: PushSender, webhook: Webhook, clock: Clock, events: list[Event]
 ) -> None:
-    events: list[Event] = []
-    sender = await senders.open(on_event=events.append)
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
     webhook.replies_with(*[422] * 3)
     for _ in range(3):
@@ -128,10 +131,8 @@ async def test_a_change_of_many_deliveries_emits_one_event(
 
 
 async def test_a_change_of_subscriptions_emits_an_event_for_each_changed_one(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook, events: list[Event]
 ) -> None:
-    events: list[Event] = []
-    sender = await senders.open(on_event=events.append)
     for owner in ("alice", "bob"):
         await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner=owner)
     events.clear()
@@ -151,9 +152,8 @@ async def test_a_change_of_subscriptions_emits_an_event_for_each_changed_one(
 
 
 async def test_key_changes_of_a_command_are_emitted_when_the_key_file_is_read(
-    senders: Senders, webhook: Webhook, clock: Clock, tmp_path: Path
+    senders: Senders, webhook: Webhook, clock: Clock, tmp_path: Path, events: list[Event]
 ) -> None:
-    events: list[Event] = []
     path = tmp_path / "keys.json"
     create_key_ring(path, KeyRing.create(clock.now))
     sender = await senders.open(keys=path, on_event=events.append)

@@ -29,6 +29,7 @@ from pushkit.bounded_json import JsonValue
 from pushkit.outbox.model import Delivery
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import (
+    HOOK,
     ON_SQLITE,
     Senders,
     Webhook,
@@ -37,7 +38,6 @@ from tests.unit.pushkit.delivery.conftest import (
     status,
 )
 
-HOOK = {"url": "https://client.example.com/hook"}
 SECOND = timedelta(seconds=1)
 GATHERED = Filter(min_interval=SECOND)
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from pushkit import DeliveryState, PushSender, SecretKeys, SenderOptions
+from pushkit import DeliveryState, PushSender, SecretKeys
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import ConfigError
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import SecretsAdmin
-from pushkit.storage.script import Row, Script, Statement
 from tests.unit.pushkit.delivery.conftest import (
     Senders,
     Webhook,
     deliver_due,
-    key_ring,
     report_of,
     status,
 )
@@ -48,15 +45,9 @@ async def answer_to(sender: PushSender, delivery_id: str) -> bytes | None:
     return report.attempts[-1].answer
 
 
-async def stored(senders: Senders, statement: str, *values: str) -> list[bytes]:
-    """Run one statement on the database, as somebody who can read and write it."""
-
-    def script() -> Script[list[Row]]:
-        return [*(yield Statement(statement, values))]
-
-    async with senders.stored() as database:
-        rows = await database.write(script())
-    return [bytes(next(iter(row))) for row in rows]
+async def answers_in(senders: Senders) -> list[bytes]:
+    rows = await senders.execute("SELECT answer FROM pushkit_attempts")
+    return [bytes(row["answer"]) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -80,20 +71,16 @@ async def test_answers_are_kept_as_configured(
         assert await answer_to(sender, await deliver(sender, webhook)) == kept
 
 
-async def test_only_the_first_kib_of_an_answer_is_kept(senders: Senders, webhook: Webhook) -> None:
-    sender = await senders.open()
+async def test_only_the_first_kib_of_an_answer_is_kept(
+    sender: PushSender, webhook: Webhook
+) -> None:
     webhook.replies_with(lambda: web.Response(status=500, body=b"x" * 5000))
     assert await answer_to(sender, await deliver(sender, webhook)) == b"x" * 1024
 
 
-def test_an_unknown_word_for_the_kept_answers_is_refused(tmp_path: Path) -> None:
+async def test_an_unknown_word_for_the_kept_answers_is_refused(senders: Senders) -> None:
     with pytest.raises(ConfigError, match="keep_answers: found True, expected one of none, failed"):
-        PushSender(
-            issuer="a",
-            keys=key_ring(),
-            database=tmp_path / "outbox.db",
-            options=SenderOptions(keep_answers=True),  # type: ignore[arg-type]
-        )
+        senders.new(keep_answers=True)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +118,7 @@ async def test_what_a_webhook_repeats_is_masked_before_it_is_stored(
     ]
 
 
-async def test_a_jwt_that_is_cut_off_is_masked(senders: Senders, webhook: Webhook) -> None:
-    sender = await senders.open()
+async def test_a_jwt_that_is_cut_off_is_masked(sender: PushSender, webhook: Webhook) -> None:
     webhook.replies_with(
         lambda: web.Response(
             status=401,
@@ -149,7 +135,7 @@ async def test_with_secret_keys_answers_are_sealed_and_shown(
     webhook.replies_with(lambda: web.Response(status=400, body=b"no such tenant"))
     delivery_id = await deliver(sender, webhook)
     assert await answer_to(sender, delivery_id) == b"no such tenant"
-    [answer] = await stored(senders, "SELECT answer FROM pushkit_attempts")
+    [answer] = await answers_in(senders)
     assert b"tenant" not in answer
     keyless = await senders.open()
     report = await report_of(keyless, delivery_id)
@@ -170,7 +156,7 @@ async def test_a_rotation_seals_answers_that_were_kept_plain(
         counted = await SecretsAdmin(database).status()
     assert (rotated.answers, rotated.unopened) == (5, [])
     assert counted.answers == {KEYS.ids[0]: 5}
-    found = await stored(senders, "SELECT answer FROM pushkit_attempts")
+    found = await answers_in(senders)
     assert len(found) == 5
     assert not any(b"said" in answer for answer in found)
     opened = await senders.open(secrets=KEYS)
@@ -178,9 +164,8 @@ async def test_a_rotation_seals_answers_that_were_kept_plain(
 
 
 async def test_an_answer_that_looks_sealed_is_no_sealed_one(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
     webhook.replies_with(lambda: web.Response(status=400, body=b"\0sl1" + bytes(100)))
     assert await answer_to(sender, await deliver(sender, webhook)) == b"?sl1" + bytes(100)
 
@@ -189,12 +174,8 @@ async def test_a_sealed_answer_is_not_sent_as_a_body(senders: Senders, webhook: 
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
     webhook.replies_with(lambda: web.Response(status=400, body=b'{"chosen": "by the webhook"}'))
     delivery_id = await deliver(sender, webhook)
-    await stored(
-        senders,
-        "UPDATE pushkit_bodies SET body = (SELECT answer FROM pushkit_attempts) WHERE id = $1"
-        " RETURNING body",
-        delivery_id,
-    )
+    moved = "UPDATE pushkit_bodies SET body = (SELECT answer FROM pushkit_attempts) WHERE id = $1"
+    await senders.execute(moved, delivery_id)
     await sender.outbox.redrive([delivery_id])
     await deliver_due(sender)
     assert len(webhook.received) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -16,7 +17,7 @@ from pushkit.delivery.worker import Worker
 from pushkit.queue.leases import ClaimResult
 from pushkit.queue.rules import QUANTUM, Room
 from tests.clock import Clock
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, enqueue, status
 
 
 class RealClock(Clock):
@@ -125,3 +126,29 @@ async def test_a_delivery_with_which_workers_die_again_and_again_is_due_again_so
     assert waits == [0, 0, 1, 2, 4, 8]
     [delivery] = await sender.deliveries("task")
     assert (delivery.attempts, delivery.last_error) == (4, "lease_expired")
+
+
+class _Suspending(Clock):
+    """A clock whose next reader is suspended for `sleeps` seconds."""
+
+    sleeps = slept = 0.0
+
+    def __call__(self) -> datetime:
+        self.slept, self.sleeps = self.slept + self.sleeps, 0.0
+        return self.now
+
+
+async def test_a_worker_suspended_in_its_claim_sends_nothing_before_the_lease_expires(
+    senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = senders.clock = _Suspending()
+    awake = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda which: awake(which) + clock.slept)
+    sender = await senders.open()
+    await enqueue(sender, webhook.url())
+    clock.sleeps = 100
+    await sender.worker.run_once()
+    assert webhook.received == []
+    clock.advance(100)
+    await sender.worker.run_once()
+    assert len(webhook.received) == 1

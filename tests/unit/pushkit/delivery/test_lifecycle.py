@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from aiohttp import web
 from tenacity import stop_after_attempt
 
-from pushkit import Artifact, ArtifactUpdate, PushSender, TaskState, TextPart, decode_update
+from pushkit import PushSender, TaskState, decode_update
 from pushkit.events import Event, EventKind
 from pushkit.outbox.states import DeliveryState
 from pushkit.scheduling.retry import RetryPolicy, wait_schedule
-from pushkit.subscriptions.model import Filter
+from pushkit.subscriptions.model import Filter, SubscriptionState
 from tests.clock import Clock
 from tests.unit.pushkit.delivery.conftest import (
+    ARTIFACT,
+    HOOK,
     ON_SQLITE,
     Senders,
     Webhook,
     claim,
     deliver_due,
+    enqueue,
+    states,
     status,
     task,
 )
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
-
-
-def chunk(*, last: bool = False) -> ArtifactUpdate:
-    artifact = Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),))
-    return ArtifactUpdate(
-        task_id="task-1", context_id="c", artifact=artifact, append=True, last_chunk=last
-    )
-
-
-async def states(sender: PushSender) -> list[str]:
-    return [delivery.state.value for delivery in await sender.deliveries("task-1")]
 
 
 # --- filters -----------------------------------------------------------------------------------
@@ -47,9 +41,9 @@ async def test_an_unwanted_update_takes_no_seq(sender: PushSender, webhook: Webh
     wanted = Filter(last_chunk_only=True)
     found = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", filter=wanted)
     assert found.wanted == wanted
-    assert (await sender.notify(chunk())).ids == []
-    assert (await sender.notify(chunk())).ids == []
-    [delivery_id] = (await sender.notify(chunk(last=True))).ids
+    assert (await sender.notify(ARTIFACT)).ids == []
+    assert (await sender.notify(ARTIFACT)).ids == []
+    [delivery_id] = (await sender.notify(replace(ARTIFACT, last_chunk=True))).ids
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.id, delivery.seq) == (delivery_id, 1)
 
@@ -60,7 +54,7 @@ async def test_a_filter_applies_to_its_owner_alone(sender: PushSender, webhook: 
     await sender.subscribe(
         "task-1", hook, version="1.0", owner="bob", filter=Filter(kinds=frozenset())
     )
-    assert len((await sender.notify(chunk())).ids) == 1
+    assert len((await sender.notify(ARTIFACT)).ids) == 1
 
 
 async def test_registering_again_without_a_filter_removes_the_filter(
@@ -77,7 +71,7 @@ async def test_registering_again_without_a_filter_removes_the_filter(
 async def test_an_unwanted_update_is_not_encoded(sender: PushSender, webhook: Webhook) -> None:
     nothing = Filter(kinds=frozenset())
     await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3", filter=nothing)
-    assert (await sender.notify(chunk())).for_nobody  # 0.3 would need a snapshot
+    assert (await sender.notify(ARTIFACT)).for_nobody  # 0.3 would need a snapshot
 
 
 # --- pause and resume --------------------------------------------------------------------------
@@ -86,8 +80,7 @@ async def test_an_unwanted_update_is_not_encoded(sender: PushSender, webhook: We
 async def test_a_resumed_subscription_gets_every_update_in_order(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status("submitted"))
+    await enqueue(sender, webhook.url(), state="submitted", owner="alice")
     assert await sender.pause("task-1", owner="alice") == 1
     await sender.notify(status("working"))
     assert await deliver_due(sender) == 0
@@ -149,8 +142,7 @@ async def test_a_pause_lets_the_delivery_in_flight_finish_and_sends_no_other(
 async def test_a_pause_covers_deliveries_of_a_dead_worker(
     sender: PushSender, clock: Clock, webhook: Webhook
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     await claim(sender)
     await sender.pause("task-1")
     clock.advance(60)
@@ -159,14 +151,26 @@ async def test_a_pause_covers_deliveries_of_a_dead_worker(
     assert await deliver_due(sender) == 1
 
 
-async def test_another_owner_cannot_pause_a_subscription(
-    sender: PushSender, webhook: Webhook
+@pytest.mark.parametrize(
+    ("change", "back", "state"),
+    [
+        ("pause", "resume", SubscriptionState.PAUSED),
+        ("disable", "enable", SubscriptionState.DISABLED),
+    ],
+)
+async def test_an_owner_changes_its_own_subscriptions_alone(
+    sender: PushSender, change: str, back: str, state: SubscriptionState
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    assert await sender.pause("task-1", owner="bob") == 0
-    assert await sender.pause("task-1", "another config", owner="alice") == 0
-    await sender.notify(status())
-    assert await deliver_due(sender) == 1
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    change_it = getattr(sender, change)
+    assert await change_it("task-1", owner="bob") == 0
+    assert await change_it("task-1", owner="alice", tenant="another") == 0
+    assert await change_it("task-1", "another config", owner="alice") == 0
+    [before] = await sender.subscriptions("task-1", owner="alice")
+    assert await change_it("task-1", owner="alice") == 1
+    assert await getattr(sender, back)("task-1", owner="bob") == 0
+    [after] = await sender.subscriptions("task-1", owner="alice")
+    assert (before.state, after.state) == (SubscriptionState.ACTIVE, state)
 
 
 # --- a test notification -----------------------------------------------------------------------
@@ -204,8 +208,7 @@ async def test_a_test_notification_to_a_0_3_client_is_a_task(
 async def test_a_subscription_is_removed_once_the_end_of_its_task_is_delivered(
     sender: PushSender, webhook: Webhook, state: str
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status("working"))
+    await enqueue(sender, webhook.url())
     await sender.worker.run_once()
     await sender.notify(status(state))
     assert len(await sender.subscriptions("task-1")) == 1
@@ -218,8 +221,7 @@ async def test_a_subscription_is_removed_once_the_end_of_its_task_is_delivered(
 async def test_a_subscription_stays_until_its_task_ends(
     sender: PushSender, webhook: Webhook, state: str
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status(state))
+    await enqueue(sender, webhook.url(), state=state)
     await deliver_due(sender)
     assert len(await sender.subscriptions("task-1")) == 1
 
@@ -229,8 +231,7 @@ async def test_a_subscription_is_removed_when_its_last_delivery_is_dead(
 ) -> None:
     retry = RetryPolicy(wait=wait_schedule([0], jitter=0), stop=stop_after_attempt(2))
     sender = await senders.open(retry=retry)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status("completed"))
+    await enqueue(sender, webhook.url(), state="completed")
     webhook.replies_with(500, 500)
     await sender.worker.run_once()
     assert len(await sender.subscriptions("task-1")) == 1
@@ -366,8 +367,7 @@ async def test_registering_again_enables_a_disabled_subscription_and_restarts_di
     clock.advance(7200)
     await deliver_due(sender)
     assert kinds == [EventKind.SUBSCRIPTION_DISABLED]
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     await deliver_due(sender)
     [found] = await sender.subscriptions("task-1")
     assert (found.active, found.failing_since) == (True, clock.now)

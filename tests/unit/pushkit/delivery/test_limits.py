@@ -23,9 +23,8 @@ from pushkit.storage.script import Rows, Script
 from tests.clock import Clock
 from tests.eventually import eventually
 from tests.internet import HOOKS, Internet
-from tests.unit.pushkit.delivery.conftest import Senders, status
+from tests.unit.pushkit.delivery.conftest import HOOK, Senders, enqueue, status
 
-HOOK = {"url": "https://client.example.com/hook"}
 ORIGIN = "https://client.example.com:443"
 
 
@@ -228,8 +227,7 @@ async def test_the_rate_per_origin_is_shared_by_all_owners(
     sender._attempt.rate_limiter._clock = seconds = Seconds()
     for number in range(6):
         url = f"https://{HOOKS}/of-{number}"
-        await sender.subscribe(f"task-{number}", {"url": url}, version="1.0", owner=f"o-{number}")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, url, f"task-{number}", owner=f"o-{number}")
     runner = sender.worker.runner
     running = asyncio.create_task(sender.worker.run_once())
     for at_once in (3, 4, 5, 6):  # a burst of a second, then the rate

@@ -7,25 +7,31 @@ import errno
 from collections.abc import AsyncIterator
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from aiohttp import web
 
-from pushkit import PushSender, SecretKeys
+from pushkit import KeyRing, PushSender, SecretKeys
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import IdempotencyConflictError
 from pushkit.events import DeliveryEvent, Event, LocalFault
 from pushkit.outbox.states import DeliveryState
+from tests.clock import Clock
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.unit.pushkit.delivery.conftest import key_ring, status
-
-if TYPE_CHECKING:
-    from pushkit import KeyRing
-    from tests.clock import Clock
-    from tests.unit.pushkit.delivery.conftest import Senders, Webhook
+from tests.ports import free_port
+from tests.unit.pushkit.delivery.conftest import (
+    Senders,
+    Webhook,
+    attempt_delivery,
+    enqueue,
+    key_ring,
+    only,
+    state_and_error,
+    status,
+)
 
 WORDS = "canary: a mount is gone"
 
@@ -65,9 +71,7 @@ async def test_a_local_fault_counts_no_attempt(
     senders: Senders, clock: Clock, webhook: Webhook, options: dict[str, Any], error: str
 ) -> None:
     sender = await senders.open(**options)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
-    assert await sender.worker.run_once() == 1
+    await attempt_delivery(sender, webhook.url(), owner="alice")
     assert await sender.worker.run_once() == 0  # not claimed again at once
     await check_local_fault(sender, clock, error)
     assert webhook.received == []
@@ -78,8 +82,7 @@ async def test_a_delivery_with_a_local_fault_never_dies_and_is_sent_once_it_is_f
 ) -> None:
     keys = Keys()
     sender = await senders.open(keys=keys)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url(), owner="alice")
     for _ in range(20):
         assert await sender.worker.run_once() == 1
         clock.advance(timedelta(hours=10).total_seconds())
@@ -96,8 +99,7 @@ async def test_a_local_fault_after_an_attempt_dies_by_age(
     keys = Keys()
     sender = await senders.open(keys=keys)
     keys.broken = False
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url(), owner="alice")
     webhook.replies_with(500)
     await sender.worker.run_once()
     keys.broken = True
@@ -105,22 +107,20 @@ async def test_a_local_fault_after_an_attempt_dies_by_age(
     await sender.worker.run_once()
     clock.advance(timedelta(hours=90).total_seconds())
     await sender.worker.run_once()
-    [delivery] = await sender.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "too_old")
+    assert await state_and_error(sender) == (DeliveryState.DEAD, "too_old")
 
 
 async def test_a_local_fault_opens_no_breaker_and_disables_no_subscription(
-    senders: Senders, clock: Clock, webhook: Webhook
+    senders: Senders, clock: Clock, webhook: Webhook, events: list[Event]
 ) -> None:
-    keys, events = Keys(), list[Event]()
+    keys = Keys()
     sender = await senders.open(
         keys=keys,
         breaker=BreakerPolicy(failures=1),
         disable_after=timedelta(hours=1),
         on_event=events.append,
     )
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url(), owner="alice")
     for _ in range(5):
         await sender.worker.run_once()
         clock.advance(timedelta(days=1).total_seconds())
@@ -138,8 +138,7 @@ async def test_running_out_of_sockets_is_a_local_fault(
     senders: Senders, clock: Clock, webhook: Webhook, monkeypatch: pytest.MonkeyPatch, lacks: int
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1))
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url(), owner="alice")
 
     def no_socket(*_: object) -> NoReturn:
         raise OSError(lacks, WORDS)
@@ -186,7 +185,7 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
     names, places = public.network.names, public.network.places
     place = places["10.0.0.5", 3128]
     if fault == "nobody there":
-        places["10.0.0.5", 3128] = await no_port()
+        places["10.0.0.5", 3128] = free_port()
     elif fault == "no name":
         names.says("proxy.corp.internal", [])
     elif fault == "no proxy":
@@ -201,9 +200,7 @@ async def test_a_failing_egress_proxy_is_a_local_fault(  # noqa: PLR0917  # fixt
         breaker=BreakerPolicy(failures=1),
         proxy="http://agent:password@proxy.corp.internal:3128",
     )
-    await sender.subscribe("task-1", {"url": f"https://{HOOKS}/"}, version="1.0", owner="alice")
-    await sender.notify(status())
-    assert await sender.worker.run_once() == 1
+    await attempt_delivery(sender, f"https://{HOOKS}/", owner="alice")
     await check_local_fault(sender, clock, "egress_proxy")
     names.says("proxy.corp.internal", ["10.0.0.5"])
     places["10.0.0.5", 3128], proxy.credentials = place, None
@@ -218,9 +215,7 @@ async def test_a_destination_that_the_proxy_cannot_reach_is_a_failed_attempt(
     proxy = await public.proxy()
     public.network.names.says(HOOKS, [HOOKS_ADDRESS])
     sender = await senders.open(allow=(), proxy="http://proxy.corp.internal:3128")
-    await sender.subscribe("task-1", {"url": f"https://{HOOKS}/"}, version="1.0", owner="alice")
-    await sender.notify(status())
-    assert await sender.worker.run_once() == 1
+    await attempt_delivery(sender, f"https://{HOOKS}/", owner="alice")
     assert proxy.asked == [f"CONNECT {HOOKS_ADDRESS}:443"]
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.attempts, delivery.last_error) == (1, "transport")
@@ -228,19 +223,10 @@ async def test_a_destination_that_the_proxy_cannot_reach_is_a_failed_attempt(
 
 async def check_local_fault(sender: PushSender, clock: Clock, error: str) -> None:
     """Check that the only delivery waits for a local fault, and move the clock to its retry."""
-    [delivery] = await sender.deliveries("task-1")
+    delivery = await only(sender)
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, error)
     assert (delivery.attempts, delivery.faults) == (0, 1)
     clock.now = delivery.not_before
-
-
-async def no_port() -> int:
-    """Return a port at which no process listens."""
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port: int = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    return port
 
 
 async def test_local_faults_of_one_cause_are_logged_once_with_a_traceback(
@@ -248,8 +234,7 @@ async def test_local_faults_of_one_cause_are_logged_once_with_a_traceback(
 ) -> None:
     sender = await senders.open(keys=Keys())
     for number in range(5):
-        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, webhook.url(), f"task-{number}")
     assert await sender.worker.run_once() == 5
     [error] = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "\n" not in error.getMessage()
@@ -280,16 +265,13 @@ async def test_the_stats_count_deliveries_by_local_fault(
 ) -> None:
     sender = await senders.open(keys=Keys())
     for number in range(3):
-        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, webhook.url(), f"task-{number}")
     await sender.worker.run_once()
     stats = await sender.outbox.stats()
     assert stats.local_faults == {"unexpected_error": 3}
     healthy = await senders.open()
     webhook.replies_with(404)
-    await healthy.subscribe("other", {"url": webhook.url()}, version="1.0")
-    await healthy.notify(status(task_id="other"))
-    await healthy.worker.run_once()
+    await attempt_delivery(healthy, webhook.url(), "other")
     stats = await sender.outbox.stats()
     assert stats.local_faults == {"unexpected_error": 3}
     assert stats.errors == {"unexpected_error": 3, "status_404": 1}

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 import aiohttp
 import httpx
@@ -14,14 +13,13 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
-from pushkit import BreakerPolicy, KeyRing, PushSender
-from pushkit.clock import utc_now
+from pushkit import BreakerPolicy, PushSender
 from pushkit.integrations.aiohttp import health_route, metrics_route
 from pushkit.integrations.asgi import HealthApp, MetricsApp
 from pushkit.telemetry.endpoints import readiness, serving_operators
 from tests.clock import Clock
 from tests.metrics_page import MetricsRead
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, enqueue, status
 
 
 async def read(sender: PushSender) -> MetricsRead:
@@ -76,8 +74,7 @@ async def test_the_backlog_is_read_from_the_database(
 ) -> None:
     sender = await senders.open(breaker=BreakerPolicy(failures=1))
     for task in ("task-1", "task-2", "task-3"):
-        await sender.subscribe(task, {"url": webhook.url(f"/{task}")}, version="1.0", owner=task)
-        await sender.notify(status(task_id=task))
+        await enqueue(sender, webhook.url(f"/{task}"), task, owner=task)
     await sender.pause("task-2", owner="task-2")
     clock.advance(60)
     found = await read(sender)
@@ -135,8 +132,7 @@ async def test_no_label_names_a_task_or_an_owner(sender: PushSender, webhook: We
 
 async def test_metrics_without_a_database_show_the_rest_of_the_page(sender: PushSender) -> None:
     assert sender.metrics
-    await sender.subscribe("task-1", {"url": "https://client.example.com/"}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, "https://client.example.com/")
     await sender._database.close()
     found = await read(sender)
     assert found.value("pushkit_database_up") == 0
@@ -163,13 +159,9 @@ async def test_an_agent_serves_metrics_on_its_own_route(
 
 @pytest.mark.parametrize("framework", ["aiohttp", "asgi"])
 async def test_an_agent_serves_the_health_of_its_sender(
-    aiohttp_client: AiohttpClient, tmp_path: Path, framework: str
+    aiohttp_client: AiohttpClient, senders: Senders, framework: str
 ) -> None:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(utc_now()),
-        database=tmp_path / "outbox.db",
-    )
+    sender = senders.new()
     app = web.Application()
     app.add_routes([health_route(sender)])
     client = await aiohttp_client(app)

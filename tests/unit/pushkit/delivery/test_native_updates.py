@@ -10,11 +10,9 @@ from pushkit import ArtifactUpdate, DeliveryState, Filter, PushSender, TaskUpdat
 from pushkit.a2a import NativeUpdate, encode_update
 from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
 from pushkit.record import record
-from tests.unit.pushkit.delivery.conftest import Senders, status, task
+from tests.unit.pushkit.delivery.conftest import ARTIFACT, HOOK, Senders, enqueue, status, task
 from tests.unit.pushkit.delivery.sides import read
-from tests.unit.pushkit.delivery.test_recipients import ARTIFACT
 
-HOOK = {"url": "https://client.example.com/a2a"}
 V1_0 = WireVersion.V1_0
 
 
@@ -66,8 +64,7 @@ def counts() -> Counts:
 async def test_nothing_is_encoded_for_a_task_without_subscriptions(
     sender: PushSender, counts: Counts
 ) -> None:
-    await sender.subscribe("task-2", HOOK, version="1.0")
-    await sender.notify(status(task_id="task-2"))
+    await enqueue(sender, task_id="task-2")
     assert (await sender.notify(counts.native(status()))).for_nobody
     assert (await sender.notify(counts.native(status()), tenant="other")).for_nobody
     assert counts == Counts()
@@ -76,8 +73,7 @@ async def test_nothing_is_encoded_for_a_task_without_subscriptions(
 async def test_nothing_is_encoded_after_the_last_subscription_of_a_task_is_removed(
     sender: PushSender, counts: Counts
 ) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender)
     await sender.unsubscribe("task-1")
     await sender.notify(status())
     await sender.notify(counts.native(status()))

@@ -19,9 +19,7 @@ from pushkit.errors import ConfigError, StorageError
 from tests.clock import Clock
 from tests.databases import PostgresServer, execute, fresh
 from tests.eventually import DEADLINE, eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
-
-HOOK = {"url": "https://client.example.com/hook"}
+from tests.unit.pushkit.delivery.conftest import HOOK, Senders, Webhook, enqueue, status
 
 
 @pytest.fixture
@@ -46,14 +44,6 @@ async def elsewhere(other_dsn: str, clock: Clock) -> AsyncIterator[Senders]:
     senders = Senders(other_dsn, clock)
     yield senders
     await senders.close()
-
-
-@pytest.fixture
-async def connection(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(postgres_dsn)
-    yield connection
-    if not connection.is_closed():
-        await connection.close(timeout=1)
 
 
 def connect(path: Path | str) -> sqlite3.Connection:
@@ -282,8 +272,7 @@ async def test_on_postgresql_a_stricter_default_isolation_leaves_no_delivery_uns
 ) -> None:
     on_postgres.database = f"{on_postgres.database}&default_transaction_isolation=serializable"
     sender = await on_postgres.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     await connection.execute("BEGIN")
     await connection.execute("SELECT 1 FROM pushkit_subscriptions FOR UPDATE")
     waiting = asyncio.create_task(sender.notify(status()))
@@ -346,8 +335,7 @@ async def test_on_postgresql_a_locked_row_does_not_delay_other_deliveries(
 ) -> None:
     sender = await on_postgres.open(concurrency_per_host=64)
     for n in range(30):
-        await sender.subscribe(f"task-{n}", {"url": webhook.url(f"/{n}")}, version="1.0")
-        await sender.notify(status(task_id=f"task-{n}"))
+        await enqueue(sender, webhook.url(f"/{n}"), f"task-{n}")
     transaction = connection.transaction()
     await transaction.start()
     for n in range(10):
@@ -484,8 +472,7 @@ async def test_a_transaction_that_breaks_off_stores_nothing(
 @pytest.mark.usefixtures("location")
 async def test_a_recipient_that_is_refused_leaves_the_transaction_usable(senders: Senders) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, owner="alice")
     await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
     own = await begin(str(senders.database))
     result = await sender.notify(status(), connection=own)

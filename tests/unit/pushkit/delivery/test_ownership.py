@@ -19,7 +19,7 @@ from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.eventually import DEADLINE, PATIENT
-from tests.unit.pushkit.delivery.conftest import Senders, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import Senders, deliver_due, enqueue, status
 
 DAY = 86_400
 
@@ -187,8 +187,7 @@ async def test_many_subscriptions_to_one_url_share_one_ownership_request(
     echo.answer = answer
     tasks = [f"task-{number}" for number in range(12)]
     for task_id in tasks:
-        await sender.subscribe(task_id, {"url": echo.base + "/hook"}, version="1.0", owner="alice")
-        await sender.notify(status(task_id=task_id))
+        await enqueue(sender, echo.base + "/hook", task_id, owner="alice")
     await deliver_due(sender)
     found = [each for task_id in tasks for each in await sender.deliveries(task_id)]
     assert {each.last_error for each in found} == {error}
@@ -241,11 +240,9 @@ async def test_a_destination_that_hangs_does_not_delay_the_others(
     sender = await senders.open(verify_ownership=True, drain=timedelta(0))
     await sender.start()
     async with asyncio.timeout(DEADLINE):
-        await sender.subscribe("slow", {"url": f"http://127.0.0.1:{port}/"}, version="1.0")
-        await sender.notify(status(task_id="slow"))
+        await enqueue(sender, f"http://127.0.0.1:{port}/", "slow")
         await hanging.wait()
-        await sender.subscribe("task-1", {"url": echo.base + "/hook"}, version="1.0")
-        await sender.notify(status())
+        await enqueue(sender, echo.base + "/hook")
         await echo.reached.wait()
         assert not gone.is_set()
         await sender.close()

@@ -6,11 +6,9 @@ A transaction of `other` is stopped before its commit, with the rows that it hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
-from aiohttp import web
 
 from pushkit import PushConfig, PushSender
 from pushkit.delivery.registrar import change_subscriptions
@@ -19,7 +17,7 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.queue.rules import Room
 from pushkit.storage.postgres import run_script
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, asks_to_wait, states, status
 
 ROOM = Room(256, lambda _: 32)
 TASK = "task-1"
@@ -38,12 +36,10 @@ async def sender(senders: Senders, webhook: Webhook) -> PushSender:
 
 
 @pytest.fixture
-async def other(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+async def other(connection: asyncpg.Connection) -> asyncpg.Connection:
     """Return a connection in a transaction."""
-    connection = await asyncpg.connect(postgres_dsn)
     await connection.execute("BEGIN")
-    yield connection
-    await connection.close(timeout=1)
+    return connection
 
 
 async def waits_for_a_row(dsn: str) -> bool:
@@ -59,10 +55,6 @@ async def waits_for_a_row(dsn: str) -> bool:
 async def stored(sender: PushSender) -> str:
     [delivery] = (await sender.notify(status())).deliveries
     return delivery.id
-
-
-async def states(sender: PushSender) -> list[DeliveryState]:
-    return [each.state for each in await sender.outbox.find()]
 
 
 async def sent(sender: PushSender, webhook: Webhook) -> list[str]:
@@ -180,10 +172,7 @@ async def test_a_claim_passes_over_what_an_operator_changes(
 async def test_an_operator_who_ends_a_wait_and_a_caller_do_not_wait_for_each_other(
     sender: PushSender, other: asyncpg.Connection, webhook: Webhook, postgres_dsn: str
 ) -> None:
-    def waiting() -> web.Response:
-        return web.Response(status=503, headers={"Retry-After": "3600"})
-
-    webhook.replies_with(waiting, waiting)
+    webhook.replies_with(*[asks_to_wait()] * 2)
     await sender.subscribe(TASK, PushConfig(url=webhook.url(), id="2"), version="1.0")
     low, high = [each.id for each in await sender.subscriptions(TASK)]
     deliveries = (await sender.notify(status())).deliveries

@@ -8,19 +8,13 @@ from typing import Any
 
 import pytest
 
-from pushkit import Artifact, ArtifactUpdate, Filter, PushSender, Task, TextPart, UpdateKind
+from pushkit import Filter, PushSender, Task, UpdateKind
 from pushkit.events import Event, RecipientRefused
 from tests.clock import Clock
 from tests.emitted import emitted
-from tests.unit.pushkit.delivery.conftest import Senders, status, task
+from tests.unit.pushkit.delivery.conftest import ARTIFACT, HOOK, Senders, enqueue, status, task
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
-HOOK = {"url": "https://client.example.com/hook"}
-ARTIFACT = ArtifactUpdate(
-    task_id="task-1",
-    context_id="context-1",
-    artifact=Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),)),
-)
 
 
 async def owners(sender: PushSender, task_id: str = "task-1") -> list[str]:
@@ -56,11 +50,9 @@ async def test_problems_of_some_owners_do_not_keep_the_end_of_a_task_from_others
     senders: Senders,
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="full")
-    await sender.notify(status())
+    await enqueue(sender, owner="full")
     await sender.subscribe("task-1", HOOK, version="0.3", owner="no snapshot")
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="fine")
-    await sender.notify(status("completed"))
+    await enqueue(sender, state="completed", owner="fine")
     assert await owners(sender) == ["fine", "full", "full", "no snapshot"]
     # Every subscription ends once its remaining deliveries are sent.
     for owner in ("full", "no snapshot", "fine"):
@@ -97,9 +89,8 @@ async def test_a_repeated_update_is_offered_again_to_refused_recipients(
 
 
 async def test_a_process_that_only_enqueues_reports_refused_recipients(
-    senders: Senders, caplog: pytest.LogCaptureFixture
+    senders: Senders, caplog: pytest.LogCaptureFixture, events: list[Event]
 ) -> None:
-    events: list[Event] = []
     sender = await senders.open(on_event=events.append)
     subscription = await sender.subscribe("task-1", HOOK, version="0.3", owner="bob")
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")

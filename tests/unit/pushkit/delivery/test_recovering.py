@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pushkit import PushSender
 from pushkit.errors import InvalidPushConfigError
 from pushkit.outbox.clients import Recovered, WantedDeliveries
 from pushkit.subscriptions.model import SubscriptionKey
@@ -15,11 +16,15 @@ pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite an
 KEY = SubscriptionKey("", "task-1", "alice", "task-1")
 
 
-async def test_a_large_config_is_recovered_in_steps(senders: Senders, webhook: Webhook) -> None:
-    sender = await senders.open()
+@pytest.fixture
+async def sender(sender: PushSender, webhook: Webhook) -> PushSender:
+    """Return a sender for which the config of `KEY` is registered."""
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    for _ in range(201):
-        await sender.notify(status())
+    return sender
+
+
+async def test_a_large_config_is_recovered_in_steps(sender: PushSender, webhook: Webhook) -> None:
+    await asyncio.gather(*(sender.notify(status()) for _ in range(201)))
     await deliver_due(sender)
 
     first = await sender.recover(KEY)
@@ -37,10 +42,8 @@ async def test_a_large_config_is_recovered_in_steps(senders: Senders, webhook: W
 
 
 async def test_progress_tells_the_newest_failure_that_was_not_made_good(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
 
     async def last_error(*answers: int) -> str | None:
         for answer in answers:
@@ -78,10 +81,8 @@ async def test_calls_at_once_share_one_bound(senders: Senders, webhook: Webhook)
 
 
 async def test_a_call_reads_only_so_many_deliveries(
-    senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+    sender: PushSender, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
     webhook.replies_with(422)
     for _ in range(5):
         await sender.notify(status())
@@ -103,10 +104,8 @@ async def test_a_call_reads_only_so_many_deliveries(
     "wanted", [WantedDeliveries(10**30), WantedDeliveries(-(10**30), -1), WantedDeliveries(2, 1)]
 )
 async def test_a_range_without_any_is_no_error(
-    senders: Senders, webhook: Webhook, wanted: WantedDeliveries
+    sender: PushSender, wanted: WantedDeliveries
 ) -> None:
-    sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
     await sender.notify(status())
     await deliver_due(sender)
     assert await sender.recover(KEY, wanted) == Recovered((), None)
@@ -114,10 +113,8 @@ async def test_a_range_without_any_is_no_error(
 
 
 async def test_what_may_be_answered_and_is_not_settled_yet_is_sent_again(
-    senders: Senders, webhook: Webhook
+    sender: PushSender, webhook: Webhook
 ) -> None:
-    sender = await senders.open()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
     for _ in range(2):
         await sender.notify(status())
     answering = webhook.replies_after()

@@ -9,15 +9,26 @@ import trustme
 from aiohttp import web
 from tenacity import stop_after_attempt
 
-from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
+from pushkit import PushSender, RetryPolicy, wait_schedule
 from pushkit.events import DeliveryDead, Event, SubscriptionDisabled
 from pushkit.outbox.states import DeliveryState
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
-from tests.unit.pushkit.delivery.conftest import Senders, claim, deliver_due, report_of, status
+from tests.unit.pushkit.delivery.conftest import (
+    Senders,
+    attempt_delivery,
+    claim,
+    deliver_due,
+    enqueue,
+    only,
+    report_of,
+    state_and_error,
+    status,
+)
 
 HOUR = timedelta(hours=1)
+URL = f"https://{HOOKS}/hook"
 
 
 async def answer(_: web.Request) -> web.Response:
@@ -30,36 +41,27 @@ async def fail(_: web.Request) -> web.Response:
     return response
 
 
-async def notified(sender: PushSender, update: StatusUpdate) -> str:
-    await sender.subscribe("task-1", {"url": f"https://{HOOKS}/hook"}, version="1.0", owner="alice")
-    [delivery_id] = (await sender.notify(update)).ids
-    await sender.worker.run_once()
-    return delivery_id
-
-
 async def errors_of(sender: PushSender, delivery_id: str) -> list[str | None]:
     report = await report_of(sender, delivery_id)
     return [attempt.error for attempt in report.attempts]
 
 
 async def test_a_refused_address_is_tried_three_times_in_three_hours(
-    public: Internet, senders: Senders, clock: Clock
+    public: Internet, senders: Senders, clock: Clock, events: list[Event]
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
-    events: list[Event] = []
     sender = await senders.open(allow=(), on_event=events.append)
-    delivery_id = await notified(sender, status())
+    delivery_id = await attempt_delivery(sender, URL, owner="alice")
     waits = []
     for _ in range(2):
-        [delivery] = await sender.deliveries("task-1")
+        delivery = await only(sender)
         assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "address_refused")
         waits.append((delivery.not_before - clock.now) / HOUR)
         clock.now = delivery.not_before
         assert await sender.worker.run_once() == 1
     assert 0.8 <= waits[0] <= 1.2
     assert 1.6 <= waits[1] <= 2.4
-    [delivery] = await sender.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await state_and_error(sender) == (DeliveryState.DEAD, "address_refused")
     assert await errors_of(sender, delivery_id) == ["address_refused"] * 3
     assert [event.error for event in emitted(events, DeliveryDead)] == ["address_refused"]
     assert public.network.dialled == []
@@ -67,8 +69,7 @@ async def test_a_refused_address_is_tried_three_times_in_three_hours(
     # A redrive restarts the schedule.
     await sender.outbox.redrive([delivery_id])
     await sender.worker.run_once()
-    [delivery] = await sender.deliveries("task-1")
-    assert delivery.state is DeliveryState.PENDING
+    assert (await only(sender)).state is DeliveryState.PENDING
 
 
 @pytest.mark.parametrize(
@@ -90,15 +91,13 @@ async def test_a_refused_address_and_a_failing_webhook_have_a_schedule_each(
     sender = await senders.open(allow=(), ca_file=public.ca_file, retry=retry)
     addresses = {"status_500": HOOKS_ADDRESS, "address_refused": "10.0.0.1"}
     public.network.names.says(HOOKS, [addresses[errors[0]]])
-    delivery_id = await notified(sender, status())
+    delivery_id = await attempt_delivery(sender, URL, owner="alice")
     for error in errors[1:]:
-        [delivery] = await sender.deliveries("task-1")
-        assert delivery.state is DeliveryState.PENDING
+        assert (await only(sender)).state is DeliveryState.PENDING
         public.network.names.says(HOOKS, [addresses[error]])
         clock.advance(10 * 3600)
         await sender.worker.run_once()
-    [delivery] = await sender.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, errors[-1])
+    assert await state_and_error(sender) == (DeliveryState.DEAD, errors[-1])
     assert await errors_of(sender, delivery_id) == errors
 
 
@@ -107,27 +106,23 @@ async def test_a_dead_worker_does_not_lengthen_the_schedule_of_a_refused_address
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
     dying, living = await senders.open(allow=()), await senders.open(allow=())
-    delivery_id = await notified(living, status())
+    delivery_id = await attempt_delivery(living, URL, owner="alice")
     for _ in range(2):
         clock.advance(3 * 3600)
         await claim(dying)
         clock.advance(3600)
         assert await living.worker.run_once() == 1
-    [delivery] = await living.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await state_and_error(living) == (DeliveryState.DEAD, "address_refused")
     assert await errors_of(living, delivery_id) == ["address_refused"] * 3
 
 
 async def test_refused_addresses_open_no_breaker_but_finally_disable_the_subscription(
-    public: Internet, senders: Senders, clock: Clock
+    public: Internet, senders: Senders, clock: Clock, events: list[Event]
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
-    events: list[Event] = []
     sender = await senders.open(allow=(), on_event=events.append)
-    url = f"https://{HOOKS}/hook"
     for number in range(8):
-        await sender.subscribe(f"task-{number}", {"url": url}, version="1.0", owner="alice")
-        await sender.notify(status(task_id=f"task-{number}"))
+        await enqueue(sender, URL, f"task-{number}", owner="alice")
     assert await sender.worker.run_once() == 8
     assert emitted(events, SubscriptionDisabled) == []
     clock.advance(timedelta(days=6).total_seconds())
@@ -142,5 +137,5 @@ async def test_an_untrusted_certificate_is_a_tls_failure(
 ) -> None:
     await public.serve(answer, certificate=trustme.CA().issue_cert(HOOKS))
     sender = await senders.open(allow=(), ca_file=public.ca_file)
-    delivery_id = await notified(sender, status())
+    delivery_id = await attempt_delivery(sender, URL, owner="alice")
     assert await errors_of(sender, delivery_id) == ["tls_failure"]

@@ -14,7 +14,7 @@ from pushkit.keys.files import key_source
 from tests.clock import Clock
 from tests.eventually import DEADLINE
 from tests.kms import Kms
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, enqueue, state_and_error
 
 
 @pytest.fixture
@@ -22,8 +22,9 @@ def kms() -> Kms:
     return Kms()
 
 
-async def test_a_key_of_unknown_age_has_no_alert_and_no_metric(senders: Senders, kms: Kms) -> None:
-    events: list[Event] = []
+async def test_a_key_of_unknown_age_has_no_alert_and_no_metric(
+    senders: Senders, kms: Kms, events: list[Event]
+) -> None:
     sender = await senders.open(keys=kms, alerts=AlertOptions(log=True), on_event=events.append)
     assert sender._alerts
     await sender._alerts.run_once()
@@ -48,8 +49,7 @@ async def test_signatures_of_a_key_service_verify_with_the_published_key(
     senders: Senders, webhook: Webhook, kms: Kms
 ) -> None:
     sender = await senders.open(keys=kms)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url(), owner="alice")
     assert await sender.worker.run_once() == 1
     [request] = webhook.received
     assert request.claims(senders.public_keys()).kid == kms.key.kid
@@ -59,22 +59,19 @@ async def test_the_attempt_timeout_covers_a_key_service_that_hangs(
     senders: Senders, webhook: Webhook, kms: Kms
 ) -> None:
     sender = await senders.open(keys=kms, timeout=timedelta(milliseconds=200))
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url(), owner="alice")
     kms.hangs = True
     async with asyncio.timeout(DEADLINE):
         assert await sender.worker.run_once() == 1
     assert (kms.cancelled, webhook.received) == (1, [])
-    [waiting] = await sender.deliveries("task-1")
-    assert (waiting.state, waiting.last_error) == (DeliveryState.PENDING, "signing_failed")
+    assert await state_and_error(sender) == (DeliveryState.PENDING, "signing_failed")
 
 
 async def test_a_delivery_waits_for_a_failing_key_service_and_is_then_sent(
     senders: Senders, webhook: Webhook, kms: Kms, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = await senders.open(keys=kms)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url(), owner="alice")
     kms.fails = True
     for _ in range(3):
         assert await sender.worker.run_once() == 1
@@ -98,8 +95,6 @@ async def test_a_cancelled_call_to_the_key_service_is_a_local_fault(
             return await super().sign(data)
 
     sender = await senders.open(keys=Shared())
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url(), owner="alice")
     assert await sender.worker.run_once() == 1
-    [delivery] = await sender.deliveries("task-1")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "signing_failed")
+    assert await state_and_error(sender) == (DeliveryState.PENDING, "signing_failed")

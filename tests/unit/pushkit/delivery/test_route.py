@@ -14,7 +14,6 @@ from pushkit import (
     PushSender,
     SecretKeys,
     Signing,
-    StatusUpdate,
     Subscription,
 )
 from pushkit.delivery.route import Routes
@@ -24,7 +23,6 @@ from pushkit.net.destination import Decided, DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import SecretsAdmin, Vault
-from pushkit.storage.script import Script, Statement
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import StoredSubscription
 from tests.clock import Clock
@@ -42,30 +40,22 @@ async def subscribe(sender: PushSender, webhook: Webhook, **changes: Any) -> Sub
     )
 
 
-async def deliver(sender: PushSender, webhook: Webhook, update: StatusUpdate) -> Received:
+async def deliver(sender: PushSender, webhook: Webhook) -> Received:
     """Deliver an update, and return its request."""
     before = len(webhook.received)
-    await sender.notify(update)
+    await sender.notify(status())
     assert await sender.worker.run_once() == 1
     [request] = webhook.received[before:]
     return request
 
 
-async def fail(sender: PushSender, update: StatusUpdate) -> str | None:
+async def fail(sender: PushSender) -> str | None:
     """Try to deliver an update that cannot be sent, and return why."""
-    await sender.notify(update)
+    await sender.notify(status())
     assert await sender.worker.run_once() == 1
     *_, last = await sender.deliveries("task-1")
     assert last.state is DeliveryState.PENDING
     return last.last_error
-
-
-async def execute(senders: Senders, sql: str, *values: str) -> None:
-    def script() -> Script[None]:
-        yield Statement(sql, values)
-
-    async with senders.stored() as database:
-        await database.write(script())
 
 
 # --- the subscription ---------------------------------------------------------------------------
@@ -76,7 +66,7 @@ async def test_a_delivery_uses_the_config_registered_last(
 ) -> None:
     sender = await senders.open()
     await subscribe(sender, webhook)
-    await deliver(sender, webhook, status())
+    await deliver(sender, webhook)
     changes: dict[str, Any] = {
         "url": webhook.url("/moved"),
         "token": "second-token",
@@ -84,13 +74,13 @@ async def test_a_delivery_uses_the_config_registered_last(
         "profile": "a2a-samples",
     }
     await subscribe(sender, webhook, **changes)
-    request = await deliver(sender, webhook, status())
+    request = await deliver(sender, webhook)
     claims = request.claims(senders.public_keys())
     assert (request.path, claims.audience) == ("/moved", ())
     assert request.headers.one("X-A2A-Token") == "second-token"
     assert request.headers.one("X-Api-Key") == "another"
     await subscribe(sender, webhook)
-    request = await deliver(sender, webhook, status())
+    request = await deliver(sender, webhook)
     assert (request.path, request.headers.one("X-Api-Key")) == ("/hook", None)
     assert request.headers.one("Authorization") == "Basic of-the-client"
 
@@ -100,9 +90,9 @@ async def test_a_delivery_uses_a_config_registered_by_another_process(
 ) -> None:
     worker, agent = await senders.open(), await senders.open()
     await subscribe(agent, webhook)
-    await deliver(worker, webhook, status())
+    await deliver(worker, webhook)
     await subscribe(agent, webhook, url=webhook.url("/moved"), token="second-token")
-    request = await deliver(worker, webhook, status())
+    request = await deliver(worker, webhook)
     assert (request.path, request.headers.one("X-A2A-Token")) == ("/moved", "second-token")
 
 
@@ -110,10 +100,10 @@ async def test_a_subscription_removed_and_registered_again_has_a_new_route(
     sender: PushSender, webhook: Webhook
 ) -> None:
     await subscribe(sender, webhook)
-    await deliver(sender, webhook, status())
+    await deliver(sender, webhook)
     await sender.unsubscribe("task-1", owner="alice")
     await subscribe(sender, webhook, token="second-token")
-    request = await deliver(sender, webhook, status())
+    request = await deliver(sender, webhook)
     assert request.headers.one("X-A2A-Token") == "second-token"
 
 
@@ -131,7 +121,7 @@ async def test_a_url_is_checked_once_until_its_subscription_changes(
 
     async def deliver_twice() -> None:
         for _ in range(2):
-            await deliver(sender, webhook, status())
+            await deliver(sender, webhook)
 
     async def pause_and_disable() -> None:
         admin = sender.subscription_admin
@@ -158,7 +148,7 @@ async def test_a_signing_function_is_called_for_every_attempt_with_opened_secret
     sender = await senders.open(signing=signing)
     await subscribe(sender, webhook)
     for _ in range(3):
-        await deliver(sender, webhook, status())
+        await deliver(sender, webhook)
     assert asked == ["first-token"] * 3
 
 
@@ -168,11 +158,11 @@ async def test_a_signing_function_is_called_for_every_attempt_with_opened_secret
 async def test_resealed_secrets_are_opened_again(senders: Senders, webhook: Webhook) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))
     await subscribe(sender, webhook)
-    await deliver(sender, webhook, status())
+    await deliver(sender, webhook)
     async with senders.stored() as database:
         assert (await SecretsAdmin(database).rotate(SecretKeys([NEW, OLD]))).secrets == 2
     # The sender has only the old key.
-    assert await fail(sender, status()) == "secret_key_missing"
+    assert await fail(sender) == "secret_key_missing"
 
 
 async def test_a_secret_opened_by_one_sender_stays_sealed_for_another(
@@ -180,8 +170,8 @@ async def test_a_secret_opened_by_one_sender_stays_sealed_for_another(
 ) -> None:
     with_keys = await senders.open(secrets=SecretKeys([OLD]))
     await subscribe(with_keys, webhook)
-    await deliver(with_keys, webhook, status())
-    assert await fail(await senders.open(), status()) == "secret_key_missing"
+    await deliver(with_keys, webhook)
+    assert await fail(await senders.open()) == "secret_key_missing"
 
 
 async def test_every_attempt_tries_again_to_open_a_sealed_secret(
@@ -190,13 +180,13 @@ async def test_every_attempt_tries_again_to_open_a_sealed_secret(
     sender = await senders.open(secrets=SecretKeys([OLD]))
     await subscribe(sender, webhook)
     to = "UPDATE pushkit_subscriptions SET url = $1"
-    await execute(senders, to, webhook.url("/mallory"))
-    assert await fail(sender, status()) == "sealed_secret"
+    await senders.execute(to, webhook.url("/mallory"))
+    assert await fail(sender) == "sealed_secret"
     clock.advance(60)
     assert await sender.worker.run_once() == 1
     [waiting] = await sender.deliveries("task-1")
     assert (waiting.faults, waiting.last_error) == (2, "sealed_secret")
-    await execute(senders, to, webhook.url())
+    await senders.execute(to, webhook.url())
     clock.advance(60)
     assert await sender.worker.run_once() == 1
     [request] = webhook.received
@@ -218,9 +208,9 @@ async def test_each_sender_applies_its_own_rules(
 ) -> None:
     named = await senders.open()
     await subscribe(named, webhook)
-    await deliver(named, webhook, status())
+    await deliver(named, webhook)
     other = await senders.open(allow=allow, destinations=DestinationRules(**rules))
-    assert await fail(other, status()) == "destination_refused"
+    assert await fail(other) == "destination_refused"
 
 
 # --- the cache ----------------------------------------------------------------------------------

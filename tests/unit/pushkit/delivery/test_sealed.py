@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from pushkit import DeliveryState, PushSender, SecretKeys
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError, IdempotencyConflictError, SealedSecretError
 from pushkit.events import Event, LocalFault
-from pushkit.outbox.schema import open_outbox
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import (
     CREDENTIALS,
@@ -24,7 +22,6 @@ from pushkit.secrets.vault import (
     find_other_keys,
     write_resealed,
 )
-from pushkit.storage.script import Row, Script, Statement
 from tests.clock import Clock
 from tests.emitted import emitted
 from tests.eventually import DEADLINE
@@ -33,7 +30,9 @@ from tests.unit.pushkit.delivery.conftest import (
     Received,
     Senders,
     Webhook,
+    only,
     report_of,
+    state_and_error,
     status,
 )
 
@@ -52,18 +51,8 @@ async def subscribe(sender: PushSender, webhook: Webhook, task_id: str = "task-1
     return (await sender.subscribe(task_id, config, version="1.0", owner="alice")).id
 
 
-async def run(senders: Senders, statement: Statement) -> Sequence[Row]:
-    """Run one statement on the database, as an attacker with access to it."""
-
-    def script() -> Script[Sequence[Row]]:
-        return (yield statement)
-
-    async with senders.stored() as database:
-        return await database.write(script())
-
-
 async def secrets_in(senders: Senders) -> list[str]:
-    rows = await run(senders, Statement("SELECT token, credentials FROM pushkit_subscriptions"))
+    rows = await senders.execute("SELECT token, credentials FROM pushkit_subscriptions")
     assert rows
     return [row[name] for row in rows for name in ("token", "credentials")]
 
@@ -72,8 +61,7 @@ async def bodies_in(senders: Senders) -> list[bytes]:
     by_seq = (
         "SELECT body FROM pushkit_bodies b JOIN pushkit_deliveries d ON d.id = b.id ORDER BY seq"
     )
-    rows = await run(senders, Statement(by_seq))
-    return [bytes(row["body"]) for row in rows]
+    return [bytes(row["body"]) for row in await senders.execute(by_seq)]
 
 
 def carries_the_secrets(request: Received) -> bool:
@@ -123,20 +111,19 @@ async def test_a_delivery_waits_while_its_secrets_cannot_be_opened(
     webhook: Webhook,
     secrets: SecretKeys | None,
     error: str,
+    events: list[Event],
 ) -> None:
-    events: list[Event] = []
     subscription_id = await subscribe(await senders.open(secrets=KEYS), webhook)
     other = await senders.open(secrets=secrets, on_event=events.append)
     [delivery_id] = (await other.notify(status())).ids
     assert await other.worker.run_once() == 1
     assert webhook.received == []
-    [waiting] = await other.deliveries("task-1")
-    assert (waiting.state, waiting.last_error) == (DeliveryState.PENDING, error)
+    assert await state_and_error(other) == (DeliveryState.PENDING, error)
     [event] = emitted(events, LocalFault)
     assert event.error == error
     assert (event.delivery_id, event.subscription_id) == (delivery_id, subscription_id)
-    await run(senders, Statement("UPDATE pushkit_deliveries SET not_before = 0"))
-    await run(senders, Statement("UPDATE pushkit_subscriptions SET due_at = 0"))
+    await senders.execute("UPDATE pushkit_deliveries SET not_before = 0")
+    await senders.execute("UPDATE pushkit_subscriptions SET due_at = 0")
     again = await senders.open(secrets=KEYS)
     assert await again.worker.run_once() == 1
     assert carries_the_secrets(webhook.received[0])
@@ -160,14 +147,11 @@ async def test_another_url_written_into_the_database_does_not_get_the_secrets(
 ) -> None:
     sender = await senders.open(secrets=KEYS)
     await subscribe(sender, webhook)
-    await run(
-        senders, Statement("UPDATE pushkit_subscriptions SET url = $1", (webhook.url("/mallory"),))
-    )
+    await senders.execute("UPDATE pushkit_subscriptions SET url = $1", webhook.url("/mallory"))
     await sender.notify(status())
     assert await sender.worker.run_once() == 1
     assert webhook.received == []
-    [waiting] = await sender.deliveries("task-1")
-    assert waiting.last_error == "sealed_secret"
+    assert (await only(sender)).last_error == "sealed_secret"
 
 
 async def test_a_returned_subscription_contains_no_secret(
@@ -196,12 +180,6 @@ async def test_configs_to_send_with_contain_the_secrets(senders: Senders, webhoo
     assert (config.token, config.task_id) == ("canary-token", "task-1")
     assert config.authentication is not None
     assert config.authentication.credentials == "canary-credentials"
-
-
-async def test_enqueueing_needs_no_secret_keys(senders: Senders, webhook: Webhook) -> None:
-    await subscribe(await senders.open(secrets=KEYS), webhook)
-    without_keys = await senders.open()
-    assert len((await without_keys.notify(status())).ids) == 1
 
 
 # --- bodies ------------------------------------------------------------------------------------
@@ -254,7 +232,7 @@ async def test_a_sealed_body_moved_to_another_delivery_is_not_sent(
         "UPDATE pushkit_bodies SET body ="
         " (SELECT body FROM pushkit_bodies b WHERE b.id <> $1) WHERE id = $1"
     )
-    await run(senders, Statement(move, (first,)))
+    await senders.execute(move, first)
     assert await sender.worker.run_once() == 1
     assert webhook.received == []
 
@@ -378,23 +356,19 @@ async def test_rotation_skips_rows_that_changed_meanwhile(
 
 @ON_POSTGRES
 async def test_rotation_never_waits_for_a_locked_row(
-    senders: Senders, postgres_dsn: str, webhook: Webhook
+    senders: Senders, connection: asyncpg.Connection, webhook: Webhook
 ) -> None:
     sender = await senders.open(secrets=SecretKeys([OLD]))
     for number in range(3):
         await subscribe(sender, webhook, f"task-{number}")
-    connection = await asyncpg.connect(postgres_dsn)
     async with connection.transaction():
         await connection.execute(
             "SELECT 1 FROM pushkit_subscriptions WHERE task_id = 'task-1' FOR UPDATE"
         )
         async with asyncio.timeout(DEADLINE):
-            database = open_outbox(postgres_dsn)
-            await database.open()
-            found = await SecretsAdmin(database).rotate(KEYS)
-            await database.close()
+            async with senders.stored() as database:
+                found = await SecretsAdmin(database).rotate(KEYS)
         assert (found.secrets, found.held) == (4, 2)
-    await connection.close()
     assert await rotated(senders, KEYS) == (2, 0)
 
 

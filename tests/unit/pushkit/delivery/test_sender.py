@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
 
 from pushkit import (
-    Artifact,
-    ArtifactUpdate,
     Authentication,
     KeyRing,
     MessageUpdate,
@@ -28,6 +26,7 @@ from pushkit import (
     PushConfig,
     PushSender,
     Role,
+    Subscription,
     TaskUpdate,
     TextPart,
 )
@@ -43,24 +42,22 @@ from pushkit.errors import (
     UnsupportedVersionError,
 )
 from pushkit.outbox.states import DeliveryState
+from pushkit.storage.script import Row
 from pushkit.subscriptions import store
 from pushkit.subscriptions.store import read_subscription
 from tests.clock import Clock
 from tests.eventually import DEADLINE, eventually
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, status, task
+from tests.unit.pushkit.delivery.conftest import (
+    ARTIFACT,
+    HOOK,
+    Senders,
+    Webhook,
+    enqueue,
+    status,
+    task,
+)
 from tests.unit.pushkit.delivery.sides import write
 
-if TYPE_CHECKING:
-    from pushkit import Subscription
-    from pushkit.storage.script import Row
-
-
-HOOK = {"url": "https://client.example.com/hook"}
-ARTIFACT = ArtifactUpdate(
-    task_id="task-1",
-    context_id="context-1",
-    artifact=Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),)),
-)
 MESSAGE = MessageUpdate(
     message=A2AMessage(
         message_id="m",
@@ -198,8 +195,7 @@ async def test_an_owner_that_cannot_be_stored_is_a_storage_error(sender: PushSen
 async def test_unsubscribing_cancels_unfinished_deliveries(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url(), owner="alice")
     await sender.worker.run_once()
     await sender.notify(status())
     assert await sender.unsubscribe("task-1", "task-1", owner="alice") == 1
@@ -450,37 +446,24 @@ async def test_encoding_ahead_for_an_unused_version_fails_no_update(sender: Push
 
 
 async def test_open_starts_no_worker(sender: PushSender, webhook: Webhook) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     assert not [each for each in asyncio.all_tasks() if each.get_name() == "pushkit-worker"]
     await sender.worker.run_once()
     assert len(webhook.received) == 1
 
 
-async def test_a_sender_starts_on_its_first_call(
-    tmp_path: Path, webhook: Webhook, clock: Clock
-) -> None:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(clock.now),
-        database=tmp_path / "outbox.db",
-        allow=["127.0.0.1:*"],
-        clock=clock,
-    )
+async def test_a_sender_starts_on_its_first_call(senders: Senders, webhook: Webhook) -> None:
+    sender = senders.new()
     await asyncio.gather(
         *(sender.subscribe("task-1", {"url": webhook.url(), "id": i}, version="1.0") for i in "abc")
     )
     await sender.notify(status())
     await webhook.until(lambda: len(webhook.received) == 3)
-    await sender.close()
 
 
-async def test_a_sender_that_is_not_open_has_no_worker(tmp_path: Path, clock: Clock) -> None:
-    ring = KeyRing.create(clock.now)
-    sender = PushSender(issuer="https://a.example.com", keys=ring, database=tmp_path / "o.db")
+async def test_a_sender_that_is_not_open_has_no_worker(senders: Senders) -> None:
     with pytest.raises(ConfigError, match="not open"):
-        _ = sender.worker
-    await sender.close()
+        _ = senders.new().worker
 
 
 async def test_a_closed_sender_stays_closed_until_it_is_started_again(
@@ -496,12 +479,8 @@ async def test_a_closed_sender_stays_closed_until_it_is_started_again(
         await webhook.until(lambda: len(webhook.received) == 1)
 
 
-async def test_closing_during_start_leaves_no_thread_or_task(tmp_path: Path, clock: Clock) -> None:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(clock.now),
-        database=tmp_path / "outbox.db",
-    )
+async def test_closing_during_start_leaves_no_thread_or_task(senders: Senders) -> None:
+    sender = senders.new()
     before = set(threading.enumerate())
     starting = asyncio.create_task(sender.start())
     await asyncio.sleep(0)
@@ -523,8 +502,7 @@ async def attempting(senders: Senders, webhook: Webhook) -> tuple[PushSender, as
     """Return a sender with an attempt under way, and the event that lets the webhook answer."""
     sender, answered = await senders.open(), webhook.replies_after()
     await sender.start()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     await webhook.until_received(1)
     return sender, answered
 
@@ -536,8 +514,7 @@ async def test_close_cancels_slow_attempts_and_the_next_start_sends_them(
     await first.start()
 
     webhook.replies_after()
-    await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await first.notify(status())
+    await enqueue(first, webhook.url())
     await webhook.until(lambda: len(webhook.received) == 1)
     runner = first.worker.runner
     await first.close()
@@ -571,8 +548,7 @@ async def test_close_delivers_an_update_that_is_being_stored_in_a_slot(
     monkeypatch.setattr("pushkit.delivery.worker._LAST_WRITES", DEADLINE)
     sender = await on_postgres.open()
     await sender.start()
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     await webhook.until(lambda: len(webhook.received) == 1)
 
     async def is_settled() -> bool:
@@ -617,8 +593,7 @@ async def test_no_token_or_credential_is_in_a_repr_an_error_or_the_log(
     for _ in range(3):
         await sender.worker.run_once()
         clock.advance(3600)
-    await sender.subscribe("task-2", {"url": "http://127.0.0.1:1/?canary"}, version="1.0")
-    await sender.notify(status(task_id="task-2"))
+    await enqueue(sender, "http://127.0.0.1:1/?canary", "task-2")
     await sender.worker.run_once()
 
     assert len(webhook.received) == 3

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,17 +24,20 @@ from pushkit.queue.rules import QUANTUM, Leased
 from pushkit.storage.script import Script, Statement, alone
 from tests.clock import Clock
 from tests.long_runs import examples
-from tests.unit.pushkit.delivery.conftest import ON_POSTGRES, Senders, claim, report_of, status
+from tests.unit.pushkit.delivery.conftest import (
+    HOOK,
+    ON_POSTGRES,
+    Senders,
+    claim,
+    enqueue,
+    report_of,
+    status,
+)
 from tests.unit.pushkit.delivery.sides import SIDES, everything_of, run_group, write
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
 T = TypeVar("T")
-HOOK = {"url": "https://client.example.com/hook"}
 
 
 async def fill(sender: PushSender, chance: random.Random) -> None:
@@ -171,8 +175,7 @@ async def test_settling_in_one_group_has_the_result_of_settling_one_by_one(
 async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
     sender: PushSender, clock: Clock, *, newer_first: bool
 ) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    [delivery_id] = (await sender.notify(status())).ids
+    delivery_id = await enqueue(sender, owner="alice")
     [older] = await claim(sender)
     await write(sender, "UPDATE pushkit_subscriptions SET lease_until = 1")  # expired
     [newer] = await claim(sender)
@@ -195,8 +198,7 @@ async def test_two_attempts_of_one_delivery_in_a_group_are_settled_by_the_newer(
 async def test_an_attempt_settled_twice_is_logged_once(
     sender: PushSender, clock: Clock, outcome: Outcome
 ) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    [delivery_id] = (await sender.notify(status())).ids
+    delivery_id = await enqueue(sender, owner="alice")
     [leased] = await claim(sender)
     ask = ask_of(leased, AttemptResult(outcome=outcome, retry_at=clock.now, started_at=clock.now))
     for _ in range(2):  # as after a commit whose confirmation was lost
@@ -209,8 +211,7 @@ async def test_deliveries_of_a_removed_subscription_are_not_deferred(
     sender: PushSender, clock: Clock
 ) -> None:
     for n in range(2):
-        await sender.subscribe(f"task-{n}", HOOK, version="1.0")
-        await sender.notify(status(task_id=f"task-{n}"))
+        await enqueue(sender, task_id=f"task-{n}")
     result = AttemptResult(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
     asks = [ask_of(each, result) for each in await claim(sender)]
     await sender.unsubscribe("task-0")
@@ -233,11 +234,9 @@ def holding_locks(script: Script[T]) -> Script[T]:
 
 
 @ON_POSTGRES
-async def test_one_of_two_concurrent_successes_emits_breaker_closed(senders: Senders) -> None:
-    sender = await senders.open()
+async def test_one_of_two_concurrent_successes_emits_breaker_closed(sender: PushSender) -> None:
     for n in range(2):
-        await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
-        await sender.notify(status(task_id=f"task-{n}"))
+        await enqueue(sender, task_id=f"task-{n}", owner="alice")
     leased = await claim(sender)
     await write(
         sender,
@@ -252,10 +251,8 @@ async def test_one_of_two_concurrent_successes_emits_breaker_closed(senders: Sen
 
 
 @ON_POSTGRES
-async def test_concurrent_late_attempts_are_both_logged(senders: Senders, clock: Clock) -> None:
-    sender = await senders.open()
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    [delivery_id] = (await sender.notify(status())).ids
+async def test_concurrent_late_attempts_are_both_logged(sender: PushSender, clock: Clock) -> None:
+    delivery_id = await enqueue(sender)
     [delivery] = await sender.deliveries("task-1")
     late = AttemptResult(outcome=Outcome.DELIVERED, status=200, started_at=clock.now)
     first, second = (
@@ -271,8 +268,7 @@ async def test_concurrent_late_attempts_are_both_logged(senders: Senders, clock:
 async def test_a_late_attempt_recorded_twice_is_logged_once(
     sender: PushSender, clock: Clock
 ) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    [delivery_id] = (await sender.notify(status())).ids
+    delivery_id = await enqueue(sender)
     [delivery] = await sender.deliveries("task-1")
     for ahead in (0, 3):  # the script reads the clock of the database each time
         result = AttemptResult(

@@ -17,7 +17,7 @@ import standardwebhooks
 import svix.webhooks
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from pushkit import KeyRing, PushSender, Scheme, Signing, StatusUpdate, Subscription
+from pushkit import KeyRing, PushSender, Scheme, Signing, Subscription
 from pushkit.delivery.signatures import BatchSigner
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key
@@ -41,13 +41,11 @@ def present(clock: Clock) -> None:
     clock.now = datetime.now(UTC) - timedelta(seconds=30)
 
 
-async def send(
-    senders: Senders, webhook: Webhook, update: StatusUpdate, path: str = "/hook", **options: Any
-) -> Received:
+async def send(senders: Senders, webhook: Webhook, path: str = "/hook", **options: Any) -> Received:
     config = {"url": webhook.url(path), "token": "abc", **options.pop("config", {})}
     sender = await senders.open(**options)
     await sender.subscribe("task-1", config, version="1.0", owner="alice")
-    await sender.notify(update)
+    await sender.notify(status())
     await sender.worker.run_once()
     return webhook.received[-1]
 
@@ -91,7 +89,7 @@ def verify_http_message(
 
 @pytest.mark.usefixtures("present")
 async def test_all_schemes_can_be_used_together(senders: Senders, webhook: Webhook) -> None:
-    request = await send(senders, webhook, status(), "/Hook?a=%2F", signing=EVERY_SCHEME)
+    request = await send(senders, webhook, "/Hook?a=%2F", signing=EVERY_SCHEME)
     headers = dict(request.headers)
     claims = request.claims(senders.public_keys())
     standardwebhooks.Webhook(SECRET).verify(request.body, headers)
@@ -109,7 +107,6 @@ async def test_another_scheme_can_replace_the_jwt(senders: Senders, webhook: Web
     request = await send(
         senders,
         webhook,
-        status(),
         signing=signing,
         config={"authentication": {"scheme": "Bearer", "credentials": "of-the-client"}},
     )
@@ -124,7 +121,7 @@ async def test_the_key_of_the_ring_decides_the_algorithm(
     senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     ring = KeyRing.create(clock.now, Algorithm.EDDSA)
-    request = await send(senders, webhook, status(), keys=ring, signing=EVERY_SCHEME)
+    request = await send(senders, webhook, keys=ring, signing=EVERY_SCHEME)
     parameters = verify_http_message(request, webhook.url(), senders, oracle.algorithms.ED25519)
     assert parameters["alg"] == "ed25519"
 
@@ -134,7 +131,7 @@ async def test_each_attempt_is_signed_anew_under_the_same_id(
     senders: Senders, webhook: Webhook, clock: Clock
 ) -> None:
     webhook.replies_with(500)
-    await send(senders, webhook, status(), signing=EVERY_SCHEME)
+    await send(senders, webhook, signing=EVERY_SCHEME)
     clock.advance(7)
     await senders.made[0].worker.run_once()
     first, second = webhook.received
@@ -150,7 +147,7 @@ async def test_each_attempt_is_signed_anew_under_the_same_id(
 @pytest.mark.usefixtures("present")
 async def test_both_secrets_sign_during_a_rotation(senders: Senders, webhook: Webhook) -> None:
     signing = Signing(schemes=["standard-webhooks"], webhook_secrets=[NEW_SECRET, SECRET])
-    request = await send(senders, webhook, status(), signing=signing)
+    request = await send(senders, webhook, signing=signing)
     for secret in (SECRET, NEW_SECRET):
         standardwebhooks.Webhook(secret).verify(request.body, dict(request.headers))
 

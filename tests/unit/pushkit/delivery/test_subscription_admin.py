@@ -13,7 +13,7 @@ from pushkit.outbox.states import CancelledBy
 from pushkit.progress import followed
 from pushkit.subscriptions.model import SubscriptionState
 from tests.clock import Clock
-from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import Senders, Webhook, deliver_due, enqueue, status
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
@@ -84,8 +84,7 @@ async def test_enabling_resends_only_deliveries_cancelled_by_the_last_disable(
 async def test_enabling_without_resend_resends_nothing(
     sender: PushSender, webhook: Webhook
 ) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     assert await sender.disable("task-1") == 1
     assert (await sender.notify(status())).ids == []
     assert await sender.enable("task-1") == 1
@@ -109,18 +108,6 @@ async def test_a_withdrawn_subscription_can_be_enabled_to_resend_its_deliveries(
     await admin.enable([subscription.id], resend=True)
     await deliver_due(sender)
     assert await seqs_of(sender, DeliveryState.DELIVERED) == [2]
-
-
-async def test_an_owner_disables_and_enables_its_own_alone(
-    sender: PushSender, webhook: Webhook
-) -> None:
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
-    assert await sender.disable("task-1", owner="bob") == 0
-    assert await sender.disable("task-1", owner="alice", tenant="another") == 0
-    assert await sender.disable("task-1", owner="alice") == 1
-    assert await sender.enable("task-1", owner="bob") == 0
-    [found] = await sender.subscriptions("task-1", owner="alice")
-    assert not found.active
 
 
 async def test_a_filter_changes_only_the_subscriptions_it_matches(
@@ -157,8 +144,7 @@ async def test_an_answer_that_arrives_after_disable_and_enable_settles_nothing(
     sender: PushSender, webhook: Webhook
 ) -> None:
     answer = webhook.replies_after(status=400)
-    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender, webhook.url())
     attempt = asyncio.create_task(sender.worker.run_once())
     await webhook.until(lambda: len(webhook.received) == 1)
     await sender.disable("task-1")

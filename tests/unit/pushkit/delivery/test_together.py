@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ from pushkit.delivery.enqueue import Notice
 from pushkit.errors import IdempotencyConflictError, PushkitError
 from pushkit.storage.script import Script
 from tests.long_runs import examples
-from tests.unit.pushkit.delivery.conftest import Senders, status
+from tests.unit.pushkit.delivery.conftest import HOOK, Senders, status
 from tests.unit.pushkit.delivery.sides import (
     SIDES,
     count_backlogs,
@@ -38,15 +39,11 @@ from tests.unit.pushkit.delivery.sides import (
     run_group,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 
 Summary = tuple[int, tuple[str, ...]]  # how many were stored; the codes of the refusals
 STORED: Summary = (1, ())
-HOOK = {"url": "https://client.example.com/hook"}
 
 
 # --- a random history, on both sides -----------------------------------------------------------

@@ -5,21 +5,23 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from aiohttp import web
 
 from pushkit import PushConfig, PushSender
 from pushkit.delivery.answers import BreakerPolicy
 from pushkit.queue.rules import Room
 from tests.eventually import eventually
-from tests.unit.pushkit.delivery.conftest import ON_SQLITE, Senders, Webhook, deliver_due, status
+from tests.unit.pushkit.delivery.conftest import (
+    ON_SQLITE,
+    Senders,
+    Webhook,
+    asks_to_wait,
+    deliver_due,
+    status,
+)
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 
 SECONDS = 20  # polling would find what is due much later
-
-
-def waiting() -> web.Response:
-    return web.Response(status=503, headers={"Retry-After": "3600"})
 
 
 async def subscribed(sender: PushSender, webhook: Webhook, number: int) -> None:
@@ -57,7 +59,7 @@ async def test_a_client_that_moves_its_webhook_does_not_wait_for_the_old_one(
         poll_interval=timedelta(minutes=10), allow=("127.0.0.1:*", "localhost:*")
     )
     await subscribed(sender, webhook, 2)
-    webhook.replies_with(waiting, path="/0")
+    webhook.replies_with(asks_to_wait(), path="/0")
     await sender.notify(status(task_id="task-0"))
     await deliver_due(sender)
     await sender.notify(status(task_id="task-1"))

@@ -23,7 +23,7 @@ from pushkit import (
 )
 from pushkit.a2a import MessageUpdate, Task, TaskSnapshot
 from pushkit.errors import ConfigError
-from tests.unit.pushkit.delivery.conftest import status
+from tests.unit.pushkit.delivery.conftest import enqueue, status
 
 HOOK = {"url": "https://client.example.com/hook", "id": "1"}
 
@@ -161,8 +161,7 @@ def test_a_tracing_that_is_none_is_refused_by_the_constructor(tmp_path: Path) ->
     ("limit", "says"), [(0, "found 0, expected at least 1"), (None, "found NoneType, expected int")]
 )
 async def test_a_page_has_a_length(sender: PushSender, limit: Any, says: str) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    await sender.notify(status())
+    await enqueue(sender)
     with pytest.raises(ConfigError, match=f"^limit: {says}$"):
         await sender.outbox.browse(limit=limit)
     with pytest.raises(ConfigError, match=f"^limit: {says}$"):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
-from pathlib import Path
-
 import aiohttp
 import pytest
 from a2a.server.context import ServerCallContext
@@ -13,7 +9,7 @@ from a2a.server.tasks import InMemoryTaskStore
 from a2a.types import AgentCapabilities, AgentCard, TaskPushNotificationConfig, a2a_pb2
 from starlette.applications import Starlette
 
-from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit import PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.events import Event, PushConfigUnsent
 from pushkit.integrations import client_configs
 from pushkit.integrations.a2a_sdk import A2AIntegration, PushkitConfigStore
@@ -26,19 +22,6 @@ CALL = ServerCallContext()
 
 def config(task_id: str = "task-1") -> TaskPushNotificationConfig:
     return TaskPushNotificationConfig(task_id=task_id, url="https://client.example.com/a2a")
-
-
-@pytest.fixture
-async def idle(tmp_path: Path, events: list[Event]) -> AsyncIterator[PushSender]:
-    """Return a sender that nobody has started."""
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=KeyRing.create(datetime.now(UTC)),
-        database=tmp_path / "idle.db",
-        on_event=events.append,
-    )
-    yield sender
-    await sender.close()
 
 
 def test_the_card_says_that_the_agent_pushes(push: PushSender) -> None:

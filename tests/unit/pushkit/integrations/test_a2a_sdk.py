@@ -22,15 +22,16 @@ from a2a.types import (
 from a2a.utils.errors import InternalError, InvalidParamsError
 
 from pushkit import NotifyResult, PushSender
-from pushkit.errors import CommitUncertainError, StorageError
+from pushkit.errors import CommitUncertainError
 from pushkit.events import Event, RecipientRefused
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
 from tests.emitted import emitted
 from tests.eventually import eventually
-from tests.unit.pushkit.integrations.conftest import FULL
+from tests.unit.pushkit.integrations.conftest import FULL, away
 
 HOOK = {"url": "https://client.example.com/a2a"}
+CONFIG = TaskPushNotificationConfig(url="https://client.example.com/a2a")
 
 
 @pytest.fixture(autouse=True)
@@ -168,10 +169,6 @@ async def test_an_event_is_taken_as_it_was_when_it_was_sent(
     push: PushSender, adapter: PushkitNotificationSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await push.subscribe("task-1", HOOK, version="1.0")
-
-    async def away(*_: object, **__: object) -> NotifyResult:
-        raise StorageError("the database is away")
-
     event = status()
     async with adapter:  # which stores at its end what waits
         with monkeypatch.context() as patch:
@@ -185,15 +182,11 @@ async def test_an_event_is_taken_as_it_was_when_it_was_sent(
 async def test_a_client_is_not_told_why_the_outbox_is_out_of_reach(
     push: PushSender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def away(*_: object, **__: object) -> None:
-        raise StorageError("no answer from 10.0.0.7")
-
     for method in ("subscribe", "subscriptions", "unsubscribe"):
         monkeypatch.setattr(push, method, away)
     store, context = PushkitConfigStore(push), ServerCallContext()
-    hook = TaskPushNotificationConfig(url="https://client.example.com/a2a")
     for call in (
-        lambda: store.set_info("task-1", hook, context),
+        lambda: store.set_info("task-1", CONFIG, context),
         lambda: store.get_info("task-1", context),
         lambda: store.delete_info("task-1", context),
     ):
@@ -205,9 +198,8 @@ async def test_a_client_is_not_told_why_the_outbox_is_out_of_reach(
 
 async def test_a_client_is_not_told_that_the_sender_is_closed(push: PushSender) -> None:
     await push.close()
-    hook = TaskPushNotificationConfig(url="https://client.example.com/a2a")
     with pytest.raises(InternalError, match=r"^Internal error$"):
-        await PushkitConfigStore(push).set_info("task-1", hook, ServerCallContext())
+        await PushkitConfigStore(push).set_info("task-1", CONFIG, ServerCallContext())
 
 
 async def test_an_id_that_no_config_can_have_is_the_clients_error(push: PushSender) -> None:
@@ -248,12 +240,11 @@ async def test_a_config_gets_the_task_as_it_stands_from_the_task_store(
     context = ServerCallContext(state={"headers": {"A2A-Version": version}})
     tasks = InMemoryTaskStore()
     store = PushkitConfigStore(push, snapshots_from=tasks)
-    hook = TaskPushNotificationConfig(url="https://client.example.com/a2a")
 
-    await store.set_info("task-2", hook, context)  # which is not there yet
+    await store.set_info("task-2", CONFIG, context)  # which is not there yet
     working = TaskStatus(state=TaskState.TASK_STATE_WORKING)
     await tasks.save(Task(id="task-1", context_id="context-1", status=working), context)
-    await store.set_info("task-1", hook, context)
+    await store.set_info("task-1", CONFIG, context)
 
     [sent] = await push.deliveries("task-1")
     document = json.loads(sent.body)

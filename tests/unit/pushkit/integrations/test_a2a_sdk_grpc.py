@@ -18,6 +18,7 @@ from a2a.types import AgentCapabilities, AgentCard, Task, a2a_pb2_grpc
 
 from pushkit import PushSender
 from pushkit.integrations.a2a_sdk import PushkitConfigStore
+from tests.unit.pushkit.integrations.push_config_api.conftest import serving_grpc
 from tests.unit.pushkit.integrations.push_config_api.sdk_steps import URL, config
 
 
@@ -39,14 +40,11 @@ async def channel(push: PushSender) -> AsyncIterator[Any]:
         agent_card=AgentCard(capabilities=AgentCapabilities(push_notifications=True)),
         push_config_store=PushkitConfigStore(push),
     )
-    server = grpc.aio.server()
-    a2a_pb2_grpc.add_A2AServiceServicer_to_server(GrpcHandler(handler), server)
-    a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(CompatGrpcHandler(handler), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with (
+        serving_grpc(GrpcHandler(handler), CompatGrpcHandler(handler)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
         yield channel
-    await server.stop(None)
 
 
 @pytest.mark.parametrize(

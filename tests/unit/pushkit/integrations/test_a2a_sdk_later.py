@@ -113,5 +113,6 @@ def test_the_generation_of_an_event_is_sent(later: Any) -> None:
 
 def test_what_is_no_event_is_refused_as_before(later: Any) -> None:
     for wrong in (later.Message(message_id="m"), later.TaskStatus(), "event"):
-        with pytest.raises(InvalidUpdateError, match="expected a Task or"):
+        said = f"^event: found a {type(wrong).__name__}, expected a Task or "
+        with pytest.raises(InvalidUpdateError, match=said):
             later.adapter.native_update(wrong)

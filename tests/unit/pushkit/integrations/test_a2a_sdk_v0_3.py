@@ -15,12 +15,12 @@ import pytest
 from a2a.compat.v0_3 import types as v0_3
 
 from pushkit import Filter, PushSender, WireVersion
-from pushkit.errors import StorageError
 from pushkit.events import Event, PushConfigRefused
 from pushkit.integrations import a2a_sdk
 from pushkit.integrations.a2a_sdk import v1
 from pushkit.integrations.a2a_sdk.v0_3 import PushkitConfigStore, PushkitNotificationSender
 from tests.emitted import emitted
+from tests.unit.pushkit.integrations.conftest import away
 
 pytestmark = pytest.mark.usefixtures("_sdk_of_0_3")
 HOOK = "https://client.example.com/hook"
@@ -94,9 +94,6 @@ async def test_a_refused_config_is_the_clients_error_and_reported(
 async def test_a_client_is_not_told_why_the_outbox_is_out_of_reach(
     push: PushSender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def away(*_: object, **__: object) -> None:
-        raise StorageError("no answer from 10.0.0.7")
-
     for method in ("subscribe", "subscriptions", "unsubscribe"):
         monkeypatch.setattr(push, method, away)
     store = PushkitConfigStore(push)
@@ -141,10 +138,6 @@ async def test_a_task_waits_in_memory_while_the_outbox_is_away(
     push: PushSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await PushkitConfigStore(push).set_info("task-1", config())
-
-    async def away(*_: object, **__: object) -> list[str]:
-        raise StorageError("the database is away")
-
     notifications = PushkitNotificationSender(push)
     with monkeypatch.context() as patch:
         patch.setattr(push, "notify", away)

@@ -70,14 +70,18 @@ async def make_buffer() -> AsyncIterator[Callable[..., EnqueueBuffer]]:
 MakeBuffer = Callable[..., EnqueueBuffer]
 
 
+@pytest.fixture
+def buffer(make_buffer: MakeBuffer) -> EnqueueBuffer:
+    return make_buffer()
+
+
 async def run(buffer: EnqueueBuffer, enqueue: Enqueue, task_id: str = "task-1") -> None:
     await buffer.run(task_id, enqueue, size=100)
 
 
 async def test_updates_that_could_not_be_stored_are_stored_later_in_order(
-    outbox: Outbox, make_buffer: MakeBuffer
+    outbox: Outbox, buffer: EnqueueBuffer
 ) -> None:
-    buffer = make_buffer()
     await run(buffer, outbox.storing(1))
     outbox.goes_away()
     for number in (2, 3):
@@ -90,9 +94,8 @@ async def test_updates_that_could_not_be_stored_are_stored_later_in_order(
 
 
 async def test_a_task_that_cannot_be_stored_does_not_delay_other_tasks(
-    outbox: Outbox, make_buffer: MakeBuffer
+    outbox: Outbox, buffer: EnqueueBuffer
 ) -> None:
-    buffer = make_buffer()
     held = StorageError("another transaction holds what this needs")
     await run(buffer, outbox.storing(1, held), "task-1")
     await run(buffer, outbox.storing(2), "task-1")
@@ -102,9 +105,8 @@ async def test_a_task_that_cannot_be_stored_does_not_delay_other_tasks(
 
 
 async def test_the_updates_of_a_task_are_stored_one_after_another(
-    outbox: Outbox, make_buffer: MakeBuffer
+    outbox: Outbox, buffer: EnqueueBuffer
 ) -> None:
-    buffer = make_buffer()
     outbox.goes_away()
     outbox.gate.clear()
     first = asyncio.create_task(run(buffer, outbox.storing(1)))
@@ -117,8 +119,7 @@ async def test_the_updates_of_a_task_are_stored_one_after_another(
     assert outbox.stored == [1, 2]
 
 
-async def test_the_last_caller_waits_for_all_before_it(make_buffer: MakeBuffer) -> None:
-    buffer = make_buffer()
+async def test_the_last_caller_waits_for_all_before_it(buffer: EnqueueBuffer) -> None:
     gates = [asyncio.Event() for _ in range(3)]
     begun: list[int] = []
 
@@ -198,9 +199,8 @@ async def test_the_capacity_of_one_task_leaves_capacity_for_the_others(
 
 
 async def test_an_update_that_is_not_valid_is_refused_at_once(
-    outbox: Outbox, make_buffer: MakeBuffer
+    outbox: Outbox, buffer: EnqueueBuffer
 ) -> None:
-    buffer = make_buffer()
     await run(buffer, outbox.storing(1, InvalidUpdateError("no task")))
     assert (len(buffer), buffer.refused) == (0, 1)
 
@@ -213,9 +213,8 @@ async def test_an_update_that_is_not_valid_is_refused_at_once(
     ],
 )
 async def test_an_invalid_update_does_not_delay_the_others(
-    outbox: Outbox, make_buffer: MakeBuffer, error: Exception
+    outbox: Outbox, buffer: EnqueueBuffer, error: Exception
 ) -> None:
-    buffer = make_buffer()
     outbox.goes_away()
     await run(buffer, outbox.storing(1, error))
     await run(buffer, outbox.storing(2))
@@ -252,9 +251,8 @@ async def test_closing_stores_what_waits_and_counts_what_it_cannot(
 
 
 async def test_closing_logs_how_many_updates_of_each_task_are_lost(
-    outbox: Outbox, make_buffer: MakeBuffer, caplog: pytest.LogCaptureFixture
+    outbox: Outbox, buffer: EnqueueBuffer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    buffer = make_buffer()
     outbox.goes_away()
     for number, task_id in enumerate(("task-1", "task-1", "task-2")):
         await run(buffer, outbox.storing(number), task_id)
@@ -267,8 +265,7 @@ async def test_closing_logs_how_many_updates_of_each_task_are_lost(
     ]
 
 
-async def test_closing_waits_for_a_running_enqueue(outbox: Outbox, make_buffer: MakeBuffer) -> None:
-    buffer = make_buffer()
+async def test_closing_waits_for_a_running_enqueue(outbox: Outbox, buffer: EnqueueBuffer) -> None:
     outbox.goes_away()
     await run(buffer, outbox.storing(1))
     outbox.away = None
@@ -285,10 +282,7 @@ async def test_closing_waits_for_a_running_enqueue(outbox: Outbox, make_buffer: 
     assert outbox.begun == begun + 2  # each once
 
 
-async def test_after_closing_nothing_waits_any_more(
-    outbox: Outbox, make_buffer: MakeBuffer
-) -> None:
-    buffer = make_buffer()
+async def test_after_closing_nothing_waits_any_more(outbox: Outbox, buffer: EnqueueBuffer) -> None:
     await buffer.close()
     await run(buffer, outbox.storing(1))
     outbox.goes_away()
@@ -314,9 +308,8 @@ def test_a_buffer_keeps_updates_again_when_it_is_opened_again(outbox: Outbox) ->
 
 
 async def test_a_task_with_nothing_to_store_leaves_nothing_behind(
-    outbox: Outbox, make_buffer: MakeBuffer
+    outbox: Outbox, buffer: EnqueueBuffer
 ) -> None:
-    buffer = make_buffer()
     outbox.goes_away()
     for number in range(5):
         await run(buffer, outbox.storing(number), f"task-{number}")

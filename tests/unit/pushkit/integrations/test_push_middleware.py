@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pushkit import KeyRing, PushSender
+from pushkit import PushSender
 from pushkit.integrations.push_middleware import PushMiddleware, register_inline_config
 from tests.asgi_server import serving
 
@@ -195,14 +193,11 @@ async def test_a_framework_without_a_hook_is_reported(
 
 
 async def test_a_sender_that_the_application_did_not_start_is_reported(
-    tmp_path: Path, agent: Agent, caplog: pytest.LogCaptureFixture
+    idle: PushSender, agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys = KeyRing.create(datetime.now(UTC))
-    sleeping = PushSender(issuer=HOOK, keys=keys, database=tmp_path / "outbox.db")
     app = Starlette(routes=[Route("/rpc", agent.rpc, methods=["POST"])])
-    middleware = PushMiddleware(app, push=sleeping, task_exists=None)
+    middleware = PushMiddleware(app, push=idle, task_exists=None)
     async with serving(middleware) as url, aiohttp.ClientSession(url) as session:
         config = {"taskId": "task-1", "url": HOOK}
         await call(session, "CreateTaskPushNotificationConfig", config)
-    await sleeping.close()
     assert "a push config was registered, but the sender was not started" in caplog.text

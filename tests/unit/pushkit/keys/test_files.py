@@ -320,13 +320,6 @@ def test_a_process_killed_in_the_middle_leaves_the_old_file(path: Path, ring: Ke
     assert len(list(path.parent.glob(".keys.json.*.tmp"))) == 1
 
 
-def test_the_next_write_removes_what_a_killed_process_left(path: Path, ring: KeyRing) -> None:
-    left = path.with_name(".keys.json.0123456789abcdef.tmp")
-    left.write_text("private")
-    save_key_ring(path, ring)
-    assert not left.exists()
-
-
 def _add_often(path: Path, times: int) -> None:
     for _ in range(times):
         update_key_ring(path, lambda ring: ring.add(START))

@@ -13,13 +13,14 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.errors import ConfigError, JwksError, KeyFileError
 from pushkit.keys.jwk import (
     Algorithm,
     SigningKey,
+    generate_key,
     public_jwk,
     public_pem,
     signing_key_from_pem,
@@ -77,6 +78,20 @@ def test_a_passphrase_that_openssl_does_not_take_is_refused(octets: int) -> None
     with refused_unless(octets == 1023, KeyFileError, f"1 to 1023 bytes, found {octets}"):
         read = signing_key_from_pem(signing_key_to_pem(EC_KEY, passphrase), passphrase)
         assert read.kid == EC_KEY.kid
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.RS256, Algorithm.PS256])
+def test_a_generated_rsa_key_has_2048_bits(algorithm: Algorithm) -> None:
+    assert generate_key(algorithm).private_key.key_size == 2048  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("length", "accepted"), [(0, False), (1, True), (256, True), (257, False)])
+def test_a_kid_has_1_to_256_characters(length: int, *, accepted: bool) -> None:
+    with refused_unless(accepted, ConfigError, "1 to 256"):
+        key = SigningKey(
+            kid="k" * length, algorithm=EC_KEY.algorithm, private_key=EC_KEY.private_key
+        )
+        assert len(key.to_verification_key().kid) == length
 
 
 def test_the_kid_and_algorithm_of_a_pem_follow_from_the_key() -> None:
@@ -166,8 +181,6 @@ VALUES = st.recursive(
 )
 
 
-# The first text that Hypothesis draws builds its tables, which is slow on a busy machine.
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(change=st.dictionaries(MEMBERS, VALUES), base=st.sampled_from(sorted(KEYS)))
 def test_any_members_end_in_a_key_or_in_one_error(change: dict[str, Any], base: Algorithm) -> None:
     with suppress(JwksError):

@@ -418,5 +418,5 @@ class KeyLife(RuleBasedStateMachine):
         return kid not in {entry.kid for entry in self.ring.keys}
 
 
-KeyLife.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+KeyLife.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 test_the_promises_hold_through_any_life = KeyLife.TestCase

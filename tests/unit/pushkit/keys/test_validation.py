@@ -57,7 +57,7 @@ Key = ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 def jwk_of(key: Key) -> JsonObject:
     if isinstance(key, rsa.RSAPublicKey):
         numbers = key.public_numbers()
-        n, e = (number.to_bytes(512, "big").lstrip(b"\0") for number in (numbers.n, numbers.e))
+        n, e = (number.to_bytes(1025, "big").lstrip(b"\0") for number in (numbers.n, numbers.e))
         return {"kty": "RSA", "kid": "k", "n": b64url(n), "e": b64url(e)}
     raw = key.public_bytes(Encoding.Raw, PublicFormat.Raw)
     return {"kty": "OKP", "kid": "k", "crv": "Ed25519", "x": b64url(raw)}
@@ -83,6 +83,13 @@ def by_trust_file(key: Key, folder: Path) -> None:
 
 def by_hand(key: Key, _folder: Path) -> None:
     VerificationKey.of(key)
+
+
+def rsa_key(bits: int, exponent: int = 65537) -> rsa.RSAPublicKey:
+    """Return a key whose large factors are unknown, and not needed."""
+    odd = range((1 << bits) - 1, 0, -2)
+    modulus = next(n for n in odd if all(n % factor for factor in range(3, 752, 2)))
+    return rsa.RSAPublicNumbers(exponent, modulus).public_key()
 
 
 def degenerate_keys() -> list[object]:
@@ -122,6 +129,22 @@ def test_a_webhook_key_of_small_order_is_refused(y: int) -> None:
     encoded = base64.b64encode(y.to_bytes(32, "little")).decode()
     with pytest.raises(ConfigError, match=r"small order|canonical"):
         read_verifier(f"whpk_{encoded}")
+
+
+@pytest.mark.parametrize(
+    ("key", "accepted"),
+    [
+        pytest.param(rsa_key(2047), False, id="2047 bits"),
+        pytest.param(rsa_key(2048), True, id="2048 bits"),
+        pytest.param(rsa_key(8192), True, id="8192 bits"),
+        pytest.param(rsa_key(8193), False, id="8193 bits"),
+        pytest.param(rsa_key(2048, 2**31 - 1), True, id="the largest exponent"),
+        pytest.param(rsa_key(2048, 2**31 + 1), False, id="a larger exponent"),
+    ],
+)
+def test_an_rsa_key_is_neither_weak_nor_slow(key: rsa.RSAPublicKey, *, accepted: bool) -> None:
+    with refused_unless(accepted, JwksError, "RSA key"):
+        assert verification_key(jwk_of(key)).algorithm is Algorithm.RS256
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 2, 65536])

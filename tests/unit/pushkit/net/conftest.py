@@ -1,4 +1,4 @@
-"""A clock that the test moves, and transports that are closed after it."""
+"""Transports that are closed after the test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import ConnectionOptions, Transport
 
 MakeTransport = Callable[..., Transport]
+
+LOOPBACK = DestinationPolicy(["127.0.0.1:*", "[::1]:*"])
 
 
 @pytest.fixture
@@ -25,3 +27,9 @@ async def make_transport() -> AsyncIterator[MakeTransport]:
     yield make
     for transport in made:
         await transport.close()
+
+
+@pytest.fixture
+def transport(make_transport: MakeTransport) -> Transport:
+    """Return a transport to servers on loopback."""
+    return make_transport(LOOPBACK)

@@ -11,19 +11,12 @@ import pytest
 
 from pushkit.errors import DestinationRefusedError, JwksError
 from pushkit.net.connection import HttpAnswer
-from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.version import USER_AGENT
 from tests.eventually import DEADLINE, PATIENT
-from tests.unit.pushkit.net.conftest import MakeTransport
-from tests.unit.pushkit.net.test_transport import HEAD, OK, Talk, keeps_silent, says, serving
+from tests.unit.pushkit.net.test_transport import HEAD, OK, keeps_silent, says, serving
 
 MEBIBYTE = 2**20
-
-
-@pytest.fixture
-def transport(make_transport: MakeTransport) -> Transport:
-    return make_transport(DestinationPolicy(["127.0.0.1:*", "[::1]:*"]))
 
 
 async def get(
@@ -37,20 +30,6 @@ async def get(
         return await transport.get_document(
             url, "text/plain", *more, timeout=within, max_body_bytes=most, error=JwksError
         )
-
-
-def answers_every_get(*answers: bytes) -> Talk:
-    """Answer the requests of one connection in order; the last answer repeats."""
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        at = 0
-        while True:
-            writer.write(answers[min(at, len(answers) - 1)])
-            await writer.drain()
-            at += 1
-            await reader.readuntil(b"\r\n\r\n")
-
-    return talk
 
 
 # --- what goes out -----------------------------------------------------------------------------
@@ -183,7 +162,13 @@ async def test_not_modified_has_no_body_whatever_its_length_field(
 ) -> None:
     # RFC 9110 §15.4.5: its `Content-Length` is what a 200 would have had.
     unmodified = f'HTTP/1.1 304 Not Modified\r\nETag: "1"\r\n{fields}\r\n'.encode()
-    async with serving(answers_every_get(unmodified, OK)) as server:
+
+    async def answers_two(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in (unmodified, OK):
+            writer.write(answer)
+            await reader.readuntil(b"\r\n\r\n")
+
+    async with serving(answers_two) as server:
         answer = await get(transport, server.url)
         assert (answer.status, answer.headers.one("ETag"), answer.body) == (304, '"1"', b"")
         assert (await get(transport, server.url)).body == b"ok"
@@ -195,16 +180,8 @@ async def test_not_modified_has_no_body_whatever_its_length_field(
 
 
 async def test_over_ipv6(transport: Transport) -> None:
-    heads: list[bytes] = []
-
-    async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heads.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(OK)
-        writer.close()
-
-    server = await asyncio.start_server(met, "::1", 0)
-    port = server.sockets[0].getsockname()[1]
-    answer = await get(transport, f"http://[::1]:{port}/")
-    server.close()
-    assert (answer.body, answer.timing.address) == (b"ok", f"[::1]:{port}")
-    assert f"\r\nHost: [::1]:{port}\r\n".encode() in heads[0]
+    async with serving(says(OK), "::1") as server:
+        answer = await get(transport, server.url)
+    place = f"[::1]:{server.port}"
+    assert (answer.body, answer.timing.address) == (b"ok", place)
+    assert f"\r\nHost: {place}\r\n".encode() in server.requests[0]

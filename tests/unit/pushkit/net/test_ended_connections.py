@@ -17,9 +17,10 @@ from pushkit.errors import ConnectionFailedError, TlsError, TransportError
 from pushkit.net.connection import Connection, HttpRequest
 from pushkit.net.destination import DestinationPolicy
 from tests.eventually import PATIENT, eventually
+from tests.network import Names, Network
 from tests.ports import free_port
 from tests.unit.pushkit.net.conftest import MakeTransport
-from tests.unit.pushkit.net.test_transport import Talk
+from tests.unit.pushkit.net.test_transport import Talk, says, serving
 
 
 @contextlib.asynccontextmanager
@@ -67,12 +68,9 @@ async def _answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 async def test_a_refused_connection_leaves_nothing_in_memory(
     make_transport: MakeTransport, hosts: list[str]
 ) -> None:
-    class Named:
-        async def resolve(self, _host: str) -> list[str]:
-            return hosts
-
-    policy = DestinationPolicy(["webhook.example:*"])
-    client = make_transport(policy, resolver=Named())
+    policy, names = DestinationPolicy(["webhook.example:*"]), Names()
+    names.says("webhook.example", hosts)
+    client = make_transport(policy, resolver=names)
     url = f"http://webhook.example:{free_port()}/"
     async with _leaving_none(HttpRequest, Connection):
         for _ in range(5):
@@ -80,7 +78,6 @@ async def test_a_refused_connection_leaves_nothing_in_memory(
                 await client.post(policy.check(url), [], b"{}", timeout=PATIENT)
 
 
-@pytest.mark.usefixtures("network")  # nothing leaves loopback, even if the proxy is not used
 @pytest.mark.parametrize(
     "answer",
     [
@@ -92,22 +89,12 @@ async def test_a_refused_connection_leaves_nothing_in_memory(
     ],
 )
 async def test_a_request_that_a_proxy_failed_leaves_nothing_in_memory(
-    make_transport: MakeTransport, answer: bytes
+    network: Network, make_transport: MakeTransport, answer: bytes
 ) -> None:
-    class Named:
-        async def resolve(self, _host: str) -> list[str]:
-            return ["8.8.8.8"]
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    client = make_transport(resolver=Named(), proxy=f"http://127.0.0.1:{port}")
-    hook = client.policy.check("https://client.example.com/")
-    async with server, _leaving_none(HttpRequest, Connection):
+    network.names.says("client.example.com", ["8.8.8.8"])
+    async with serving(says(answer)) as proxy, _leaving_none(HttpRequest, Connection):
+        client = make_transport(resolver=network.names, proxy=f"http://127.0.0.1:{proxy.port}")
+        hook = client.policy.check("https://client.example.com/")
         for _ in range(5):
             with pytest.raises(TransportError):
                 await client.post(hook, [], b"{}", timeout=PATIENT)

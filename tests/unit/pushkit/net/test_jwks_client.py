@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from pushkit.errors import (
     ConfigError,
@@ -25,7 +24,6 @@ from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
 from pushkit.net import jwks_client
 from pushkit.net.connection import HttpAnswer
-from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import (
     JwksClient,
     fetch_jwks,
@@ -36,10 +34,8 @@ from pushkit.scheduling import renewing
 from pushkit.webhook import Headers
 from tests.clock import START, Clock
 from tests.eventually import eventually
-from tests.unit.pushkit.net.conftest import MakeTransport
-
-AiohttpServer = Callable[[web.Application], Awaitable[TestServer]]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from tests.served import answering, served
+from tests.unit.pushkit.net.test_transport import HEAD, keeps_silent, says, serving
 
 URL = "https://agent.example/.well-known/jwks.json"
 KEY = generate_key(Algorithm.ES256)
@@ -390,28 +386,7 @@ async def test_an_operators_file_without_a_usable_key_is_refused_with_the_reason
 # --- over HTTP ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def transport(make_transport: MakeTransport) -> Transport:
-    return make_transport(DestinationPolicy(["127.0.0.1:*"]))
-
-
-Serve = Callable[[Handler], Awaitable[str]]
-
-
-@pytest.fixture
-def serve(aiohttp_server: AiohttpServer) -> Serve:
-    async def serve(handler: Handler) -> str:
-        app = web.Application()
-        app.router.add_get("/jwks.json", handler)
-        app.router.add_get("/other", handler)
-        return str((await aiohttp_server(app)).make_url("/jwks.json"))
-
-    return serve
-
-
-async def test_a_key_ring_is_served_fetched_and_revalidated(
-    serve: Serve, transport: Transport
-) -> None:
+async def test_a_key_ring_is_served_fetched_and_revalidated(transport: Transport) -> None:
     clock, ring = Clock(), KeyRing.create(START)
     statuses = []
 
@@ -422,11 +397,12 @@ async def test_a_key_ring_is_served_fetched_and_revalidated(
         assert "application/jwk-set+json" in request.headers["Accept"]
         return web.Response(status=response.status, headers=response.headers, body=response.body)
 
-    client = JwksClient(await serve(handler), fetch=partial(fetch_jwks, transport), clock=clock)
     kid = ring.signing_key(START).kid
-    assert await client.find(kid) == [ring.signing_key(START).to_verification_key()]
-    clock.advance(300)
-    assert await client.find(kid)
+    async with served(answering(handler)) as url:
+        client = JwksClient(url, fetch=partial(fetch_jwks, transport), clock=clock)
+        assert await client.find(kid) == [ring.signing_key(START).to_verification_key()]
+        clock.advance(300)
+        assert await client.find(kid)
     assert statuses == [200, 304]
 
 
@@ -439,26 +415,16 @@ async def _refusal(url: str, transport: Transport) -> PushkitError:
 
 
 async def test_a_slow_answer_ends_in_time(
-    serve: Serve, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jwks_client, "_FETCH_TIMEOUT", timedelta(seconds=0.3))
-    done = asyncio.Event()
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await response.write(b"{")
-        await done.wait()
-        return response
-
-    url = await serve(handler)
 
     async def body_comes_too_late() -> bool:  # on a busy machine its head may be late, too
-        refusal = await _refusal(url, transport)
+        refusal = await _refusal(server.url, transport)
         return isinstance(refusal, JwksError) and "broke off" in str(refusal)
 
-    await eventually(body_comes_too_late)
-    done.set()
+    async with serving(says(HEAD, b"\r\n{", then=keeps_silent)) as server:
+        await eventually(body_comes_too_late)
 
 
 async def test_a_broken_url_is_refused(transport: Transport) -> None:
@@ -482,7 +448,7 @@ async def test_a_broken_url_is_refused(transport: Transport) -> None:
     ],
 )
 async def test_an_answer_that_is_not_a_set_is_refused(
-    serve: Serve, transport: Transport, answered: dict[str, Any], message: str
+    transport: Transport, answered: dict[str, Any], message: str
 ) -> None:
     paths = []
 
@@ -490,5 +456,6 @@ async def test_an_answer_that_is_not_a_set_is_refused(
         paths.append(request.path)
         return web.Response(**answered)
 
-    assert message in str(await _refusal(await serve(handler), transport))
+    async with served(answering(handler)) as origin:
+        assert message in str(await _refusal(f"{origin}/jwks.json", transport))
     assert paths == ["/jwks.json"]

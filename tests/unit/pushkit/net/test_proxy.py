@@ -27,6 +27,7 @@ from tests.eventually import DEADLINE, PATIENT
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet, Proxy
 from tests.unit.pushkit.net.conftest import MakeTransport
+from tests.unit.pushkit.net.test_transport import says, serving
 
 PROXY_URL = "http://proxy.corp.internal:3128"
 PROXY_PLACE = ("10.0.0.5", 3128)
@@ -200,15 +201,10 @@ async def refusing_proxy(
 ) -> AsyncIterator[None]:
     """Answer every CONNECT with one status, while the block runs."""
 
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 %d Refused\r\n%bContent-Length: 0\r\n\r\n" % (status, fields))
-        writer.close()
-
+    refuses = says(b"HTTP/1.1 %d Refused\r\n%bContent-Length: 0\r\n\r\n" % (status, fields))
     internet.network.names.says(HOOKS, [HOOKS_ADDRESS])
-    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        internet.network.names.says("proxy.corp.internal", [PROXY_PLACE[0]])
-        internet.network.places[PROXY_PLACE] = server.sockets[0].getsockname()[1]
+    async with serving(refuses) as proxy:
+        internet.network.leads("proxy.corp.internal", *PROXY_PLACE, to=proxy.port)
         yield
 
 

@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 import trustme
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from pushkit.errors import ConfigError, TransportError
+from pushkit.keys.jwk import Algorithm, generate_key, signing_key_from_pem, signing_key_to_pem
 from pushkit.net.connection import HttpAnswer
 from pushkit.net.tls import ClientCertificate, tls_context
 from pushkit.net.transport import Transport
@@ -82,12 +86,10 @@ async def test_a_bad_certificate_is_refused_before_anything_is_sent(
 async def test_a_self_signed_certificate_is_refused_unless_it_is_what_is_trusted(
     internet: Internet, transport: Transport
 ) -> None:
-    certificate, key = _self_signed(internet.directory)
-    leaf = trustme.LeafCert(key.read_bytes(), certificate.read_bytes(), [])
-    await internet.serve(answers, certificate=leaf)
+    await internet.serve(answers, certificate=_self_signed(internet.directory))
     with pytest.raises(TransportError, match="self-signed certificate"):
         await post(transport)
-    pinned = tls_context(ca_file=certificate, system_roots=False)
+    pinned = tls_context(ca_file=internet.directory / "self.pem", system_roots=False)
     assert (await post(transport, tls=pinned)).status == 200
 
 
@@ -143,7 +145,8 @@ def client_certificate(
     issued = authority.issue_cert(name)
     certificate, key = directory / "client.pem", directory / "client.key"
     certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
-    key.write_bytes(_encrypted(issued.private_key_pem.bytes(), password))
+    private = signing_key_from_pem(issued.private_key_pem.bytes())
+    key.write_bytes(signing_key_to_pem(private, password.encode() if password else None))
     return ClientCertificate(certificate=certificate, key=key, password=password)
 
 
@@ -225,48 +228,21 @@ def test_roots_that_cannot_be_read_are_a_configuration_error(
         tls_context(ca_file=path)
 
 
-def _encrypted(key: bytes, password: str | None) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    if password is None:
-        return key
-    return serialization.load_pem_private_key(key, None).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(password.encode()),
-    )
-
-
-def _self_signed(directory: Path) -> tuple[Path, Path]:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
+def _self_signed(directory: Path) -> trustme.LeafCert:
+    key = generate_key(Algorithm.ES256)
+    assert isinstance(key.private_key, ec.EllipticCurvePrivateKey)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOOKS)])
-    now = datetime.datetime.now(datetime.UTC)
+    now, day = datetime.datetime.now(datetime.UTC), timedelta(days=1)
+    public_key = key.private_key.public_key()
     certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        x509.CertificateBuilder(name, name, public_key, 1, now - day, now + day)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOOKS)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
+        .sign(key.private_key, hashes.SHA256())
     )
-    paths = directory / "self.pem", directory / "self.key"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return paths
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    (directory / "self.pem").write_bytes(pem)
+    return trustme.LeafCert(signing_key_to_pem(key), pem, [])
 
 
 def test_files_that_are_no_path_are_refused_without_their_password() -> None:

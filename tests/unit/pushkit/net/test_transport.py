@@ -15,20 +15,20 @@ from pushkit.errors import TransportError
 from pushkit.net.connection import HttpAnswer
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.transport import Transport
+from pushkit.url import host_and_port
 from tests.eventually import DEADLINE, PATIENT
-from tests.unit.pushkit.net.conftest import MakeTransport
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 TIMEOUT = timedelta(milliseconds=300)
-LOOPBACK = DestinationPolicy(["127.0.0.1:*"])
 
 
 class Server:
     """A server on loopback that answers exactly as a test says, and counts connections."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Talk, host: str) -> None:
         self.talk = talk
+        self.host = host
         self.connections = 0
         self.requests: list[bytes] = []
         self.talks: set[asyncio.Task[None]] = set()
@@ -36,7 +36,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hook"
+        return f"http://{host_and_port(self.host, self.port)}/hook"
 
     def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -60,9 +60,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(talk: Talk) -> AsyncIterator[Server]:
-    server = Server(talk)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+async def serving(talk: Talk, host: str = "127.0.0.1") -> AsyncIterator[Server]:
+    server = Server(talk, host)
+    listening = await asyncio.start_server(server.serve, host, 0)
     server.port = listening.sockets[0].getsockname()[1]
     try:
         yield server
@@ -113,13 +113,8 @@ async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         await reader.readuntil(b"\r\n\r\n")
 
 
-@pytest.fixture
-def transport(make_transport: MakeTransport) -> Transport:
-    return make_transport(LOOPBACK)
-
-
 async def post(
-    transport: Transport, url: str, *, body: bytes = b"{}", within: timedelta = TIMEOUT
+    transport: Transport, url: str, body: bytes = b"{}", *, within: timedelta = PATIENT
 ) -> HttpAnswer:
     async with asyncio.timeout(DEADLINE):
         return await transport.post(
@@ -132,7 +127,7 @@ async def post(
 
 async def test_sends_the_headers_that_it_was_given_and_no_others(transport: Transport) -> None:
     async with serving(says(OK)) as server:
-        answer = await post(transport, server.url + "?a=%2F&b=c", within=PATIENT)
+        answer = await post(transport, server.url + "?a=%2F&b=c")
     assert (answer.status, answer.body, answer.complete) == (200, b"ok", True)
     line, *fields = server.requests[0].decode().split("\r\n")[:-2]
     assert line == "POST /hook?a=%2F&b=c HTTP/1.1"
@@ -147,7 +142,7 @@ async def test_proxies_of_the_environment_are_ignored(
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "https_proxy"):
             monkeypatch.setenv(name, proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
-        assert (await post(transport, server.url, within=PATIENT)).status == 200
+        assert (await post(transport, server.url)).status == 200
     assert (proxy.connections, server.connections) == (0, 1)
 
 
@@ -160,7 +155,7 @@ async def test_credentials_of_a_netrc_are_ignored(
     netrc.write_text("machine 127.0.0.1 login canary password canary\n")
     monkeypatch.setenv("NETRC", str(netrc))
     async with serving(says(OK)) as server:
-        await post(transport, server.url, within=PATIENT)
+        await post(transport, server.url)
     assert b"uthorization" not in server.requests[0]
 
 
@@ -168,7 +163,7 @@ async def test_cookies_are_not_kept(transport: Transport) -> None:
     cookie = HEAD + b"Set-Cookie: a=b; Path=/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     async with serving(says(cookie)) as server:
         for _ in range(2):
-            await post(transport, server.url, within=PATIENT)
+            await post(transport, server.url)
     assert len(server.requests) == 2
     assert not any(b"ookie" in request for request in server.requests)
 
@@ -178,7 +173,7 @@ async def test_a_challenge_is_just_a_status(transport: Transport, status: int) -
     challenge = b'WWW-Authenticate: Basic realm="a"\r\nProxy-Authenticate: Basic\r\n'
     head = f"HTTP/1.1 {status} No\r\n".encode() + challenge + b"Content-Length: 0\r\n\r\n"
     async with serving(says(head)) as server:
-        assert (await post(transport, server.url, within=PATIENT)).status == status
+        assert (await post(transport, server.url)).status == status
     assert server.connections == 1
 
 
@@ -189,7 +184,7 @@ async def test_nothing_is_decompressed(transport: Transport) -> None:
     bomb = gzip.compress(bytes(10_000_000))
     head = HEAD + f"Content-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
     async with serving(says(head, bomb)) as server:
-        answer = await post(transport, server.url, within=PATIENT)
+        answer = await post(transport, server.url)
     assert answer.body == bomb
 
 
@@ -197,7 +192,7 @@ async def test_nothing_is_decompressed(transport: Transport) -> None:
 async def test_an_answer_without_a_body_is_complete(transport: Transport, status: int) -> None:
     head = f"HTTP/1.1 {status} Yes\r\nContent-Length: 0\r\n\r\n".encode()
     async with serving(says(head)) as server:
-        answer = await post(transport, server.url, within=PATIENT)
+        answer = await post(transport, server.url)
     assert (answer.status, answer.body, answer.complete) == (status, b"", True)
 
 
@@ -222,7 +217,7 @@ async def test_an_answer_without_a_body_is_complete(transport: Transport, status
 )
 async def test_the_status_stands_whatever_the_body_does(transport: Transport, talk: Talk) -> None:
     async with serving(talk) as server:
-        answer = await post(transport, server.url)
+        answer = await post(transport, server.url, within=TIMEOUT)
     assert (answer.status, answer.complete) == (200, False)
     assert len(answer.body) <= 64 * 1024
 
@@ -257,7 +252,7 @@ async def test_a_body_that_breaks_before_its_head_was_read_may_take_it_along(
     # The delivery is then repeated: at least once, not at most once.
     async with serving(talk) as server:
         with suppress(TransportError):
-            assert not (await post(transport, server.url)).complete
+            assert not (await post(transport, server.url, within=TIMEOUT)).complete
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
@@ -266,7 +261,7 @@ async def test_an_answer_that_comes_before_the_request_was_read_counts(
 ) -> None:
     early = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n"
     async with serving(says(early, then=repeats(b"", pause=0.01))) as server:
-        answer = await post(transport, server.url, body=bytes(20_000_000), within=PATIENT)
+        answer = await post(transport, server.url, bytes(20_000_000))
     assert answer.status == 413
 
 
@@ -301,14 +296,14 @@ async def test_an_answer_that_comes_before_the_request_was_read_counts(
 async def test_a_hostile_head_is_a_transport_error(transport: Transport, talk: Talk) -> None:
     async with serving(talk) as server:
         with pytest.raises(TransportError):
-            await post(transport, server.url)
+            await post(transport, server.url, within=TIMEOUT)
     assert server.connections >= 1
 
 
 async def test_a_server_that_speaks_no_tls_is_a_transport_error(transport: Transport) -> None:
     async with serving(says(OK)) as server:
         with pytest.raises(TransportError):
-            await post(transport, server.url.replace("http:", "https:"))
+            await post(transport, server.url.replace("http:", "https:"), within=TIMEOUT)
     assert server.requests == []
 
 
@@ -316,13 +311,13 @@ async def test_no_error_repeats_path_or_query(transport: Transport) -> None:
     for talk in (resets, says(b"hello\r\n"), keeps_silent):
         async with serving(talk) as server:
             with pytest.raises(TransportError) as caught:
-                await post(transport, server.url + "/canary?canary")
+                await post(transport, server.url + "/canary?canary", within=TIMEOUT)
         assert "canary" not in str(caught.value)
 
 
 async def test_no_repr_shows_a_body_or_a_header(transport: Transport) -> None:
     async with serving(says(HEAD, b"X: canary\r\nContent-Length: 6\r\n\r\ncanary")) as server:
-        assert "canary" not in repr(await post(transport, server.url, within=PATIENT))
+        assert "canary" not in repr(await post(transport, server.url))
 
 
 # --- where it goes -----------------------------------------------------------------------------
@@ -333,7 +328,7 @@ async def test_an_open_connection_to_a_named_host_serves_that_host_alone(
 ) -> None:
     async with serving(answers_all) as server:
         named = transport.policy.check(server.url)
-        assert (await post(transport, server.url, within=PATIENT)).status == 200
+        assert (await post(transport, server.url)).status == 200
         unchecked = Destination(url=named.url)
         with pytest.raises(TransportError, match="not public"):
             await transport.post(unchecked, [], b"{}", timeout=PATIENT)

@@ -15,29 +15,17 @@ from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError, Probe
 from pushkit.net.transport import Transport
 from pushkit.scheduling.event_loop import Deadlines, IterationBatches
 from tests.eventually import PATIENT, eventually
-from tests.unit.pushkit.net.conftest import MakeTransport
+from tests.unit.pushkit.net.conftest import LOOPBACK, MakeTransport
 from tests.unit.pushkit.net.test_transport import (
     HEAD,
-    LOOPBACK,
     OK,
     answers_all,
     keeps_silent,
+    post,
     says,
     serving,
 )
 from tests.verification.soak.fuzz_answers import FuzzFailedError, Wire, fuzz, hear
-
-
-@pytest.fixture
-def client(make_transport: MakeTransport) -> Transport:
-    return make_transport(LOOPBACK)
-
-
-async def post(
-    client: Transport, url: str, body: bytes = b"{}", *, within: timedelta = PATIENT
-) -> HttpAnswer:
-    return await client.post(client.policy.check(url), [], body, timeout=within)
-
 
 # --- one connection, byte by byte ----------------------------------------------------------------
 
@@ -348,7 +336,7 @@ async def test_the_fuzzer_sees_a_connection_that_does_not_look_before_it_asks() 
 
 
 @pytest.mark.slow
-async def test_no_request_is_answered_by_anothers_bytes(client: Transport) -> None:
+async def test_no_request_is_answered_by_anothers_bytes(transport: Transport) -> None:
     """A webhook that answers too much, too little, twice, late, or not with HTTP."""
     chance = random.Random(7)  # noqa: S311  # no secret
     tricks: list[Callable[[bytes], bytes]] = [
@@ -375,7 +363,7 @@ async def test_no_request_is_answered_by_anothers_bytes(client: Transport) -> No
     async def one(url: str, number: int, within: timedelta) -> bool:
         said = b"%06d" % number
         try:
-            answer = await post(client, url, said, within=within)
+            answer = await post(transport, url, said, within=within)
         except TransportError:
             return False
         assert said.startswith(answer.body) or answer.body == b""
@@ -399,7 +387,7 @@ async def test_no_request_is_answered_by_anothers_bytes(client: Transport) -> No
 
 
 async def test_a_connection_that_was_closed_while_idle_costs_no_attempt(
-    client: Transport,
+    transport: Transport,
 ) -> None:
     async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -407,12 +395,12 @@ async def test_a_connection_that_was_closed_while_idle_costs_no_attempt(
 
     async with serving(answers_one) as server:
         for _ in range(5):
-            assert (await post(client, server.url)).status == 200
+            assert (await post(transport, server.url)).status == 200
     assert len(server.requests) == 5
 
 
 async def test_a_connection_that_closes_instead_of_an_answer_is_replaced_once(
-    client: Transport,
+    transport: Transport,
 ) -> None:
     async def then_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -421,16 +409,16 @@ async def test_a_connection_that_closes_instead_of_an_answer_is_replaced_once(
             server.requests.append(await reader.readuntil(b"\r\n\r\n"))
 
     async with serving(then_closes) as server:
-        assert (await post(client, server.url)).status == 200
+        assert (await post(transport, server.url)).status == 200
         with pytest.raises(TransportError):
-            await post(client, server.url)
+            await post(transport, server.url)
     assert (server.connections, len(server.requests)) == (2, 3)
 
 
 async def test_the_one_reconnect_goes_over_no_connection_that_was_kept(
     make_transport: MakeTransport,
 ) -> None:
-    client = make_transport(LOOPBACK, max_connections_per_host=1)
+    transport = make_transport(LOOPBACK, max_connections_per_host=1)
 
     async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -438,14 +426,14 @@ async def test_the_one_reconnect_goes_over_no_connection_that_was_kept(
         await reader.readuntil(b"\r\n\r\n")
 
     async with serving(answers_one) as server:
-        assert (await post(client, server.url)).status == 200
-        answers = await asyncio.gather(post(client, server.url), post(client, server.url))
+        assert (await post(transport, server.url)).status == 200
+        answers = await asyncio.gather(post(transport, server.url), post(transport, server.url))
     assert [answer.status for answer in answers] == [200, 200]
     assert server.connections == 3
 
 
 async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
-    client: Transport,
+    transport: Transport,
 ) -> None:
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -454,16 +442,16 @@ async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
         writer.write(b"HTTP/1.1 2")
 
     async with serving(half) as server:
-        assert (await post(client, server.url)).status == 200
+        assert (await post(transport, server.url)).status == 200
         with pytest.raises(TransportError):
-            await post(client, server.url)
+            await post(transport, server.url)
     assert server.connections == 1
 
 
 async def test_no_more_connections_to_one_host_than_it_may_have(
     make_transport: MakeTransport,
 ) -> None:
-    client = make_transport(LOOPBACK, max_connections_per_host=3)
+    transport = make_transport(LOOPBACK, max_connections_per_host=3)
     inside, most = 0, 0
 
     async def counts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -478,7 +466,7 @@ async def test_no_more_connections_to_one_host_than_it_may_have(
             await reader.readuntil(b"\r\n\r\n")
 
     async with serving(counts) as server:
-        answers = await asyncio.gather(*(post(client, server.url) for _ in range(20)))
+        answers = await asyncio.gather(*(post(transport, server.url) for _ in range(20)))
         assert [answer.status for answer in answers] == [200] * 20
     assert (server.connections, most) == (3, 3)
 
@@ -486,16 +474,16 @@ async def test_no_more_connections_to_one_host_than_it_may_have(
 async def test_an_idle_connection_makes_room_for_another_host(
     make_transport: MakeTransport,
 ) -> None:
-    client = make_transport(LOOPBACK, max_connections=2)
+    transport = make_transport(LOOPBACK, max_connections=2)
     async with serving(answers_all) as one, serving(answers_all) as two, serving(says(OK)) as three:
         for server in (one, two, three, one, two):
-            assert (await post(client, server.url)).status == 200
+            assert (await post(transport, server.url)).status == 200
 
 
 async def test_a_connection_that_becomes_idle_makes_room_for_a_waiting_request(
     make_transport: MakeTransport,
 ) -> None:
-    client = make_transport(LOOPBACK, max_connections=1)
+    transport = make_transport(LOOPBACK, max_connections=1)
     may_answer = asyncio.Event()
 
     async def when_it_may(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -504,9 +492,9 @@ async def test_a_connection_that_becomes_idle_makes_room_for_a_waiting_request(
         await reader.read()
 
     async with serving(when_it_may) as slow, serving(says(OK)) as other:
-        holder = asyncio.create_task(post(client, slow.url))
+        holder = asyncio.create_task(post(transport, slow.url))
         await eventually(slow.is_asked)
-        waiting = asyncio.create_task(post(client, other.url))
+        waiting = asyncio.create_task(post(transport, other.url))
         await asyncio.sleep(0)
         assert other.connections == 0
         may_answer.set()
@@ -516,14 +504,14 @@ async def test_a_connection_that_becomes_idle_makes_room_for_a_waiting_request(
 async def test_a_request_that_waits_for_a_connection_times_out_and_blocks_no_other(
     make_transport: MakeTransport,
 ) -> None:
-    client = make_transport(LOOPBACK, max_connections_per_host=1)
+    transport = make_transport(LOOPBACK, max_connections_per_host=1)
     async with serving(keeps_silent) as server:
-        holder = asyncio.create_task(post(client, server.url))
+        holder = asyncio.create_task(post(transport, server.url))
         await eventually(server.is_asked)
         with pytest.raises(AnswerTimeoutError):
-            await post(client, server.url, within=timedelta(milliseconds=100))
+            await post(transport, server.url, within=timedelta(milliseconds=100))
         server.talk = says(OK)
-        next_one = asyncio.create_task(post(client, server.url))
+        next_one = asyncio.create_task(post(transport, server.url))
         await asyncio.sleep(0)
         holder.cancel()
         assert (await next_one).status == 200
@@ -531,12 +519,12 @@ async def test_a_request_that_waits_for_a_connection_times_out_and_blocks_no_oth
             await holder
 
 
-async def test_a_header_that_would_end_its_line_is_not_sent(client: Transport) -> None:
+async def test_a_header_that_would_end_its_line_is_not_sent(transport: Transport) -> None:
     async with serving(says(OK)) as server:
-        destination = client.policy.check(server.url)
+        destination = transport.policy.check(server.url)
         for value in ("a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b"):
             with pytest.raises(TransportError, match="line break or a zero"):
-                await client.post(destination, [("X", value)], b"{}", timeout=PATIENT)
+                await transport.post(destination, [("X", value)], b"{}", timeout=PATIENT)
     assert server.requests == []
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -18,18 +18,14 @@ from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.outbox.states import CancelledBy, DeliveryState, Outcome
 from pushkit.queue.held import HeldQueue
 from pushkit.queue.leases import reschedule
-from pushkit.queue.rules import Queue, released
+from pushkit.queue.rules import released
 from pushkit.storage.migrations import migrate
-from pushkit.storage.script import Row, Script, Statement, from_micros, to_micros
+from pushkit.storage.script import Row, Script, from_micros, to_micros
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, Subscription
-from tests.unit.pushkit.deliveries import add_delivery, add_subscription
+from tests.databases import MadeSchemas, ScriptRunner
+from tests.unit.pushkit.deliveries import add_delivery, add_subscription, rows_of
 from tests.unit.pushkit.outbox.leasing import Leasing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.databases import MadeSchemas, ScriptRunner
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -58,7 +54,7 @@ class Ledger:
 
     def query(self, sql: str) -> list[Row]:
         """Return the rows of one statement."""
-        return self.run(_rows(sql))
+        return self.run(rows_of(sql))
 
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -130,11 +126,6 @@ class Ledger:
         result = self.came_to(outcome, retry_in=retry_in, wait=wait)
         return all(self.run(self.leasing.settle([(delivery, result)], now=self.now)))
 
-    def settle_together(self, settled: Iterable[tuple[Delivery, Outcome]]) -> list[bool]:
-        """Settle deliveries of a queue in one transaction; return whether each result counts."""
-        results = [(delivery, self.came_to(outcome)) for delivery, outcome in settled]
-        return self.run(self.leasing.settle(results, now=self.now))
-
     def came_to(
         self, outcome: Outcome, *, retry_in: float = 5, wait: float | None = None
     ) -> AttemptResult:
@@ -203,18 +194,10 @@ class Ledger:
             for delivery in self.run(outbox.of_task(tenant=row["tenant"], task_id=row["task_id"]))
         ]
 
-    def queue(self, subscription: Subscription) -> Queue:
-        """Return the row of a subscription's queue."""
-        return self.run(OUTBOX.lock([subscription.id]))[subscription.id]
-
     def next_due(self) -> datetime | None:
         """Return when a queue is due, or a lease ends."""
         moments = self.run(OUTBOX.moments(to_micros(self.now)))
         return max(from_micros(min(moments)), self.now) if moments else None
-
-
-def _rows(sql: str) -> Script[list[Row]]:
-    return list((yield Statement(sql)))
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,16 +22,26 @@ from pushkit.outbox.model import AttemptResult, Delivery
 from pushkit.outbox.retention import Retention
 from pushkit.outbox.schema import open_outbox
 from pushkit.outbox.states import DeliveryState, Outcome
-from pushkit.storage.database import Database, opened
-from pushkit.storage.migrations import Access
-from pushkit.storage.script import Row, Script, Statement
+from pushkit.storage.database import Database
+from pushkit.storage.script import Row
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import OUTBOX, DisabledBy, Subscription
 from tests.eventually import DEADLINE
-from tests.unit.pushkit.deliveries import ORIGIN, add_delivery, add_subscription
+from tests.unit.pushkit.deliveries import (
+    ORIGIN,
+    add_delivery,
+    add_subscription,
+    copy_delivery,
+    rows_of,
+)
 from tests.unit.pushkit.outbox.leasing import LEASE, Leasing
 
 DEAD = DeliveryFilter(state=DeliveryState.DEAD)
+ALL_DEAD = "UPDATE pushkit_deliveries SET state = 'dead', finished_at = 1"
+
+
+# For tests that see its statements.
+ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
 
 
 @dataclass
@@ -125,11 +134,7 @@ class Desk:
         return queue.epoch
 
     async def query(self, sql: str) -> list[Row]:
-        return await self.database.read(_rows(sql))
-
-
-def _rows(sql: str) -> Script[list[Row]]:
-    return list((yield Statement(sql)))
+        return await self.database.write(rows_of(sql))
 
 
 @pytest.fixture
@@ -278,7 +283,7 @@ async def test_queues_say_since_when_they_fail_and_until_when_their_destination_
     await desk.database.write(subscriptions.set_failing_since(subscription.id, desk.now))
     await desk.database.write(destinations.failed(claimed, desk.now))
     await desk.database.write(destinations.postpone(claimed, until, desk.now))
-    await desk.database.write(_copied(1000))
+    await desk.database.write(copy_delivery(1000))
 
     [queue] = await desk.admin.queues()
     assert (queue.failing_since, queue.failures, queue.waits_until) == (desk.now, 1, until)
@@ -332,7 +337,7 @@ async def test_after_a_delivery_in_flight_a_redriven_one_is_next(
 
 async def test_one_at_a_time_while_workers_and_redrives_race(desk: Desk) -> None:
     subscription = await desk.subscribe()
-    ids = await desk.enqueue(subscription, 20)
+    ids = await desk.enqueue(subscription, 10)
     delivered: set[str] = set()
 
     async def work() -> None:
@@ -371,28 +376,10 @@ async def test_a_redrive_by_filter_takes_dead_letters_alone(desk: Desk) -> None:
 async def test_more_than_a_batch_is_redriven(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "_BATCH", 2)
     ids = await desk.enqueue(await desk.subscribe(), 5)
-    await desk.database.write(_all_dead())
+    await desk.query(ALL_DEAD)
     redriven = await desk.admin.redrive(DeliveryFilter())
     assert sorted(redriven.ids) == ids
     assert await desk.next() == [1]
-
-
-def _copied(number: int) -> Script[None]:
-    """Store so many copies of the only delivery."""
-    columns = (
-        "subscription_id, tenant, owner, task_id, config_id, origin, version, body_bytes,"
-        " notified_at, not_before, scheduled_at"
-    )
-    yield Statement(
-        f"INSERT INTO pushkit_deliveries (id, seq, {columns})"  # noqa: S608  # ours
-        " WITH RECURSIVE n(number) AS (SELECT 2 UNION ALL SELECT number + 1 FROM n"
-        f" WHERE number <= {number}) SELECT id || '-' || number, number, {columns}"
-        " FROM pushkit_deliveries, n"
-    )
-
-
-def _all_dead() -> Script[None]:
-    yield Statement("UPDATE pushkit_deliveries SET state = 'dead', finished_at = 1")
 
 
 async def test_only_dead_letters_are_redriven(desk: Desk) -> None:
@@ -494,57 +481,51 @@ async def test_per_task_the_deliveries_that_finished_last_are_kept(desk: Desk) -
     assert list(await desk.states()) == [ids[0]]
 
 
+@ON_SQLITE
 async def test_dead_letters_that_stay_are_read_once_however_many_batches_are_deleted(
-    traced: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traced: list[str], desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "_BATCH", 2)
-    async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE) as database:
-        desk = Desk(database)
-        subscription = await desk.subscribe()
-        dead = await desk.finish(subscription, 3, ago=timedelta(days=9))
-        await desk.finish(subscription, 6, Outcome.DELIVERED, ago=timedelta(days=8))
-        traced.clear()
-        assert await desk.admin.purge(older_than=timedelta(days=7)) == 6
-        assert list(await desk.states()) == dead
-        [row] = await desk.query("SELECT MAX(finished_at) AS last FROM pushkit_deliveries")
+    subscription = await desk.subscribe()
+    dead = await desk.finish(subscription, 3, ago=timedelta(days=9))
+    await desk.finish(subscription, 6, Outcome.DELIVERED, ago=timedelta(days=8))
+    traced.clear()
+    assert await desk.admin.purge(older_than=timedelta(days=7)) == 6
+    assert list(await desk.states()) == dead
+    [row] = await desk.query("SELECT MAX(finished_at) AS last FROM pushkit_deliveries")
     found = re.findall(r"finished_at >= (\d+)", " ".join(traced))
     assert [int(since) > row["last"] for since in found] == [False, True, True, True]
 
 
+@ON_SQLITE
 async def test_a_task_is_sorted_once_however_many_batches_are_deleted(
-    traced: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traced: list[str], desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "_BATCH", 2)
-    async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE) as database:
-        desk = Desk(database)
-        ids = await desk.enqueue(await desk.subscribe(), 8)
-        await desk.database.write(_all_dead())
-        traced.clear()
-        assert await desk.admin.purge(per_task=3) == 5
-        assert list(await desk.states()) == ids[5:]
-        assert sum("ORDER BY finished_at DESC" in each for each in traced) == 1
-        assert await desk.admin.erase("task-1") == (1, 3)
-        assert await desk.states() == {}
+    ids = await desk.enqueue(await desk.subscribe(), 8)
+    await desk.query(ALL_DEAD)
+    traced.clear()
+    assert await desk.admin.purge(per_task=3) == 5
+    assert list(await desk.states()) == ids[5:]
+    assert sum("ORDER BY finished_at DESC" in each for each in traced) == 1
+    assert await desk.admin.erase("task-1") == (1, 3)
+    assert await desk.states() == {}
     assert sum("ORDER BY finished_at DESC" in each for each in traced) == 2
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(("batch", "transactions"), [(200, 1), (2, 3)])
 async def test_the_excess_of_several_tasks_is_deleted_together_up_to_a_batch(
-    traced: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    batch: int,
-    transactions: int,
+    traced: list[str], desk: Desk, monkeypatch: pytest.MonkeyPatch, batch: int, transactions: int
 ) -> None:
     monkeypatch.setattr(admin, "_BATCH", batch)
-    async with opened(open_outbox(tmp_path / "outbox.db"), Access.UPGRADE) as database:
-        desk, kept = Desk(database), []
-        for number in range(5):
-            subscription = await desk.subscribe(f"task-{number}")
-            kept += (await desk.finish(subscription, 3, Outcome.DELIVERED))[1:]
-        traced.clear()
-        assert await desk.admin.purge(per_task=2) == 5
-        assert sorted(await desk.states()) == sorted(kept)
+    kept = []
+    for number in range(5):
+        subscription = await desk.subscribe(f"task-{number}")
+        kept += (await desk.finish(subscription, 3, Outcome.DELIVERED))[1:]
+    traced.clear()
+    assert await desk.admin.purge(per_task=2) == 5
+    assert sorted(await desk.states()) == sorted(kept)
     deleted = [each for each in traced if each.startswith("DELETE FROM pushkit_deliveries")]
     assert len(deleted) == transactions
 
@@ -554,7 +535,7 @@ async def test_a_purge_of_many_goes_batch_by_batch(
 ) -> None:
     monkeypatch.setattr(admin, "_BATCH", 2)
     await desk.enqueue(await desk.subscribe(), 5)
-    await desk.database.write(_all_dead())
+    await desk.query(ALL_DEAD)
     assert await desk.admin.purge(older_than=timedelta(0), states=[DeliveryState.DEAD]) == 5
     assert await desk.states() == {}
 

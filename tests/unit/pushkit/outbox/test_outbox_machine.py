@@ -29,7 +29,7 @@ from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.queue.held import HeldQueue
 from pushkit.queue.rules import QUANTUM
 from pushkit.subscriptions import store as subscriptions
-from pushkit.subscriptions.model import Subscription
+from pushkit.subscriptions.model import OUTBOX, Subscription
 from tests.long_runs import examples
 from tests.unit.pushkit.outbox.leasing import LEASE
 
@@ -350,20 +350,18 @@ class Outbox(RuleBasedStateMachine):
         assert found == expected
 
     @invariant()
-    def a_queue_is_leased_as_its_holder_knows(self) -> None:
-        for queue in self.active.values():
-            row = self.ledger.queue(queue.subscription)
+    def a_queue_is_leased_as_its_holder_knows_and_nothing_is_forgotten(self) -> None:
+        """Each delivery is in the memory of its queue's holder, or the queue will be looked at."""
+        queues = {each.subscription.id: each for each in self.active.values()}
+        for queue_id, row in self.ledger.run(OUTBOX.lock(queues)).items():
+            queue = queues.pop(queue_id)
             holder = queue.holder
             assert (row.lease_worker is None) == (holder is None)
             assert holder is None or row.epoch == holder.epoch
             assert row.abandoned == queue.abandoned
-
-    @invariant()
-    def nothing_is_forgotten(self) -> None:
-        """Each delivery is in the memory of its queue's holder, or the queue will be looked at."""
-        for queue in self.active.values():
-            if {row.seq for row in queue.pending} - queue.in_memory:
-                assert self.ledger.queue(queue.subscription).due_at is not None
+            if {each.seq for each in queue.pending} - queue.in_memory:
+                assert row.due_at is not None
+        assert not queues
 
     @invariant()
     def next_due_is_never_late(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 
 from pushkit.errors import StorageError
 from pushkit.queue import runner as of_runner
-from pushkit.queue.held import KNOWN_FOR, Ask, Consequence, Reply
+from pushkit.queue.held import KNOWN_FOR, Ask, Consequence, HeldQueue, Memory, Reply
 from pushkit.queue.leases import ClaimResult
 from pushkit.queue.rules import QUANTUM, GroupKey, Handed, Leased, Room
 from pushkit.queue.runner import Due, Renewed, Runner, Seen, seconds
 from tests.eventually import eventually
 
+Leap = Callable[..., Awaitable[None]]
 FAULT = StorageError("the database refused")
 
 
@@ -203,6 +205,19 @@ def toy() -> Toy:
     return Toy()
 
 
+@pytest.fixture
+def leap(monkeypatch: pytest.MonkeyPatch) -> Leap:
+    """Return what lets the runner's clock leap: by default, beyond what it knows of a queue."""
+    leapt, awake = 0.0, of_runner.seconds
+    monkeypatch.setattr(of_runner, "seconds", lambda: awake() + leapt)
+
+    async def leap(seconds: float = KNOWN_FOR + 0.01) -> None:
+        nonlocal leapt
+        leapt += seconds
+
+    return leap
+
+
 async def drained(toy: Toy) -> None:
     """Work off what there is, whatever fails at first."""
     async with asyncio.timeout(60):
@@ -256,7 +271,9 @@ def test_all_is_sent_in_order_and_all_comes_back_whatever_fails(
 
 
 @pytest.mark.parametrize("moment", ["before it began", "in the attempt", "in the look"])
-async def test_permits_and_bytes_come_back_from_what_is_cancelled(toy: Toy, moment: str) -> None:
+async def test_permits_and_bytes_come_back_from_what_is_cancelled(
+    toy: Toy, leap: Leap, moment: str
+) -> None:
     gate = asyncio.Event()
 
     async def wait(*_: object) -> None:
@@ -266,7 +283,7 @@ async def test_permits_and_bytes_come_back_from_what_is_cancelled(toy: Toy, mome
     toy.store(A, size=LARGE)
     if moment == "in the look":
         toy.before["look"] = wait
-        toy.before["claim"] = lambda: asyncio.sleep(KNOWN_FOR + 0.01)
+        toy.before["claim"] = leap
     elif moment == "in the attempt":
         toy.attempting = wait
     await toy.runner.fill()
@@ -279,18 +296,18 @@ async def test_permits_and_bytes_come_back_from_what_is_cancelled(toy: Toy, mome
 
 
 @pytest.mark.parametrize("fault", [FAULT, ValueError("a defect")], ids=["storage", "defect"])
-async def test_a_look_that_fails_is_repeated(toy: Toy, fault: Exception) -> None:
+async def test_a_look_that_fails_is_repeated(toy: Toy, leap: Leap, fault: Exception) -> None:
     toy.faults["look"] = [fault]
-    toy.before["claim"] = lambda: asyncio.sleep(KNOWN_FOR + 0.01)
+    toy.before["claim"] = leap
     toy.store(A)
     await toy.runner.run_once()
     assert toy.sent == [(A, 1)]
     assert_at_rest(toy)
 
 
-async def test_jobs_begin_however_slowly_the_database_answers(toy: Toy) -> None:
+async def test_jobs_begin_however_slowly_the_database_answers(toy: Toy, leap: Leap) -> None:
     for name in ("claim", "look"):
-        toy.before[name] = lambda: asyncio.sleep(KNOWN_FOR + 0.01)
+        toy.before[name] = leap
     toy.store(A, 2)
     async with asyncio.timeout(10):
         await toy.runner.run_once()
@@ -530,16 +547,14 @@ async def test_a_turn_that_is_cancelled_once_its_job_is_done_does_not_delay_its_
 @pytest.mark.parametrize("insists", [True, False])
 @pytest.mark.parametrize("is_retired", [False, True])
 async def test_a_result_is_insisted_on_beyond_the_lease_until_the_worker_is_retired(
-    insists: bool, is_retired: bool, monkeypatch: pytest.MonkeyPatch
+    insists: bool, is_retired: bool, leap: Leap
 ) -> None:
-    slept, awake = 0.0, of_runner.seconds
-    monkeypatch.setattr(of_runner, "seconds", lambda: awake() + slept)
     toy = Toy(insists=insists)
     toy.faults["settle"] = [FAULT] * 4
     toy.store(A, 2)
     await toy.runner.fill()
     await eventually(lambda: toy.calls["settle"])
-    slept = 600.0
+    await leap(600.0)
     if is_retired:
         toy.runner.retire()
     await toy.runner.drain()
@@ -575,3 +590,39 @@ async def test_leases_are_renewed_while_the_last_jobs_end() -> None:
     gate.set()
     await finishing
     assert_at_rest(toy)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks before Python 3.12")
+async def test_attempts_that_wait_for_nothing_end_in_an_event_loop_of_eager_tasks(
+    toy: Toy, caplog: pytest.LogCaptureFixture
+) -> None:
+    eager = asyncio.eager_task_factory  # type: ignore[attr-defined,unused-ignore]
+    asyncio.get_running_loop().set_task_factory(eager)
+    toy.before["settle"] = lambda: asyncio.sleep(0)
+    for queue in (A, B):
+        toy.store(queue, 3)
+
+    await toy.runner.run_once()
+
+    assert sorted(toy.sent) == [(A, 1), (A, 2), (A, 3), (B, 1), (B, 2), (B, 3)]
+    assert caplog.text == ""
+    assert_at_rest(toy)
+
+
+# --- the memory, without the loops around it -------------------------------------------------
+
+
+def test_a_queue_that_moved_to_another_origin_counts_there_alone() -> None:
+    memory = Memory[Any]()
+
+    def lease(origin: str, epoch: int) -> HeldQueue[Any] | None:
+        leased = Leased("queue", ("", "alice", origin), epoch, (), 0)
+        return memory.claimed(leased, until=1.0, seen_at=0.0)
+
+    lease("https://one.example.com:443", 1)
+    moved = lease("https://two.example.com:443", 3)  # its first lease ended unheard
+    assert memory.at_origin == {"https://two.example.com:443": 1}
+
+    assert moved is not None
+    memory.forget(moved)
+    assert not memory.at_origin

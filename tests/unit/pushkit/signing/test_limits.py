@@ -7,14 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pushkit.bounded_json import JsonObject
-from pushkit.errors import (
-    ConfigError,
-    InvalidSignatureError,
-    JwksError,
-    MalformedRequestError,
-)
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, verification_key
+from pushkit.errors import ConfigError, InvalidSignatureError, MalformedRequestError
+from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.http_message_signatures import (
     read_unverified_signatures,
 )
@@ -188,48 +182,3 @@ def test_a_timestamp_lies_within_the_calendar(timestamp: str, *, read: bool) -> 
 
     with refused_unless(read, MalformedRequestError, "webhook-timestamp"):
         assert read_unverified_webhook(headers).timestamp.timestamp() == int(timestamp)
-
-
-# --- keys ---------------------------------------------------------------------------------------
-
-
-def rsa_jwk(bits: int, exponent: int = 65537) -> JsonObject:
-    # Its large factors are unknown, and not needed.
-    odd = range((1 << bits) - 1, 0, -2)
-    modulus = next(n for n in odd if all(n % factor for factor in range(3, 752, 2)))
-    length = (exponent.bit_length() + 7) // 8
-    return {
-        "kty": "RSA",
-        "n": b64url(modulus.to_bytes((bits + 7) // 8, "big")),
-        "e": b64url(exponent.to_bytes(length, "big")),
-    }
-
-
-@pytest.mark.parametrize(
-    ("jwk", "accepted"),
-    [
-        pytest.param(rsa_jwk(2047), False, id="2047 bits"),
-        pytest.param(rsa_jwk(2048), True, id="2048 bits"),
-        pytest.param(rsa_jwk(8192), True, id="8192 bits"),
-        pytest.param(rsa_jwk(8193), False, id="8193 bits"),
-        pytest.param(rsa_jwk(2048, 2**31 - 1), True, id="the largest exponent"),
-        pytest.param(rsa_jwk(2048, 2**31 + 1), False, id="a larger exponent"),
-    ],
-)
-def test_an_rsa_key_is_neither_weak_nor_slow(jwk: JsonObject, *, accepted: bool) -> None:
-    with refused_unless(accepted, JwksError, "RSA key"):
-        assert verification_key(jwk).algorithm is Algorithm.RS256
-
-
-@pytest.mark.parametrize("algorithm", [Algorithm.RS256, Algorithm.PS256])
-def test_a_generated_rsa_key_has_2048_bits(algorithm: Algorithm) -> None:
-    key = generate_key(algorithm).private_key
-
-    assert key.key_size == 2048  # type: ignore[union-attr]  # an RSA key
-
-
-@pytest.mark.parametrize(("length", "accepted"), [(0, False), (1, True), (256, True), (257, False)])
-def test_a_kid_has_1_to_256_characters(length: int, *, accepted: bool) -> None:
-    with refused_unless(accepted, ConfigError, "1 to 256"):
-        key = SigningKey(kid="k" * length, algorithm=KEY.algorithm, private_key=KEY.private_key)
-        assert len(key.to_verification_key().kid) == length

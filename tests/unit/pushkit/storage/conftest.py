@@ -2,10 +2,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from pushkit.storage.migrations import Access
 from tests.unit.pushkit.storage.things import D, Opens, Write, each
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a SQLite file may be."""
+    return tmp_path / "things.db"
 
 
 @pytest.fixture
@@ -13,9 +21,9 @@ async def opens() -> AsyncIterator[Opens]:
     """Open a database, and close it after the test."""
     async with contextlib.AsyncExitStack() as closing:
 
-        async def open_until_then(database: D) -> D:
+        async def open_until_then(database: D, access: Access = Access.UPGRADE) -> D:
             closing.push_async_callback(database.close)
-            await database.open()
+            await database.open(access)
             return database
 
         yield open_until_then

@@ -7,29 +7,18 @@ import contextlib
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from pushkit.errors import SchemaError, StorageError
-from pushkit.storage.migrations import Access, Migration
-from pushkit.storage.sqlite import SqliteDatabase
+from pushkit.storage.database import upgrade
+from pushkit.storage.migrations import Access
 from tests.eventually import DEADLINE, eventually
-from tests.unit.pushkit.storage.things import COLOURS, THINGS, Opens, insert, names
-
-
-def things(
-    path: Path, *migrations: Migration, start_timeout: timedelta = timedelta(0)
-) -> SqliteDatabase:
-    return SqliteDatabase(
-        path,
-        component="things",
-        migrations=migrations or (THINGS,),
-        busy_timeout=timedelta(milliseconds=50),
-        start_timeout=start_timeout,
-    )
+from tests.unit.pushkit.storage.things import COLOURS, Opens, insert, names
+from tests.unit.pushkit.storage.things import sqlite_things as things
 
 
 @contextlib.contextmanager
@@ -47,27 +36,21 @@ def threads_of_ours() -> set[threading.Thread]:
     return {each for each in threading.enumerate() if each.name.startswith("pushkit-")}
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "things.db"
-
-
 @pytest.mark.parametrize("wal", [False, True], ids=["in any mode", "in ours"])
 async def test_a_busy_file_is_given_up_in_time_and_opened_once_it_is_free(
-    path: Path,
-    wal: bool,
+    path: Path, wal: bool, opens: Opens
 ) -> None:
-    database = things(path)
+    database, before = things(path), threads_of_ours()
     with held(path, wal=wal):
         async with asyncio.timeout(DEADLINE):
             with pytest.raises(
                 StorageError, match=f"{path}: database is locked, for .* by another"
             ):
                 await database.open()
-    await database.open()
+    await eventually(lambda: threads_of_ours() <= before)
+    await opens(database)
     await database.write(insert("a"))
     assert await database.read(names()) == ["a"]
-    await database.close()
 
 
 @pytest.mark.parametrize("wal", [False, True], ids=["in any mode", "in ours"])
@@ -101,29 +84,18 @@ async def leave_garbage(path: Path) -> None:
 
 
 async def leave_a_newer_one(path: Path) -> None:
-    newer = things(path, THINGS, COLOURS)
-    await newer.open()
-    await newer.close()
+    await upgrade(things(path, COLOURS))
 
 
 @pytest.mark.parametrize("access", Access)
 @pytest.mark.parametrize("leave", [leave_garbage, leave_a_newer_one])
 async def test_an_open_that_fails_leaves_no_thread(
-    path: Path, access: Access, leave: object
+    path: Path, access: Access, leave: Callable[[Path], Awaitable[None]]
 ) -> None:
-    assert callable(leave)
     await leave(path)
     before = threads_of_ours()
     with pytest.raises(StorageError):
         await things(path).open(access)
-
-    await eventually(lambda: threads_of_ours() <= before)
-
-
-async def test_an_open_of_a_busy_file_that_fails_leaves_no_thread(path: Path) -> None:
-    before = threads_of_ours()
-    with held(path, wal=True), pytest.raises(StorageError):
-        await things(path).open()
 
     await eventually(lambda: threads_of_ours() <= before)
 
@@ -143,29 +115,21 @@ async def test_an_open_that_is_cancelled_leaves_no_thread(path: Path) -> None:
 # --- for what is meant --------------------------------------------------------------------------
 
 
-async def test_a_database_open_for_writing_reads_and_writes(path: Path) -> None:
+async def test_a_database_open_for_writing_reads_and_writes(path: Path, opens: Opens) -> None:
     with pytest.raises(SchemaError, match="no such file"):
         await things(path).open(Access.WRITE)
     assert not (await things(path).schema()).exists
-    await things_made(path)
-    database = things(path)
-    await database.open(Access.WRITE)
+    await upgrade(things(path))
+    database = await opens(things(path), Access.WRITE)
     await database.write(insert("a"))
     assert await database.read(names()) == ["a"]
-    await database.close()
-
-
-async def things_made(path: Path) -> None:
-    database = things(path)
-    await database.open()
-    await database.close()
 
 
 @pytest.mark.parametrize("access", [Access.READ, Access.WRITE])
 async def test_an_older_schema_is_refused_and_stays(path: Path, access: Access) -> None:
-    await things_made(path)
+    await upgrade(things(path))
     with pytest.raises(SchemaError, match="schema version 1, this code needs 2"):
-        await things(path, THINGS, COLOURS).open(access)
+        await things(path, COLOURS).open(access)
     assert (await things(path).schema()).missing == ()
 
 
@@ -182,12 +146,10 @@ async def test_a_database_of_another_program_is_distinguished_from_a_broken_one(
         await things(path).open(Access.READ)
 
 
-async def test_a_path_may_have_any_characters(tmp_path: Path) -> None:
+async def test_a_path_may_have_any_characters(tmp_path: Path, opens: Opens) -> None:
     path = tmp_path / "a folder?mode=ro#%41" / "ä&things.db"
     path.parent.mkdir()
-    await things_made(path)
-    reader = things(path)
-    await reader.open(Access.READ)
+    await upgrade(things(path))
+    reader = await opens(things(path), Access.READ)
     assert await reader.read(names()) == []
-    await reader.close()
     assert path.exists()

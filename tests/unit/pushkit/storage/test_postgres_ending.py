@@ -11,12 +11,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import Script, Statement
 from tests.eventually import eventually
-
-THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY)",))
+from tests.unit.pushkit.storage.things import THINGS
 
 
 async def test_a_cancelled_commit_reports_no_success(

@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -26,12 +26,12 @@ from pushkit.errors import CommitUncertainError, SchemaError, StorageError
 from pushkit.storage import sqlite
 from pushkit.storage.database import RecentFault
 from pushkit.storage.migrations import Access, Migration
+from pushkit.storage.paging import in_batches
 from pushkit.storage.script import Refused, Script, Statement
 from pushkit.storage.sqlite import SqliteDatabase
 from tests.eventually import DEADLINE
 from tests.unit.pushkit.storage.things import (
     COLOURS,
-    THINGS,
     Opens,
     RefusedError,
     Write,
@@ -39,24 +39,7 @@ from tests.unit.pushkit.storage.things import (
     insert,
     names,
 )
-
-IMPATIENT = timedelta(milliseconds=20)
-
-
-def things(
-    path: Path, *migrations: Migration, busy_timeout: timedelta = IMPATIENT
-) -> SqliteDatabase:
-    return SqliteDatabase(
-        path,
-        component="things",
-        migrations=(THINGS, *migrations),
-        busy_timeout=busy_timeout,
-    )
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "things.db"
+from tests.unit.pushkit.storage.things import sqlite_things as things
 
 
 @pytest.fixture
@@ -135,11 +118,10 @@ async def test_nothing_is_stored_in_a_file_that_was_removed_or_replaced(
 
 
 async def test_a_process_that_only_reads_reads_the_file_that_is_there_now(
-    path: Path, write: Write
+    path: Path, write: Write, opens: Opens
 ) -> None:
     async def store(name: str) -> None:
-        database = things(path)
-        await database.open()
+        database = await opens(things(path))
         await write(database, insert(name))
         await database.close()
 
@@ -148,15 +130,13 @@ async def test_a_process_that_only_reads_reads_the_file_that_is_there_now(
             path.with_name(f"things.db{suffix}").unlink(missing_ok=True)
 
     await store("a")
-    reader = things(path)
-    await reader.open(Access.READ)
+    reader = await opens(things(path), Access.READ)
     assert await reader.read(names()) == ["a"]
     remove()
     with pytest.raises(StorageError, match="there is no such file"):
         await reader.read(names())
     await store("b")
     assert await reader.read(names()) == ["b"]
-    await reader.close()
 
 
 async def test_a_copy_that_turns_out_to_be_written_is_read_with_its_log(
@@ -164,17 +144,14 @@ async def test_a_copy_that_turns_out_to_be_written_is_read_with_its_log(
 ) -> None:
     # As of a volume that is mounted to be read, while nobody writes yet.
     monkeypatch.setattr(os, "access", lambda *_: False)
-    database = things(path)
-    await database.open()
+    database = await opens(things(path))
     await write(database, insert("a"))
     await database.close()
-    reader = things(path)
-    await reader.open(Access.READ)
+    reader = await opens(things(path), Access.READ)
     assert await reader.read(names()) == ["a"]
 
     await write(await opens(things(path)), insert("b"))
     assert await reader.read(names()) == ["a", "b"]
-    await reader.close()
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm"])
@@ -860,3 +837,34 @@ def test_processes_that_start_together_apply_each_migration_once(path: Path) -> 
     with ThreadPoolExecutor(len(processes)) as start:
         ends = list(start.map(lambda process: process.communicate(b"go\n", 30), processes))
     assert [errors for _, errors in ends] == [b""] * len(processes)
+
+
+# --- batches -----------------------------------------------------------------------------------
+
+
+async def test_what_selects_ids_is_closed_when_a_batch_is_refused(database: SqliteDatabase) -> None:
+    is_closed = False
+
+    async def chosen() -> AsyncGenerator[Sequence[str]]:
+        nonlocal is_closed
+        try:
+            for name in ("one", "wrong", "never"):
+                yield [name]
+        finally:
+            is_closed = True
+
+    def add(ids: Sequence[str]) -> Script[str]:
+        if ids[0] == "wrong":
+            raise RefusedError
+        return (yield from insert(ids[0]))
+
+    async def change() -> None:
+        async with contextlib.aclosing(in_batches(database, chosen(), add)) as batches:
+            async for _ in batches:
+                pass
+
+    with pytest.raises(RefusedError):
+        await change()
+
+    assert is_closed
+    assert await database.read(names()) == ["one"]

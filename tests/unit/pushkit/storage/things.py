@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pushkit.errors import PushkitError
 from pushkit.storage.database import Database
-from pushkit.storage.migrations import Migration
+from pushkit.storage.migrations import Access, Migration
 from pushkit.storage.script import Script, Statement
+from pushkit.storage.sqlite import SqliteDatabase
 
 THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY, size BIGINT)",))
 COLOURS = Migration(2, ("ALTER TABLE things ADD COLUMN colour TEXT DEFAULT 'red'",))
@@ -18,10 +21,26 @@ D = TypeVar("D", bound=Database)
 Write: TypeAlias = Callable[[Any, Script[Any]], Awaitable[Any]]
 
 
+def sqlite_things(
+    path: Path,
+    *migrations: Migration,
+    busy_timeout: timedelta = timedelta(milliseconds=20),
+    start_timeout: timedelta = timedelta(0),
+) -> SqliteDatabase:
+    """Return a database of things in a SQLite file, which waits for nobody for long."""
+    return SqliteDatabase(
+        path,
+        component="things",
+        migrations=(THINGS, *migrations),
+        busy_timeout=busy_timeout,
+        start_timeout=start_timeout,
+    )
+
+
 class Opens(Protocol):
     """Opens a database, and closes it after the test."""
 
-    async def __call__(self, database: D, /) -> D: ...
+    async def __call__(self, database: D, access: Access = ..., /) -> D: ...
 
 
 class RefusedError(PushkitError):

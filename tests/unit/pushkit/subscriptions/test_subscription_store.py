@@ -16,7 +16,7 @@ from pushkit.outbox.schema import SENDER_MIGRATIONS
 from pushkit.outbox.states import CancelledBy
 from pushkit.secrets.vault import Vault
 from pushkit.storage.migrations import migrate
-from pushkit.storage.script import Script, Statement
+from pushkit.storage.script import Row, Script
 from pushkit.subscriptions import store as subscriptions
 from pushkit.subscriptions.model import (
     OUTBOX,
@@ -28,7 +28,7 @@ from pushkit.subscriptions.model import (
 )
 from pushkit.subscriptions.store import open_subscription
 from tests.databases import ScriptRunner, SqliteConnection
-from tests.unit.pushkit.deliveries import add_delivery, add_subscription
+from tests.unit.pushkit.deliveries import add_delivery, add_subscription, rows_of
 
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -270,14 +270,10 @@ def test_the_rows_of_an_owner_are_found_by_an_index(tmp_path: Path) -> None:
             subscriptions.backlog_of_owner("alice", 9),
         ):
             counting = next(script)
-            plan = database.run(explained(counting))
+            explain = rows_of(f"EXPLAIN QUERY PLAN {counting.sql}", *counting.parameters)
+            plan = [step["detail"] for step in database.run(explain)]
             assert any("USING INDEX pushkit_subscriptions_of_owner" in step for step in plan)
             assert not any(step.startswith("SCAN s") for step in plan)
-
-
-def explained(counting: Statement) -> Script[list[str]]:
-    steps = yield Statement(f"EXPLAIN QUERY PLAN {counting.sql}", counting.parameters)
-    return [step["detail"] for step in steps]
 
 
 def test_a_withdrawn_subscription_is_not_counted(database: Database) -> None:
@@ -317,12 +313,8 @@ def test_a_proof_may_be_given_again_and_old_ones_are_forgotten(database: Databas
 
 def test_no_url_is_stored(database: Database) -> None:
     database.run(prove(ALICE, PROVED, now=NOW))
-    assert "canary" not in repr([list(row.values()) for row in rows(database)])
+    assert "canary" not in repr([tuple(row) for row in rows(database)])
 
 
-def rows(database: Database) -> list[dict[str, object]]:
-    def read() -> Script[list[dict[str, object]]]:
-        found = yield Statement("SELECT tenant, owner, url_sha256 FROM pushkit_proved_urls")
-        return [{name: row[name] for name in ("tenant", "owner", "url_sha256")} for row in found]
-
-    return database.run(read())
+def rows(database: Database) -> list[Row]:
+    return database.run(rows_of("SELECT tenant, owner, url_sha256 FROM pushkit_proved_urls"))

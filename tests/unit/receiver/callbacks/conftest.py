@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tenacity import stop_after_attempt
@@ -19,6 +20,7 @@ from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
+from receiver.inbox.inspection import NotificationReport
 from receiver.inbox.model import NotificationJob
 from tests.eventually import eventually
 from tests.unit.receiver.storing import claim, store
@@ -49,14 +51,17 @@ class House:
         *,
         timeout: timedelta | None = CALLBACK_TIMEOUT,
         senders: int = 1,  # how many are trusted
+        retry: RetryPolicy = RETRY,
+        **options: Any,
     ) -> Dispatcher:
         return Dispatcher(
             self.database,
             self.registry,
-            retry=RETRY,
+            retry=retry,
             concurrency=concurrency,
             timeout=timeout,
             senders=lambda: senders,
+            **options,
         )
 
     async def store(
@@ -91,6 +96,11 @@ class House:
     async def counts(self) -> dict[str, int]:
         found = await InboxAdmin(self.database).stats()
         return {status.value: count for status, count in found.statuses.items() if count}
+
+    async def report(self, notification_id: int = 1) -> NotificationReport:
+        found = await InboxAdmin(self.database).show(notification_id)
+        assert found is not None
+        return found
 
     async def claim(self, worker: str) -> list[NotificationJob]:
         """Claim a notification for a worker of another process."""

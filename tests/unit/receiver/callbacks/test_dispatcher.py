@@ -27,15 +27,13 @@ from pushkit.storage.script import Script
 from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
-from receiver.inbox import inspection
 from receiver.inbox.inspection import InboxFilter
 from receiver.inbox.model import Call
 from receiver.inbox.store import INBOX, group_of, queue_id_of, record_calls
 from tests.eventually import DEADLINE, PATIENT, eventually
-from tests.unit.receiver.callbacks.conftest import BODY, RETRY, START, House
+from tests.unit.receiver.callbacks.conftest import BODY, LEASE, RETRY, START, House, running
 from tests.unit.receiver.storing import store
 
-LEASE = timedelta(seconds=60)
 LEASED, SURE_FOR = "receiver.callbacks.dispatcher._LEASE", "receiver.callbacks.dispatcher._SURE_FOR"
 
 
@@ -231,12 +229,8 @@ async def test_the_notification_after_a_failure_does_not_wait_for_the_poll(
     monkeypatch.setattr(LEASED, 4 * PATIENT)
     monkeypatch.setattr(SURE_FOR, 2 * PATIENT)
     monkeypatch.setattr("receiver.callbacks.dispatcher.POLL_INTERVAL", 2 * PATIENT)
-    dispatcher = Dispatcher(
-        house.database,
-        house.registry,
-        retry=RetryPolicy(wait=wait_schedule((0,)), stop=stop_after_attempt(attempts)),
-        concurrency=16,
-    )
+    at_once = RetryPolicy(wait=wait_schedule((0,)), stop=stop_after_attempt(attempts))
+    dispatcher = house.another_dispatcher(retry=at_once)
 
     async def fail_first(notification: Notification) -> None:
         house.called.append(f"a:{notification.delivery_id}")
@@ -246,12 +240,8 @@ async def test_the_notification_after_a_failure_does_not_wait_for_the_poll(
     house.registry.add(fail_first, name="a")
     await house.store(1)
     await house.store(2)
-    running = asyncio.create_task(dispatcher.run())
-    await eventually(lambda: house.called == called)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    await dispatcher.finish(PATIENT)
+    async with running(dispatcher):
+        await eventually(lambda: house.called == called)
 
 
 async def test_a_callback_that_succeeded_is_not_repeated_for_one_that_fails(house: House) -> None:
@@ -421,10 +411,9 @@ async def test_a_notification_broken_off_more_often_waits_a_little_and_goes_alon
 
     house.now += timedelta(seconds=1)
     again = await house.another_dispatcher().claim(Room(64, lambda _: 64), ())
-    report = await InboxAdmin(house.database).show(1)
+    report = await house.report()
 
     assert [[job.seq for job in each.jobs] for each in again.claimed] == [[1], [1]]
-    assert report is not None
     assert report.notification.attempts == 2
 
 
@@ -527,11 +516,10 @@ async def test_a_call_is_recorded_even_if_the_end_breaks_that_off(
     try:
         await house.store()
         await house.run_once()
-        report = await house.database.read(inspection.show(1))
+        report = await house.report()
     finally:
         await house.database.close()
 
-    assert report is not None
     assert [(each.callback, each.done) for each in report.callbacks] == [("first", not fails)]
     assert report.notification.status.value == ("received" if fails else "in_progress")
     assert house.called == []
@@ -579,11 +567,10 @@ async def test_a_fault_of_the_database_before_a_call_is_not_taken_for_a_death(
 
     monkeypatch.setattr(house.database, "read", fail_once)
     await house.run_once()
-    report = await InboxAdmin(house.database).show(1)
+    report = await house.report()
 
     assert not faults
     assert house.called == ["record:task-1#1"]
-    assert report is not None
     assert report.notification.attempts == 2  # the death before, and this one
 
 
@@ -709,9 +696,8 @@ async def test_the_message_of_an_exception_is_not_stored(house: House) -> None:
     house.record("bad", failures=1)
     await house.store()
     await house.run_once()
-    report = await InboxAdmin(house.database).show(1)
+    report = await house.report()
 
-    assert report is not None
     assert report.notification.last_error == "bad: RuntimeError"
     assert "private" not in repr(report)
 
@@ -774,7 +760,7 @@ async def test_a_notification_that_fails_before_its_callbacks_becomes_a_dead_let
     async def fail(notification: Notification) -> Notification:
         raise ArithmeticError(str(notification.id))
 
-    failing = Dispatcher(house.database, house.registry, retry=RETRY, concurrency=4, prepare=fail)
+    failing = house.another_dispatcher(prepare=fail)
     for _ in range(12):
         await failing.run_once()
         house.now += LEASE + timedelta(seconds=1)

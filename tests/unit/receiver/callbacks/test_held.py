@@ -84,5 +84,5 @@ async def test_a_notification_whose_commit_failed_is_not_called_back(
     assert dispatcher.usage()[0] == 0
     assert (await world.receive(world.draft(2))).code == "accepted"
     assert (await world.receive(world.draft(1))).code == "accepted"
-    await settled(world, 2)
+    await world.until_done(2)
     assert called == [2, 1]

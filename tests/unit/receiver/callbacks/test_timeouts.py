@@ -131,10 +131,9 @@ async def test_a_callback_may_have_a_time_of_its_own(house: House) -> None:
     await house.another_dispatcher(timeout=None).run_once()
     await house.store(1, "task-2")
     await house.another_dispatcher(timeout=2 * SOON).run_once()
-    reports = [await InboxAdmin(house.database).show(number) for number in (1, 2)]
+    reports = [await house.report(number) for number in (1, 2)]
 
     for report in reports:
-        assert report is not None
         assert {each.callback: each.last_error for each in report.callbacks} == {
             "slow": "timed_out",
             "patient": None,
@@ -504,13 +503,9 @@ async def test_a_call_that_hangs_again_without_a_slot_takes_none(
     await house.store(1, "task-1")
     dispatcher = house.another_dispatcher(1, timeout=SOON)
     async with running(dispatcher):
-
-        async def hangs(name: str) -> bool:
-            return dispatcher.caller.hanging == {name: 1}
-
-        await eventually(lambda: hangs("first"))
+        await eventually(lambda: dispatcher.caller.hanging == {"first": 1})
         first.set()
-        await eventually(lambda: hangs("then"))
+        await eventually(lambda: dispatcher.caller.hanging == {"then": 1})
         stuck = dispatcher.caller.is_stuck
         await house.store(1, "task-2")
         dispatcher.wake()

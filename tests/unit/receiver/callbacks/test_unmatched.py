@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from receiver import InboxFilter, InboxStatus, Notification
-from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World
@@ -34,12 +33,7 @@ async def receive(world: World, *states: str, kind: str = "status", task_id: str
     done = len(await world.receiver.inbox.find(InboxFilter(status=InboxStatus.DONE)))
     for number, state in enumerate(states, start=1):
         await world.receive(world.draft(number, task_id=task_id, state=state, kind=kind))
-
-    async def is_done() -> bool:
-        found = await world.receiver.inbox.find(InboxFilter(status=InboxStatus.DONE))
-        return len(found) == done + len(states)
-
-    await eventually(is_done)
+    await world.until_done(done + len(states))
 
 
 async def test_what_nobody_ever_wanted_is_logged_once_and_not_as_a_warning(

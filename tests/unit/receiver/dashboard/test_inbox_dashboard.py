@@ -1,14 +1,13 @@
-"""The receiver's dashboard: what came in, what it passed, and what callbacks made of it."""
+"""The receiver's dashboard: what came in, what it passed, what callbacks made of it, its queues."""
 
 from __future__ import annotations
 
 import dataclasses
-import html
 import re
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 from pytest_aiohttp.plugin import AiohttpClient
@@ -20,7 +19,7 @@ from pushkit.storage.paging import AtMost
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.parts import Headline, HealthFinding, Severity
 from receiver import InboxStatus, Notification
-from receiver.admin import InboxAdmin, open_inbox
+from receiver.admin import InboxAdmin
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.dashboard.app import inbox_dashboard
@@ -32,6 +31,7 @@ from tests.emitted import refused
 from tests.unit.receiver import storing
 
 BODY = b'{"statusUpdate":{"taskId":"%s","status":{"state":"TASK_STATE_WORKING"}}}'
+WORKER = "dispatcher_0123456789abcdef"
 ONCE = RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1))
 SECRET = "a-word-of-the-error"
 
@@ -44,11 +44,21 @@ class Desk:
     mended: bool = False
 
     async def came(
-        self, task: str, *, seq: int = 1, sender: str = "agent", kid: str = "key-1"
+        self, task: str | None, *, seq: int = 1, kid: str = "key-1", worker: str | None = None
     ) -> None:
+        """Store a notification of a minute ago; its queue is leased if a worker is named."""
         now = datetime.now(UTC) - timedelta(minutes=1)
         await self.database.write(
-            storing.store(task, seq, body=BODY % task.encode(), now=now, sender=sender, kid=kid)
+            storing.store(
+                task,
+                None if task is None else seq,
+                body=BODY % (task or "").encode(),
+                now=now,
+                delivery_id=None if task else "dlv_1",
+                kid=kid,
+                worker=worker,
+                until=now + timedelta(minutes=5),
+            )
         )
 
     async def call_back(self, states: Collection[str] = ()) -> None:
@@ -66,11 +76,8 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(location: str) -> AsyncIterator[Desk]:
-    database = open_inbox(location)
-    await database.open()
-    yield Desk(database)
-    await database.close()
+def desk(database: Database) -> Desk:
+    return Desk(database)
 
 
 @pytest.fixture
@@ -155,9 +162,7 @@ async def test_a_dead_letter_is_found_and_understood(desk: Desk, reader: Browser
     await desk.call_back()
     found = await reader.get("/")
     assert "There is a dead letter." in found
-    link = re.search(r'href="(/notifications/\d+)" title="bad-1#1"', found)
-    assert link
-    found = await reader.get(link[1])
+    found = await reader.get(reader.link(found, "bad-1"))
     assert "Why it is dead: handlers:told: ValueError" in found
     assert "3. signature" in found
     assert "key key-1" in found
@@ -268,9 +273,7 @@ async def test_a_task_is_found_whatever_characters_its_sender_put_in_its_id(
     await desk.came(task)
     [found] = await InboxAdmin(desk.database).find()
     shown = await reader.get(f"/notifications/{found.id}")
-    link = re.search(r'href="(/task\?[^"]*)"', shown)
-    assert link
-    assert f"/notifications/{found.id}" in await reader.get(html.unescape(link[1]))
+    assert f"/notifications/{found.id}" in await reader.get(reader.link(shown, "task\x1b[2J"))
     query = urlencode({"task": task})
     assert f"/notifications/{found.id}" in await reader.get(f"/notifications?{query}")
 
@@ -292,9 +295,7 @@ async def test_notifications_come_newest_first_in_pages(desk: Desk, reader: Brow
     for number in range(60):
         await desk.came(f"task-{number}")
     first = await reader.get("/notifications")
-    older = re.search(r'rel="next" href="([^"]+)"', first)
-    assert older
-    second = await reader.get(older[1])
+    second = await reader.get(reader.link(first, "Older"))
     found = re.findall(r'title="(task-\d+)#1"', first + second)
     assert found == [f"task-{number}" for number in reversed(range(60))]
 
@@ -308,6 +309,7 @@ async def test_notifications_come_newest_first_in_pages(desk: Desk, reader: Brow
         ("/notifications?before=x", 400),
         ("/task", 400),
         ("/api/v1/notifications?task=%00", 400),
+        *((f"/queues?after={quote(after)}", 400) for after in ("%00", "agent\ntask", "%zz")),
     ],
 )
 async def test_an_unknown_path_or_invalid_query_is_refused(
@@ -384,3 +386,56 @@ async def test_a_search_finds_tasks_and_numbers(
 ) -> None:
     await desk.came("bad-1")
     assert shown in await reader.get(f"/search?{urlencode({'q': wanted})}")
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+async def test_a_queue_is_shown_with_the_process_that_leases_it(
+    desk: Desk, reader: Browser
+) -> None:
+    await desk.came("leased", worker=WORKER)
+    await desk.came("waits")
+    await desk.came("waits", seq=2)
+
+    found = {each["task_id"]: each for each in (await reader.document("/queues"))["queues"]}
+    page = await reader.get("/queues")
+
+    assert found["leased"]["worker"] == WORKER
+    assert found["leased"]["leased_at"] < found["leased"]["lease_until"]
+    assert found["leased"]["due_at"] is None
+    assert found["waits"]["worker"] is found["waits"]["leased_at"] is None
+    assert found["waits"]["waiting"] == {"number": 2, "more": False}
+    assert found["waits"]["due_at"] is not None
+    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    assert [WORKER in row for row in rows[1:]] == [True, False]
+    assert "nobody" in rows[2]
+    assert 'href="/task?task=waits&amp;sender=agent"' in rows[2]
+
+
+async def test_a_notification_without_a_task_is_alone_in_its_queue(
+    desk: Desk, reader: Browser
+) -> None:
+    await desk.came(None)
+
+    [found] = (await reader.document("/queues"))["queues"]
+
+    assert (found["task_id"], found["id"]) == (None, "agent%0Ddlv_1")
+    assert "no task" in await reader.get("/queues")
+
+
+async def test_queues_come_in_pages(desk: Desk, reader: Browser) -> None:
+    assert "No process leases a queue" in await reader.get("/queues")
+    tasks = ["a/b", "c d", "\x1b[31m", "é"]
+    for task in tasks:
+        await desk.came(task)
+
+    seen, query = list[str](), "?limit=1"
+    while query:
+        page = await reader.document(f"/queues{query}")
+        seen += [each["task_id"] for each in page["queues"]]
+        query = page["after"] and f"?limit=1&after={quote(page['after'], safe='')}"
+    link = reader.link(await reader.get("/queues?limit=3"), "More")
+
+    assert sorted(seen) == sorted(tasks)
+    assert "queue" in await reader.get(f"/queues{link}")

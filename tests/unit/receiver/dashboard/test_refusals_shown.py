@@ -35,7 +35,6 @@ async def client(world: World, aiohttp_client: AiohttpClient) -> Browser:
 async def test_a_refusal_is_found_understood_and_its_mend_named(
     world: World, client: Browser
 ) -> None:
-    await world.start()
     draft = replace(world.draft(), audience="https://elsewhere.example.com/a2a/push")
     assert (await world.receive(draft)).code == "wrong_audience"
 
@@ -52,7 +51,6 @@ async def test_a_refusal_is_found_understood_and_its_mend_named(
 
 
 async def test_text_of_a_refused_request_is_escaped(world: World, client: Browser) -> None:
-    await world.start()
     draft = replace(world.draft(), issuer="`<script>alert(1)</script>`")
     await world.receive(draft)
     draft = replace(
@@ -71,7 +69,6 @@ async def test_text_of_a_refused_request_is_escaped(world: World, client: Browse
 async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
     world: World, client: Browser
 ) -> None:
-    await world.start()
     stranger = replace(world.draft(), issuer="https://somebody.example.com")
     await world.receive(stranger)
     assert (await client.document("/overview"))["verdict"] == "idle"
@@ -95,7 +92,6 @@ async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
 async def test_refusals_come_newest_first_in_pages_and_by_reason(
     world: World, client: Browser
 ) -> None:
-    await world.start()
     for number in range(3):
         await world.receive(world.draft(number, token="guessed-by-the-agent"))
     stranger = replace(world.draft(), issuer="https://somebody.example.com")
@@ -114,7 +110,6 @@ async def test_calls_are_timed_and_their_failures_kept(world: World, client: Bro
     async def told(_: Notification) -> None:
         raise ValueError("a-word-of-the-error")
 
-    await world.start()
     await world.receive(world.draft())
 
     async def called() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -15,10 +15,8 @@ from receiver.inbox import inspection
 from receiver.inbox.model import Call, InboxStatus, NotificationJob
 from receiver.inbox.schema import RECEIVER_MIGRATIONS
 from receiver.inbox.store import record_calls
+from tests.databases import ScriptRunner
 from tests.unit.receiver.storing import claim, settle_one, store
-
-if TYPE_CHECKING:
-    from tests.databases import ScriptRunner
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -26,13 +25,8 @@ from receiver.inbox.store import (
     together,
     with_news,
 )
-from tests.unit.receiver.inbox.conftest import BODY
+from tests.unit.receiver.inbox.conftest import BODY, LEASE, Shelf
 from tests.unit.receiver.storing import claim
-
-if TYPE_CHECKING:
-    from tests.unit.receiver.inbox.conftest import Shelf
-
-LEASE = timedelta(seconds=30)
 
 
 def next_due(shelf: Shelf) -> datetime | None:

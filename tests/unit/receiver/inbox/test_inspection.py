@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -15,11 +14,7 @@ from receiver.inbox.inspection import NOTIFICATIONS, InboxFilter, InboxStats
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention
 from receiver.inbox.store import Change, store_results
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from tests.unit.receiver.inbox.conftest import Shelf
+from tests.unit.receiver.inbox.conftest import Shelf
 
 MEGABYTE = b"x" * 1024 * 1024
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +14,7 @@ from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.storage.database import Database
 from pushkit.storage.quota import Quota
 from pushkit.storage.script import Row, Script, Statement
-from receiver.admin import InboxAdmin, open_inbox
+from receiver.admin import InboxAdmin
 from receiver.inbox.mailboxes import (
     Deposit,
     HandedOutNotification,
@@ -79,11 +79,8 @@ def rows_of(sql: str) -> Script[Sequence[Row]]:
 
 
 @pytest.fixture
-async def boxes(location: str) -> AsyncIterator[Boxes]:
-    database = open_inbox(location)
-    await database.open()
-    yield Boxes(database, MailboxQueues(database, AT_ONCE))
-    await database.close()
+def boxes(database: Database) -> Boxes:
+    return Boxes(database, MailboxQueues(database, AT_ONCE))
 
 
 async def test_one_is_kept_once_whatever_became_of_it(boxes: Boxes) -> None:

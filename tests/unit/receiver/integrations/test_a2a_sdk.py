@@ -14,18 +14,14 @@ from a2a.client import Client, ClientConfig, create_client
 from a2a.helpers import new_task_from_user_message, new_text_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.server.request_handlers import DefaultRequestHandler
-from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface
 from a2a.utils.errors import TaskNotFoundError
 from fastapi import FastAPI
 from starlette.applications import Starlette
-from starlette.routing import Route
 
 from pushkit import KeyRing, PushSender, TaskState, UpdateKind, save_key_ring
-from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
-from pushkit.integrations.asgi import JwksApp
+from pushkit.integrations.a2a_sdk import A2AIntegration
 from receiver import Receiver, TaskPolicy, TrustedSender
 from receiver.integrations.a2a_sdk import NoTaskError, PushClient
 from tests.asgi_server import serving
@@ -71,28 +67,9 @@ def agent_app(url: str, push: PushSender) -> Starlette:
         default_input_modes=["text/plain"],
         default_output_modes=["text/plain"],
     )
-    task_store = InMemoryTaskStore()
-    handler = DefaultRequestHandler(
-        agent_executor=AskingAgent(),
-        task_store=task_store,
-        agent_card=card,
-        push_config_store=PushkitConfigStore(push),
-        push_sender=PushkitNotificationSender(push, task_store=task_store),
-    )
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with push:
-            yield
-
-    return Starlette(
-        routes=[
-            *create_agent_card_routes(card),
-            *create_jsonrpc_routes(handler, rpc_url="/"),
-            Route("/.well-known/jwks.json", JwksApp(push)),
-        ],
-        lifespan=lifespan,
-    )
+    a2a = A2AIntegration(push, task_store=InMemoryTaskStore())
+    routes = [*a2a.routes, *a2a.agent_routes(AskingAgent(), card)]
+    return Starlette(routes=routes, lifespan=a2a.lifespan)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import struct
 import weakref
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
@@ -58,25 +58,19 @@ def request_of(world: World, *lines: str, number: int = 1, body: bool = True) ->
     return raw(world.draft(number), *lines, body=body)
 
 
-async def test_a_head_that_trickles_ends_at_its_deadline(world: World, serve: Serve) -> None:
-    site = await serve(head_timeout=SOON)
-    client = await site.connect()
-    async with trickling(client, request_of(world)):
+@pytest.mark.parametrize("before", [0, 1], ids=["first", "second"])
+async def test_a_head_that_trickles_ends_at_its_deadline(
+    world: World, serve: Serve, before: int
+) -> None:
+    client = await (await serve(head_timeout=SOON)).connect()
+    for number in range(1, before + 1):
+        await client.send(request_of(world, number=number))
+        assert (await client.answer()).status == 202
+    async with trickling(client, request_of(world, number=before + 1)):
         answer = await client.answer()
         await client.ended()
     assert (answer.status, answer.code) == (408, "head_timeout")
     assert answer.headers["content-type"] == "application/problem+json"
-
-
-async def test_a_second_head_that_trickles_ends_at_its_deadline(world: World, serve: Serve) -> None:
-    site = await serve(head_timeout=SOON)
-    client = await site.connect()
-    await client.send(request_of(world))
-    assert (await client.answer()).status == 202
-    async with trickling(client, request_of(world, number=2)):
-        answer = await client.answer()
-        await client.ended()
-    assert (answer.status, answer.code) == (408, "head_timeout")
 
 
 async def test_a_connection_that_says_nothing_is_closed(serve: Serve) -> None:
@@ -539,18 +533,30 @@ async def test_a_half_close_without_a_request_ends_the_connection(serve: Serve) 
 
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-LOOPS = [
-    pytest.param(asyncio.new_event_loop, id="asyncio"),
-    pytest.param(uvloop.new_event_loop, id="uvloop"),
-]
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Run something on each event loop, which has no fault to report in the end."""
+    faults: list[object] = []
+
+    async def watched(work: Coroutine[Any, Any, Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: faults.append(context))
+        return await work
+
+    def on_loop(work: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            return runner.run(watched(work))
+
+    yield on_loop
+    assert not faults
 
 
 @contextlib.asynccontextmanager
-async def standing(handle: Handle, faults: list[object]) -> AsyncIterator[tuple[HttpServer, int]]:
-    """Serve on any event loop, and take down what it says of faults; yield the port, too."""
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: faults.append(context))
+async def standing(handle: Handle) -> AsyncIterator[tuple[HttpServer, int]]:
+    """Serve on any event loop; yield the port, too."""
     server = HttpServer(
         handle,
         limits=limits(),
@@ -564,11 +570,9 @@ async def standing(handle: Handle, faults: list[object]) -> AsyncIterator[tuple[
     await server.drain(0)
 
 
-@pytest.mark.parametrize("new_loop", LOOPS)
 def test_bytes_after_the_last_request_of_a_client_that_left_cause_no_fault(
-    new_loop: NewLoop,
+    run: Run,
 ) -> None:
-    faults: list[object] = []
     answered: list[Request] = []
 
     async def handle(request: Request) -> Answer:
@@ -576,42 +580,33 @@ def test_bytes_after_the_last_request_of_a_client_that_left_cause_no_fault(
         return Answer(status=404)
 
     async def ask() -> None:
-        async with standing(handle, faults) as (server, port):
+        async with standing(handle) as (server, port):
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(GET * 2 + b"no request\r\n\r\n")
             await eventually(lambda: len(answered) == 2 and len(server.connections) == 0)
 
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(ask())
-    assert not faults
+    run(ask())
 
 
-@pytest.mark.parametrize("new_loop", LOOPS)
 @pytest.mark.parametrize("rounds", range(4))
-def test_a_connection_of_the_last_moment_is_closed(new_loop: NewLoop, rounds: int) -> None:
-    faults: list[object] = []
-
+def test_a_connection_of_the_last_moment_is_closed(run: Run, rounds: int) -> None:
     async def handle(request: Request) -> Answer:
         raise AssertionError(request)
 
     async def serve_for_a_moment() -> socket.socket:
-        async with standing(handle, faults) as (server, port):
+        async with standing(handle) as (server, port):
             peer = socket.create_connection(("127.0.0.1", port), DEADLINE)
             for _ in range(rounds):
                 await asyncio.sleep(0)
         assert len(server.connections) == 0
         return peer
 
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        peer = runner.run(serve_for_a_moment())
+    peer = run(serve_for_a_moment())
     with peer, contextlib.suppress(ConnectionError):
         assert peer.recv(1) == b""
-    assert not faults
 
 
-@pytest.mark.parametrize("new_loop", LOOPS)
-def test_a_client_that_left_is_not_asked_for_its_body(new_loop: NewLoop) -> None:
-    faults: list[object] = []
+def test_a_client_that_left_is_not_asked_for_its_body(run: Run) -> None:
     expecting = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
     read_as: list[str] = []
 
@@ -626,7 +621,7 @@ def test_a_client_that_left_is_not_asked_for_its_body(new_loop: NewLoop) -> None
                 read_as.append("broken")
             return Answer(status=400)
 
-        async with standing(handle, faults) as (server, port):
+        async with standing(handle) as (server, port):
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.sendall(expecting)
                 await eventually(lambda: server.in_progress)
@@ -634,14 +629,11 @@ def test_a_client_that_left_is_not_asked_for_its_body(new_loop: NewLoop) -> None
             lost.set()
             await eventually(lambda: not server.in_progress)
 
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(ask())
-    assert (read_as, faults) == (["broken"], [])
+    run(ask())
+    assert read_as == ["broken"]
 
 
-@pytest.mark.parametrize("new_loop", LOOPS)
-def test_a_client_that_leaves_during_its_refusal_causes_no_fault(new_loop: NewLoop) -> None:
-    faults: list[object] = []
+def test_a_client_that_leaves_during_its_refusal_causes_no_fault(run: Run) -> None:
     unread = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
 
     async def ask() -> None:
@@ -651,14 +643,12 @@ def test_a_client_that_leaves_during_its_refusal_causes_no_fault(new_loop: NewLo
             peers[0].close()  # what is sent is reset, which shows when that half is closed
             return Answer(status=413)
 
-        async with standing(handle, faults) as (server, port):
+        async with standing(handle) as (server, port):
             peers.append(socket.create_connection(("127.0.0.1", port)))
             peers[0].sendall(unread)
             await eventually(lambda: peers[0].fileno() < 0 and len(server.connections) == 0)
 
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(ask())
-    assert not faults
+    run(ask())
 
 
 # --- TLS -------------------------------------------------------------------------------------

@@ -26,14 +26,14 @@ from pushkit.cards import (
     verify_card,
 )
 from pushkit.keys.jwk import public_jwk, public_pem, signing_key_from_pem, signing_key_to_pem
+from tests.verification.interop.environments import PEERS as PROGRAMS
 from tests.verification.interop.environments import (
-    NODE,
     UnavailableError,
     cargo_program,
+    node,
     node_modules,
     python_of,
 )
-from tests.verification.interop.environments import PEERS as PROGRAMS
 
 HERE = Path(__file__).resolve().parent
 VECTORS = HERE.parents[2] / "vectors" / "cards"
@@ -132,7 +132,7 @@ def _command_of(peer: Peer) -> tuple[str, ...]:
         return (*cargo_program(PROGRAMS / "rust" / "a2a_protocol", "agent"), "cards")
     if peer.shape:
         modules = node_modules(folder, peer.package)
-        return (str(NODE), str(HERE / "peer_javascript.mjs"), str(modules), peer.shape)
+        return (node(), str(HERE / "peer_javascript.mjs"), str(modules), peer.shape)
     python = python_of(folder, peer.package, "cryptography")
     return (str(python), str(HERE / "peer_python.py"))
 

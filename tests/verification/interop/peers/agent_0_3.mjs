@@ -1,27 +1,14 @@
-// An agent on @a2a-js/sdk 0.3.x: node agent_0_3.mjs --port 9000 [--host-modules DIR]
-import { existsSync } from 'node:fs';
-import { createRequire } from 'node:module';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { pathToFileURL } from 'node:url';
+// An agent on @a2a-js/sdk 0.3.x: node agent_0_3.mjs --port 9000 --modules DIR
+import { load, port, pushes, released } from './peer.mjs';
 
-const argument = (name) => process.argv[process.argv.indexOf(`--${name}`) + 1];
-const require = createRequire(`${argument('modules')}/package.json`);
-const load = (name) => import(pathToFileURL(require.resolve(name)).href);
 const { default: express } = await load('express');
 const server = await load('@a2a-js/sdk/server');
 const { A2AExpressApp } = await load('@a2a-js/sdk/server/express');
-const port = Number(argument('port'));
-const pushes = argument('sender') !== 'none'; // otherwise, with a gateway in front
 
 const card = {
   name: 'Working agent', description: 'Works.', url: `http://127.0.0.1:${port}/`, version: '1.0.0',
   protocolVersion: '0.3.0', capabilities: { pushNotifications: pushes, streaming: true },
   defaultInputModes: ['text/plain'], defaultOutputModes: ['text/plain'], skills: [],
-};
-
-// Work takes as long as a test wants: while there is a file `hold` in the agent's folder.
-const released = async () => {
-  while (existsSync(`${argument('folder')}/hold`)) await sleep(20);
 };
 
 const executor = {

@@ -1,20 +1,12 @@
 // An agent on @a2a-js/sdk 1.x: node agent_1.mjs --port 9000 --modules DIR
-import { existsSync } from 'node:fs';
-import { createRequire } from 'node:module';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { pathToFileURL } from 'node:url';
+import { load, port, pushes, released } from './peer.mjs';
 
-const argument = (name) => process.argv[process.argv.indexOf(`--${name}`) + 1];
-const require = createRequire(`${argument('modules')}/package.json`);
-const load = (name) => import(pathToFileURL(require.resolve(name)).href);
 const { default: express } = await load('express');
 const server = await load('@a2a-js/sdk/server');
 const { agentCardHandler, jsonRpcHandler, restHandler, UserBuilder } =
   await load('@a2a-js/sdk/server/express');
 const { AgentCard, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent } =
   await load('@a2a-js/sdk');
-const port = Number(argument('port'));
-const pushes = argument('sender') !== 'none'; // otherwise, with a gateway in front
 
 const card = AgentCard.fromJSON({
   name: 'Working agent', description: 'Works.', version: '1.0.0',
@@ -24,11 +16,6 @@ const card = AgentCard.fromJSON({
   capabilities: { pushNotifications: pushes, streaming: true },
   defaultInputModes: ['text/plain'], defaultOutputModes: ['text/plain'], skills: [],
 });
-
-// Work takes as long as a test wants: while there is a file `hold` in the agent's folder.
-const released = async () => {
-  while (existsSync(`${argument('folder')}/hold`)) await sleep(20);
-};
 
 const { AgentEvent } = server;
 const executor = {

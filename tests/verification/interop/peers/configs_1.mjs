@@ -1,11 +1,7 @@
 // The client of @a2a-js/sdk 1.x registers push configs, and says what it got:
 // node configs_1.mjs --modules DIR configs --url URL --binding JSONRPC --version 1.0 --hook URL
-import { createRequire } from 'node:module';
-import { pathToFileURL } from 'node:url';
+import { argument, load } from './peer.mjs';
 
-const argument = (name) => process.argv[process.argv.indexOf(`--${name}`) + 1];
-const require = createRequire(`${argument('modules')}/package.json`);
-const load = (name) => import(pathToFileURL(require.resolve(name)).href);
 const { ClientFactory } = await load('@a2a-js/sdk/client');
 const { TaskNotFoundError } = await load('@a2a-js/sdk/errors');
 const { AgentCard, TaskPushNotificationConfig } = await load('@a2a-js/sdk');

@@ -14,23 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, utils
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt import PyJWK
+from jwt.utils import der_to_raw_signature
 
 __all__ = [
     "FOLDER",
     "b64url",
     "compact",
-    "key_of",
     "keys",
     "public_jwk",
+    "public_pem",
     "sign",
     "standard_webhook",
 ]
 
 FOLDER = Path(__file__).resolve().parents[4] / "docs" / "vectors"
 
-_SHA256 = hashes.SHA256()
-_CURVES = {"P-256": (ec.SECP256R1(), _SHA256), "P-384": (ec.SECP384R1(), hashes.SHA384())}
+_HASHES = {"ES256": hashes.SHA256(), "ES384": hashes.SHA384()}
 _PRIVATE = ("d", "p", "q", "dp", "dq", "qi")
 
 
@@ -48,53 +49,19 @@ def b64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def from_b64url(value: str) -> bytes:
-    return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
-
-
-def _int(value: str) -> int:
-    return int.from_bytes(from_b64url(value), "big")
-
-
-def key_of(jwk: Mapping[str, Any]) -> Any:
-    """Return the private key of a JWK."""
-    if jwk["kty"] == "OKP":
-        return ed25519.Ed25519PrivateKey.from_private_bytes(from_b64url(jwk["d"]))
-    if jwk["kty"] == "EC":
-        return ec.derive_private_key(_int(jwk["d"]), _CURVES[jwk["crv"]][0])
-    public = rsa.RSAPublicNumbers(_int(jwk["e"]), _int(jwk["n"]))
-    p, q, d, dp, dq, qi = (_int(jwk[name]) for name in ("p", "q", "d", "dp", "dq", "qi"))
-    return rsa.RSAPrivateNumbers(p, q, d, dp, dq, qi, public).private_key()
-
-
 def sign(data: bytes, jwk: Mapping[str, Any]) -> bytes:
     """Sign by the key's own algorithm, as JOSE and RFC 9421 have it."""
-    key = key_of(jwk)
-    if isinstance(key, ed25519.Ed25519PrivateKey):
-        return key.sign(data)
-    if isinstance(key, ec.EllipticCurvePrivateKey):
-        algorithm = ec.ECDSA(_CURVES[jwk["crv"]][1], deterministic_signing=True)
-        size = key.curve.key_size // 8
-        numbers = utils.decode_dss_signature(key.sign(data, algorithm))
-        return b"".join(number.to_bytes(size, "big") for number in numbers)
-    if jwk["alg"] == "PS256":
-        pss = padding.PSS(mgf=padding.MGF1(_SHA256), salt_length=32)
-        return bytes(key.sign(data, pss, _SHA256))
-    return bytes(key.sign(data, padding.PKCS1v15(), _SHA256))
-
-
-def der(signature: bytes) -> bytes:
-    """Return an ECDSA signature as X.509 has it, and JOSE must not."""
-    half = len(signature) // 2
-    return utils.encode_dss_signature(
-        int.from_bytes(signature[:half], "big"), int.from_bytes(signature[half:], "big")
-    )
+    key = PyJWK(dict(jwk))
+    if isinstance(key.key, ec.EllipticCurvePrivateKey):
+        algorithm = ec.ECDSA(_HASHES[jwk["alg"]], deterministic_signing=True)
+        return der_to_raw_signature(key.key.sign(data, algorithm), key.key.curve)
+    return bytes(key.Algorithm.sign(data, key.key))
 
 
 def public_pem(jwk: Mapping[str, Any]) -> bytes:
     return bytes(
-        key_of(jwk)
-        .public_key()
+        PyJWK(dict(jwk))
+        .key.public_key()
         .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
 

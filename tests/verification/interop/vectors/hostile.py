@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.utils import base64url_decode, raw_to_der_signature
+
 from tests.verification.interop.vectors import crypto
 from tests.verification.interop.vectors.hostile_claims import hostile_claims
 from tests.verification.interop.vectors.hostile_others import hostile_others
 from tests.verification.interop.vectors.requests import (
     AUDIENCE,
-    BODY,
     KEYS,
     NOW,
     claims_of,
@@ -24,7 +26,6 @@ __all__ = ["hostile"]
 
 _ATTACKER = KEYS["attacker"]
 _OTHER_HEADER = crypto.b64url(b'{"alg":"ES256","kid":"es256"}')
-_CHANGED = BODY.replace("COMPLETED", "FAILED")
 
 
 def hostile() -> Iterator[Vector]:
@@ -118,7 +119,7 @@ def _forms() -> Iterator[Vector]:
     """Yield what is no well-formed JWT, or one in another spelling."""
     genuine = _jwt()
     head, payload, signature = genuine.split(".")
-    raw = crypto.from_b64url(signature)
+    raw = base64url_decode(signature)
     for name, what, jwt in (
         (
             "zero-signature",
@@ -128,7 +129,7 @@ def _forms() -> Iterator[Vector]:
         (
             "der-signature",
             "ECDSA as X.509 has it",
-            f"{head}.{payload}.{crypto.b64url(crypto.der(raw))}",
+            f"{head}.{payload}.{crypto.b64url(raw_to_der_signature(raw, ec.SECP256R1()))}",
         ),
         ("short-signature", "one byte less", f"{head}.{payload}.{crypto.b64url(raw[:-1])}"),
         (

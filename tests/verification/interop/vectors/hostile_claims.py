@@ -10,6 +10,7 @@ from typing import Any
 from tests.verification.interop.vectors.requests import (
     AUDIENCE,
     BODY,
+    CHANGED,
     ISSUER,
     NOW,
     TOKEN,
@@ -18,8 +19,6 @@ from tests.verification.interop.vectors.requests import (
 from tests.verification.interop.vectors.vector import Level, Vector, refused
 
 __all__ = ["hostile_claims"]
-
-_CHANGED = BODY.replace("COMPLETED", "FAILED")
 
 
 def hostile_claims() -> Iterator[Vector]:
@@ -39,7 +38,7 @@ def stating(
 def _bodies() -> Iterator[Vector]:
     """Yield what was signed over another body."""
     step = "digest_mismatch"
-    yield refused("body-changed", "another state", step, sent=_CHANGED)
+    yield refused("body-changed", "another state", step, sent=CHANGED)
     yield refused("body-empty", "nothing is sent", step, sent="")
     yield refused("body-longer", "a line feed more", step, sent=BODY + "\n")
     spaced = json.dumps(json.loads(BODY))

@@ -8,6 +8,7 @@ from functools import partial
 
 from tests.verification.interop.vectors.requests import (
     BODY,
+    CHANGED,
     KEYS,
     NOW,
     TOKEN,
@@ -19,8 +20,6 @@ from tests.verification.interop.vectors.requests import (
 from tests.verification.interop.vectors.vector import Vector, accepted, refused
 
 __all__ = ["hostile_others"]
-
-_CHANGED = BODY.replace("COMPLETED", "FAILED")
 
 
 def hostile_others() -> Iterator[Vector]:
@@ -44,14 +43,14 @@ def _http_signatures() -> Iterator[Vector]:
     yield http("http-other-tag", "signed for something else", tag="other")
     yield http("http-other-url", "for another webhook", uri="https://other.example.com/http")
     yield http(
-        "http-body-changed", "the digest is of another body", "digest_mismatch", sent=_CHANGED
+        "http-body-changed", "the digest is of another body", "digest_mismatch", sent=CHANGED
     )
     yield http(
         "http-digest-changed",
         "body and digest go together, the signature does not",
         "digest_mismatch",
         digest_of=BODY,
-        body=_CHANGED,
+        body=CHANGED,
     )
     yield http(
         "http-media-type-changed",
@@ -74,7 +73,7 @@ def _http_signatures() -> Iterator[Vector]:
 
 def _standard_webhooks() -> Iterator[Vector]:
     hooks = partial(refused, by=webhook_request)
-    yield hooks("webhooks-body-changed", "another body", sent=_CHANGED)
+    yield hooks("webhooks-body-changed", "another body", sent=CHANGED)
     yield hooks("webhooks-other-secret", "a stranger's secret", secrets=["whsec_" + "A" * 32])
     yield hooks("webhooks-other-key", "a stranger's key", secrets=[], key="es256-next")
     yield hooks("webhooks-id-changed", "another id", signed_id="dlv_other")
@@ -100,7 +99,7 @@ def _legacy() -> Iterator[Vector]:
     what = "also the weak profiles refuse it"
     of_other_scheme = KEYS["ps256"] | {"alg": "RS256"}
     for name in ("trpc", "samples"):
-        yield weak(f"{name}-body-changed", what, "digest_mismatch", sender=name, sent=_CHANGED)
+        yield weak(f"{name}-body-changed", what, "digest_mismatch", sender=name, sent=CHANGED)
         yield weak(f"{name}-stale", what, "stale_timestamp", sender=name, claims={"iat": NOW - 301})
         yield weak(f"{name}-foreign-key", what, sender=name, key=of_other_scheme)
     yield weak(
@@ -146,5 +145,5 @@ def _replays() -> Iterator[Vector]:
         "an id that was accepted, with another body",
         "id_conflict",
         after="jwt-es256",
-        body=_CHANGED,
+        body=CHANGED,
     )

@@ -13,6 +13,7 @@ from tests.verification.interop.vectors import crypto
 __all__ = [
     "AUDIENCE",
     "BODY",
+    "CHANGED",
     "ISSUER",
     "NOW",
     "SECRET",
@@ -40,6 +41,7 @@ BODY = (
     '{"statusUpdate":{"taskId":"task-1","contextId":"context-1",'
     '"status":{"state":"TASK_STATE_COMPLETED","timestamp":"2026-01-01T00:00:00Z"}}}'
 )
+CHANGED = BODY.replace("COMPLETED", "FAILED")
 A2A_JSON, JSON = "application/a2a+json", "application/json"
 Header = tuple[str, str]
 

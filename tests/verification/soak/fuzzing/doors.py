@@ -29,7 +29,7 @@ from tests.verification.soak.fuzzing.exchange import Answer
 from tests.verification.soak.fuzzing.making import Request
 from tests.verification.soak.fuzzing.parties import configuration
 
-__all__ = ["DOORS", "Door", "opened", "unread"]
+__all__ = ["DOORS", "Door", "opened"]
 
 ROOT = Path(__file__).resolve().parents[4]
 DOORS = ("service", "app", "asgi")
@@ -110,7 +110,9 @@ class _Connection:
 def _raw(request: Request) -> bytes:
     named = {name.lower() for name, _ in request.fields}
     host = [] if "host" in named else [("Host", "client.example.com")]
-    length = ("Transfer-Encoding", "chunked") if request.chunked else _length(request)
+    length = ("Content-Length", str(len(request.body)))
+    if request.chunked:
+        length = ("Transfer-Encoding", "chunked")
     lines = [f"{request.method} {request.target} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in (*host, *request.fields, length)]
     head = "\r\n".join([*lines, "", ""]).encode("latin-1")
@@ -119,10 +121,6 @@ def _raw(request: Request) -> bytes:
     pieces = [piece for piece in (request.body[:7], request.body[7:]) if piece]
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in [*pieces, b""])
     return request.wire(head + chunks)
-
-
-def _length(request: Request) -> tuple[str, str]:
-    return "Content-Length", str(len(request.body))
 
 
 # --- the service, a process ---------------------------------------------------------------------
@@ -146,7 +144,7 @@ async def _service(folder: Path) -> AsyncIterator[Door]:
             receiver, connection = load_settings(path).build(), _Connection(port)
             await receiver.open()
             try:
-                yield Door(receiver, connection.send, lambda: unread(lines))
+                yield Door(receiver, connection.send, lambda: _unread(lines))
             finally:
                 connection.close()
                 await receiver.close()
@@ -154,7 +152,7 @@ async def _service(folder: Path) -> AsyncIterator[Door]:
             process.terminate()
 
 
-def unread(log: BinaryIO) -> list[str]:
+def _unread(log: BinaryIO) -> list[str]:
     whole, end, begun = log.read().rpartition(b"\n")
     log.seek(-len(begun), io.SEEK_CUR)  # the service is still writing it
     lines = (whole + end).decode().split("\n")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import grpc
 import httpx
@@ -19,8 +18,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from pushkit import KeyRing, PushSender, SenderOptions
-from pushkit.clock import utc_now
+from pushkit import Filter, PushSender
 from pushkit.integrations.push_config_api import (
     Caller,
     PushConfigApi,
@@ -32,25 +30,10 @@ from tests.unit.pushkit.delivery.conftest import clock, outbox, senders, webhook
 
 __all__ = ["clock", "outbox", "senders", "webhook"]  # fixtures of the sender's tests
 
-MAX_CONFIGS = 7
-
-
-@cache
-def key_ring() -> KeyRing:
-    return KeyRing.create(utc_now())
-
 
 @pytest.fixture
-async def sender(tmp_path: Path) -> AsyncIterator[PushSender]:
-    sender = PushSender(
-        issuer="https://agent.example.com",
-        keys=key_ring(),
-        database=tmp_path / "outbox.db",
-        options=SenderOptions(max_configs_per_task=MAX_CONFIGS),
-    )
-    await sender.open()
-    yield sender
-    await sender.close()
+def sender(push: PushSender) -> PushSender:
+    return push
 
 
 def task_exists(caller: Caller, task_id: str) -> bool:
@@ -61,8 +44,17 @@ def task_exists(caller: Caller, task_id: str) -> bool:
 
 
 @pytest.fixture
-def api(sender: PushSender) -> PushConfigApi:
-    return PushConfigApi(sender, task_exists=task_exists)
+def chosen_filter() -> Filter:
+    """Return the filter of all clients."""
+    return Filter()
+
+
+@pytest.fixture
+def api(sender: PushSender, chosen_filter: Filter) -> PushConfigApi:
+    return PushConfigApi(sender, task_exists=task_exists, filter=chosen_filter)
+
+
+without_push = pytest.mark.parametrize("api", [PushConfigApi(None, task_exists=None)])
 
 
 @dataclass
@@ -107,43 +99,25 @@ class Server:
         )
 
 
-Kind = Literal["aiohttp", "asgi"]
-
-
-async def serve(api: PushConfigApi, kind: Kind, aiohttp_server: AiohttpServer) -> Server:
-    if kind == "aiohttp":
+@pytest.fixture(params=["aiohttp", "asgi"])
+async def server(
+    request: pytest.FixtureRequest, api: PushConfigApi, aiohttp_server: AiohttpServer
+) -> AsyncIterator[Server]:
+    if request.param == "aiohttp":
         app = web.Application()
         app.add_subapp("/a2a", push_config_app(api, owner=lambda r: r.headers.get("X-User")))
         running = await aiohttp_server(app)
         # Plain HTTP: to read the system's roots takes longer than most tests.
-        http = httpx.AsyncClient(trust_env=False, verify=False)  # noqa: S501
-        return Server(f"http://127.0.0.1:{running.port}/a2a", http)
+        async with httpx.AsyncClient(trust_env=False, verify=False) as http:  # noqa: S501
+            yield Server(f"http://127.0.0.1:{running.port}/a2a", http)
+        return
 
     async def owner(scope: Mapping[str, Any]) -> str | None:
         return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 
     app_ = Starlette(routes=[Mount("/a2a", PushConfigAsgi(api, owner=owner))])
-    transport = httpx.ASGITransport(app=app_)
-    return Server("http://agent.example.com/a2a", httpx.AsyncClient(transport=transport), "/")
-
-
-@pytest.fixture(params=["aiohttp", "asgi"])
-async def server(
-    request: pytest.FixtureRequest, api: PushConfigApi, aiohttp_server: AiohttpServer
-) -> AsyncIterator[Server]:
-    server = await serve(api, request.param, aiohttp_server)
-    yield server
-    await server.http.aclose()
-
-
-@pytest.fixture(params=["aiohttp", "asgi"])
-async def server_without_push(
-    request: pytest.FixtureRequest, aiohttp_server: AiohttpServer
-) -> AsyncIterator[Server]:
-    api = PushConfigApi(None, task_exists=None)
-    server = await serve(api, request.param, aiohttp_server)
-    yield server
-    await server.http.aclose()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app_)) as http:
+        yield Server("http://agent.example.com/a2a", http, "/")
 
 
 # --- over gRPC ------------------------------------------------------------------------------------
@@ -154,24 +128,24 @@ def owner_of_call(context: Any) -> str | None:
     return str(named) or None
 
 
-async def serve_grpc(api: PushConfigApi) -> tuple[Any, str]:
+@contextlib.asynccontextmanager
+async def serving_grpc(of_1_0: Any, of_0_3: Any) -> AsyncIterator[str]:
+    """Serve both versions on one port while the block runs; yield its address."""
     server = grpc.aio.server()
-    a2a_pb2_grpc.add_A2AServiceServicer_to_server(
-        PushConfigServicer(api, owner=owner_of_call), server
-    )
-    a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(
-        PushConfigServicerV03(api, owner=owner_of_call), server
-    )
+    a2a_pb2_grpc.add_A2AServiceServicer_to_server(of_1_0, server)
+    a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(of_0_3, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    return server, f"127.0.0.1:{port}"
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
 
 
 @pytest.fixture
 async def address(api: PushConfigApi) -> AsyncIterator[str]:
-    server, address = await serve_grpc(api)
-    yield address
-    await server.stop(None)
+    of_1_0 = PushConfigServicer(api, owner=owner_of_call)
+    of_0_3 = PushConfigServicerV03(api, owner=owner_of_call)
+    async with serving_grpc(of_1_0, of_0_3) as address:
+        yield address
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from a2a.utils.errors import PushNotificationNotSupportedError
 from pushkit import Filter, PushSender
 from pushkit.integrations.push_config_api import PushConfigApi
 from tests.unit.pushkit.integrations.push_config_api import sdk_steps
-from tests.unit.pushkit.integrations.push_config_api.conftest import serve_grpc
+from tests.unit.pushkit.integrations.push_config_api.conftest import without_push
 from tests.unit.pushkit.integrations.push_config_api.sdk_steps import config
 
 
@@ -23,6 +23,13 @@ def client_of(channel: Any, address: str, version: str) -> Client:
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize(
+    "chosen_filter",
+    [
+        pytest.param(Filter(), id="everything"),
+        pytest.param(Filter(states=["completed"]), id="filter for which answers have no place"),
+    ],
+)
 async def test_a_config_is_created_read_listed_and_deleted(
     channel: Any, address: str, sender: PushSender, version: str
 ) -> None:
@@ -34,13 +41,10 @@ async def test_the_errors_are_the_ones_that_the_client_knows(channel: Any, addre
     await sdk_steps.meet_the_errors(client_of(channel, address, "1.0"))
 
 
-async def test_an_agent_without_push_says_so() -> None:
-    server, address = await serve_grpc(PushConfigApi(None, task_exists=None))
-    async with grpc.aio.insecure_channel(address) as channel:
-        client = client_of(channel, address, "1.0")
-        with pytest.raises(PushNotificationNotSupportedError):
-            await client.create_task_push_notification_config(config())
-    await server.stop(None)
+@without_push
+async def test_an_agent_without_push_says_so(channel: Any, address: str) -> None:
+    with pytest.raises(PushNotificationNotSupportedError):
+        await client_of(channel, address, "1.0").create_task_push_notification_config(config())
 
 
 async def test_pages_and_tenants_of_1_0(channel: Any, address: str, sender: PushSender) -> None:
@@ -111,15 +115,3 @@ async def test_a_resource_of_0_3_that_is_none_is_refused(channel: Any, name: str
         code, said = await refusal(call)
         assert code == "INVALID_ARGUMENT"
         assert "expected tasks/{task}" in said
-
-
-@pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_a_filter_of_the_agents_is_left_out_of_answers_which_have_no_place_for_it(
-    sender: PushSender, version: str
-) -> None:
-    api = PushConfigApi(sender, task_exists=None, filter=Filter(states=["completed"]))
-    server, address = await serve_grpc(api)
-    async with grpc.aio.insecure_channel(address) as channel:
-        client = client_of(channel, address, version)
-        await sdk_steps.create_read_list_and_delete(client, sender, version)
-    await server.stop(None)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pushkit import PushSender, SenderOptions, WireVersion
 from pushkit.errors import ConfigError
 from pushkit.integrations.push_config_api import PushConfigApi
-from tests.unit.pushkit.integrations.push_config_api.conftest import MAX_CONFIGS, Server, key_ring
+from tests.unit.pushkit.integrations.conftest import MAX_CONFIGS, key_ring
+from tests.unit.pushkit.integrations.push_config_api.conftest import Server, without_push
 
 URL = "https://client.example.com/hook"
 SECRETS = {"token": "tok-1", "authentication": {"schemes": ["Bearer"], "credentials": "cred-1"}}
@@ -127,9 +128,10 @@ async def test_an_unknown_task_is_not_found(
     assert await sender.subscriptions("nobody", owner="alice") == []
 
 
+@without_push
 @every_version
-async def test_an_agent_without_push_says_so(server_without_push: Server, version: str) -> None:
-    error = (await server_without_push.call(*CREATE[version]))["error"]
+async def test_an_agent_without_push_says_so(server: Server, version: str) -> None:
+    error = (await server.call(*CREATE[version]))["error"]
     assert error["code"] == -32003
     assert error["message"] == "Push Notification is not supported"
 

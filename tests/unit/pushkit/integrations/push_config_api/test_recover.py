@@ -22,13 +22,13 @@ DAY = 86_400
 
 
 @pytest.fixture
-def events() -> list[Event]:
-    return []
-
-
-@pytest.fixture
 async def sender(senders: Senders, events: list[Event]) -> PushSender:
     return await senders.open(on_event=events.append, max_recovered_per_owner=5)
+
+
+@pytest.fixture(autouse=True)
+async def _subscribed(sender: PushSender, webhook: Webhook) -> None:
+    await subscribe(sender, webhook)
 
 
 async def recover(server: Server, user: str = "alice", **wanted: Any) -> Any:
@@ -50,7 +50,6 @@ async def test_a_range_is_sent_again_with_the_same_ids(
     webhook: Webhook,
     events: list[Event],
 ) -> None:
-    await subscribe(sender, webhook)
     ids = await deliver(sender, webhook, *["working"] * 4)
     assert await recover(server, fromSeq=2, toSeq=3) == {"seqs": [2, 3]}
     assert await deliver(sender, webhook, "working") == [*ids[1:3], webhook.received[-1].id]
@@ -63,7 +62,6 @@ async def test_a_time_is_sent_again(
     webhook: Webhook,
     clock: Clock,
 ) -> None:
-    await subscribe(sender, webhook)
     for _ in range(3):
         await deliver(sender, webhook, "working")
         clock.advance(60)
@@ -78,7 +76,6 @@ async def test_http_json_has_it_below_the_config(
     sender: PushSender,
     webhook: Webhook,
 ) -> None:
-    await subscribe(sender, webhook)
     await deliver(sender, webhook, "working", "working")
     path = "/tasks/task-1/pushNotificationConfigs/c/recover"
     found = await server.post(b'{"fromSeq": 2}', path)
@@ -90,7 +87,6 @@ async def test_a_task_that_has_ended_can_be_recovered(
     sender: PushSender,
     webhook: Webhook,
 ) -> None:
-    await subscribe(sender, webhook)
     ids = await deliver(sender, webhook, "working", "completed")
     assert await sender.subscriptions("task-1", owner="alice") == []
     assert await recover(server) == {"seqs": [1, 2]}
@@ -102,7 +98,6 @@ async def test_dead_letters_and_what_was_cancelled_with_the_config_come_again(
     sender: PushSender,
     webhook: Webhook,
 ) -> None:
-    await subscribe(sender, webhook)
     webhook.replies_with(422, 410)
     await deliver(sender, webhook, "working", "working", "working", "working")
     refused = await recover(server)
@@ -114,11 +109,8 @@ async def test_dead_letters_and_what_was_cancelled_with_the_config_come_again(
 
 
 async def test_what_is_pending_or_an_operator_cancelled_does_not_come_again(
-    server: Server,
-    sender: PushSender,
-    webhook: Webhook,
+    server: Server, sender: PushSender
 ) -> None:
-    await subscribe(sender, webhook)
     await notify(sender, "working", "working")
     first, _ = await sender.deliveries("task-1")
     await sender.outbox.cancel([first.id])
@@ -131,7 +123,6 @@ async def test_an_owner_recovers_only_so_many_in_a_day_over_all_tenants(
     webhook: Webhook,
     clock: Clock,
 ) -> None:
-    await subscribe(sender, webhook)
     await subscribe(sender, webhook, tenant="acme")
     await deliver(sender, webhook, *["working"] * 4)
     assert await recover(server) == {"seqs": [1, 2, 3, 4]}
@@ -150,7 +141,6 @@ async def test_one_owners_bound_is_not_anothers(
     sender: PushSender,
     webhook: Webhook,
 ) -> None:
-    await subscribe(sender, webhook)
     await sender.subscribe("task-1", {"id": "c", "url": webhook.url()}, version="1.0", owner="bob")
     await deliver(sender, webhook, *["working"] * 5)
     assert len((await recover(server))["seqs"]) == 5
@@ -162,7 +152,6 @@ async def test_only_the_owner_of_a_config_recovers_it(
     sender: PushSender,
     webhook: Webhook,
 ) -> None:
-    await subscribe(sender, webhook)
     await deliver(sender, webhook, "working")
     assert (await recover(server, user="bob"))["code"] == -32001
     assert await deliver(sender, webhook) == []
@@ -173,20 +162,13 @@ async def test_a_config_that_was_removed_is_not_found(
     sender: PushSender,
     webhook: Webhook,
 ) -> None:
-    await subscribe(sender, webhook)
     await deliver(sender, webhook, "working")
     await sender.unsubscribe("task-1", owner="alice")
     assert (await recover(server))["code"] == -32001
 
 
 @pytest.mark.parametrize("wanted", [{"fromSeq": "x"}, {"since": "yesterday"}, {"until": 7}])
-async def test_a_wrong_parameter_is_refused(
-    server: Server,
-    sender: PushSender,
-    webhook: Webhook,
-    wanted: dict[str, Any],
-) -> None:
-    await subscribe(sender, webhook)
+async def test_a_wrong_parameter_is_refused(server: Server, wanted: dict[str, Any]) -> None:
     assert (await recover(server, **wanted))["code"] == -32602
 
 
@@ -194,6 +176,5 @@ async def test_a_wrong_parameter_is_refused(
 async def test_a_range_that_ends_before_the_first_is_empty(
     server: Server, sender: PushSender, webhook: Webhook, last: int
 ) -> None:
-    await subscribe(sender, webhook)
     await deliver(sender, webhook, "working")
     assert await recover(server, toSeq=last) == {"seqs": []}

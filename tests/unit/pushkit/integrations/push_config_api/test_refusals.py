@@ -27,13 +27,6 @@ TOKEN = "a-token-of-the-dashboard"
 CREATE = "CreateTaskPushNotificationConfig"
 
 
-@pytest.fixture
-def events(sender: PushSender) -> list[Any]:
-    found: list[Any] = []
-    sender.events.add(found.append)
-    return found
-
-
 def refused(events: list[Any]) -> tuple[str, str, str]:
     """Return code, owner and host of the one refusal."""
     [event] = emitted(events, PushConfigRefused)
