@@ -616,7 +616,7 @@ _CUTS: dict[str, tuple[str, str | tuple[str, ...], *tuple[Edit, ...]]] = {
     "mailbox late fetch": (
         "A client that was suspended for longer than its lease renews it before it begins.",
         "two clients inside of one task",
-        sets(f"{_MAILBOX_CLIENT}._fetch.is_late", "False"),
+        returns(f"{_MAILBOX_CLIENT}._holds", "True"),
     ),
     "mailbox nack": (
         "A notification whose handling failed is handed out again.",
