@@ -192,11 +192,11 @@ async def fuzz(kind: str, cases: int, seed: int) -> int:
             ask = service.upstream.ask
 
             async def noted(
-                method: str, path: str, fields: Any, body: bytes, **more: Any
+                method: str, path: str, body: bytes, fields: Any, **more: Any
             ) -> aiohttp.ClientResponse:
                 if path != CARD_PATH:  # which it asks for by itself, from time to time
                     sent.append([method, path, hashlib.sha256(body).hexdigest()])
-                return await ask(method, path, fields, body, **more)
+                return await ask(method, path, body, fields, **more)
 
             service.upstream.ask = noted  # type: ignore[method-assign]
             async with service.serving() as server, aiohttp.ClientSession() as client:
