@@ -246,11 +246,8 @@ class Attacker:
                 allowed.add(404)  # judged below, by the time of the answer
             what = f"{task} under {token[:4]}"
             status = await self._sending(host, what, _raw(draft), allowed)
-            now = self._world.loop.time()
-            is_valid = valid_until is not None and now <= valid_until
-            # Else it has no path at that receiver, whatever its token.
-            is_trusted = not self._world.had_trouble("trust", 0, now, whom=host)
-            if status == 404 and is_valid and is_trusted:
+            is_valid = valid_until is not None and self._world.loop.time() <= valid_until
+            if status == 404 and is_valid and not self._may_have_no_path(host):
                 self._world.violated(f"{what} was answered 404 by {host} within the overlap")
             return status == expected
         return False
@@ -294,6 +291,10 @@ class Attacker:
                 client.transport.abort()
         return self.judge(host, what, answer, allowed)
 
+    def _may_have_no_path(self, host: str) -> bool:
+        """Return whether a receiver may have been reloaded without a sender, whatever its token."""
+        return self._world.had_trouble("trust", 0, self._world.loop.time(), whom=host)
+
     def judge(self, host: str, what: str, answer: bytes, allowed: set[int]) -> int:
         """Check that an answer is one of the right ones; return its status."""
         text = answer.decode("latin-1")
@@ -304,8 +305,8 @@ class Attacker:
         # 429 for a flood, and 503 during a fault, are right for any request.
         is_busy = status in (429, 503) and (self._world.troubles or status == 429)
         now = self._world.loop.time()
-        if self._world.had_trouble("trust", 0, now, whom=host):
-            allowed = allowed | {401, 403, 404}  # a sender that is no longer trusted has no path
+        if self._may_have_no_path(host):
+            allowed = allowed | {401, 403, 404}
         if self._world.had_trouble("stop", now - _GIVEN_UP, now):
             allowed = allowed | {408}  # aiohttp reads no more of a body once it shuts down
         if what.startswith("a flood") and status == 202:
