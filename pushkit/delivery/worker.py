@@ -153,12 +153,12 @@ class Worker(QueueWorker[DeliveryJob]):
     def _look(self, ids: Sequence[str]) -> Script[dict[str, Seen]]:
         now = to_micros((yield from self._database.now()))
         found = yield from subscriptions.read_current(ids)
-        failures = self._options.breaker.failures
         return {
             name: Seen(
                 each.queue.epoch,
-                not (each.active and each.queue.may_send(now, probation_from=failures)),
+                not (each.active and each.queue.may_probe(now)),
                 each.revision,
+                on_probation=each.queue.failures >= self._options.breaker.failures,
             )
             for name, each in found.items()
         }

@@ -74,7 +74,7 @@ class HeldQueue(Generic[J]):
     """The jobs of one queue in its holder's memory, under one epoch."""
 
     __slots__ = (
-        "answered", "current", "epoch", "gap", "gives_way", "group", "id",
+        "answered", "current", "epoch", "gap", "gives_way", "group", "id", "is_probe",
         "is_settling", "most_unsettled", "must_settle", "seen_at", "served", "settling", "stops",
         "tail", "until", "version", "waiting",
     )  # fmt: skip
@@ -82,7 +82,8 @@ class HeldQueue(Generic[J]):
     def __init__(
         self, leased: Leased, *, until: float, seen_at: float, most_unsettled: int = QUANTUM
     ) -> None:
-        self.id, self.group, self.epoch, jobs, self.tail, self.version = leased
+        # It is a probe until its first job is answered.
+        self.id, self.group, self.epoch, jobs, self.tail, self.version, self.is_probe = leased
         self.most_unsettled = most_unsettled
         self.until = until  # when its lease ends, by the worker's clock: earlier than it does
         self.seen_at = seen_at  # before its row was read the last time
@@ -133,6 +134,7 @@ class HeldQueue(Generic[J]):
         assert self.current is not None  # noqa: S101
         self.answered.append(self.current)
         self.current = None
+        self.is_probe = False
         if answer is not Consequence.ACKNOWLEDGED:
             self.must_settle = True
         if answer is Consequence.RETRY:

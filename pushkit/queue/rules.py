@@ -58,9 +58,13 @@ class Queue(NamedTuple):
         """What it waits with."""
         return (self.tenant, self.owner, self.origin)
 
+    def may_probe(self, now: int) -> bool:
+        """Return whether one of its jobs may be sent: not paused, and its group does not wait."""
+        return not self.paused and self.waits_until <= now
+
     def may_send(self, now: int, *, probation_from: int) -> bool:
-        """Return whether several of its jobs may be sent: not paused, and its group works."""
-        return not self.paused and self.waits_until <= now and self.failures < probation_from
+        """Return whether several of its jobs may be sent: its group works, too."""
+        return self.may_probe(now) and self.failures < probation_from
 
 
 class PendingJob(NamedTuple):
@@ -179,6 +183,7 @@ class Leased(NamedTuple):
     jobs: Sequence[Any]  # by `seq`
     upto: int  # up to where the memory is complete with them
     version: int = 0  # of what the jobs have in common, as it was then
+    is_probe: bool = False  # whether its one job shows whether its group, on probation, works
 
 
 class Fetched(NamedTuple):

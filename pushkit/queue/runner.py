@@ -58,6 +58,7 @@ class Seen(NamedTuple):
     epoch: int
     stops: bool
     version: int = 0
+    on_probation: bool = False  # its group is: only a probe may begin
 
 
 class Renewed(NamedTuple):
@@ -432,6 +433,7 @@ class Runner(Generic[J]):
                 elif row.epoch == queue.epoch and since > self._doubted_at:
                     queue.seen_at = max(queue.seen_at, since)
                     queue.stops |= row.stops or row.version != queue.version
+                    queue.stops |= row.on_probation and not queue.is_probe
                     known.add(queue)
         except Exception as exc:  # noqa: BLE001  # they are looked at again
             self._log_fault(exc, "cannot look at queues; trying again")

@@ -152,8 +152,9 @@ class QueueWorker(Work[J], abc.ABC, Generic[J]):
         leased = []
         for queue, pending, upto in result.claimed:
             theirs = [jobs[each.id] for each in pending]
+            version, is_probe = self._version(theirs), queue.failures >= self._claims.probation_from
             leased.append(
-                Leased(queue.id, queue.group, queue.epoch, theirs, upto, self._version(theirs))
+                Leased(queue.id, queue.group, queue.epoch, theirs, upto, version, is_probe)
             )
         return replace(result, claimed=leased, look_again=result.look_again or put_off)
 

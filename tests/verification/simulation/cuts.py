@@ -238,7 +238,7 @@ _CUTS: dict[str, tuple[str, str | tuple[str, ...], *tuple[Edit, ...]]] = {
     "pause": (
         "Nothing of a paused subscription is sent.",
         "sent after it was paused",
-        asks_not(f"{_RULES}:Queue.may_send", "paused"),
+        asks_not(f"{_RULES}:Queue.may_probe", "paused"),
         asks_not(f"{_RULES}:schedule", "paused"),
     ),
     # --- attempts -------------------------------------------------------------------------------

@@ -136,6 +136,21 @@ async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
     assert await sender.worker.run_once() == 2
 
 
+async def test_a_probe_is_sent_however_long_it_waits_for_a_permit(
+    senders: Senders, clock: Clock, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = await senders.open(breaker=BreakerPolicy(failures=1), retry=RETRY_AT_ONCE)
+    for number in range(3):
+        await enqueue(sender, webhook.url(), f"task-{number}")
+    webhook.replies_with(*[500] * 3)
+    await sender.worker.run_once()
+    clock.advance(30)
+    # Each queue has waited so long that its row is looked at before its next delivery begins.
+    monkeypatch.setattr("pushkit.queue.runner.KNOWN_FOR", -1)
+    assert await sender.worker.run_once() == 1
+    assert await sender.worker.run_once() == 2
+
+
 async def test_the_breaker_survives_a_restart(senders: Senders, webhook: Webhook) -> None:
     policy = BreakerPolicy(failures=1)
     first = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)

@@ -53,6 +53,8 @@ class Toy:
         self.leased = set[str]()
         self.begun: list[Job] = []
         self.stopped = set[str]()  # queues that a look and a settlement stop
+        self.on_probation = set[str]()  # queues whose group a look finds on probation
+        self.claims_probes = False
         self.extends = True  # whether renewals do: no other transaction holds the rows
         self.calls: Counter[str] = Counter()
         self.faults: dict[str, list[Exception | None]] = {}  # of the next calls, by their name
@@ -125,7 +127,8 @@ class Toy:
             self.leased.add(queue)
             self.epochs[queue] += 1
             some = jobs[:QUANTUM]
-            chosen.append(Leased(queue, group, self.epochs[queue], some, some[-1].seq))
+            upto, is_probe = some[-1].seq, self.claims_probes
+            chosen.append(Leased(queue, group, self.epochs[queue], some, upto, is_probe=is_probe))
         return ClaimResult(claimed=chosen, waiting=frozenset(waiting))
 
     async def attempt(self, job: Job) -> Consequence:
@@ -174,7 +177,12 @@ class Toy:
 
     async def look(self, ids: Sequence[str]) -> Mapping[str, Seen]:
         await self._called("look")
-        return {each: Seen(self.epochs[each], each in self.stopped) for each in ids}
+        return {
+            each: Seen(
+                self.epochs[each], each in self.stopped, on_probation=each in self.on_probation
+            )
+            for each in ids
+        }
 
     async def renew(self, held: Mapping[str, int]) -> Renewed:
         await self._called("renew")
@@ -312,6 +320,17 @@ async def test_jobs_begin_however_slowly_the_database_answers(toy: Toy, leap: Le
     async with asyncio.timeout(10):
         await toy.runner.run_once()
     assert toy.sent == [(A, 1), (A, 2)]
+
+
+@pytest.mark.parametrize("is_probe", [True, False])
+async def test_on_probation_only_a_probe_begins(toy: Toy, leap: Leap, is_probe: bool) -> None:
+    toy.claims_probes = is_probe
+    toy.on_probation.add(A)
+    toy.before["claim"] = leap
+    toy.store(A)
+    await toy.runner.run_once()
+    assert toy.sent == ([(A, 1)] if is_probe else [])
+    assert_at_rest(toy)
 
 
 async def test_a_defect_in_an_attempt_keeps_no_room(toy: Toy) -> None:
