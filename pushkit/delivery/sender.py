@@ -450,7 +450,7 @@ class PushSender(HasLifetime):
                     self._database, self._vault, lambda body: put(snapshot=body), read
                 )
                 if held is not None:
-                    self.worker.changed()
+                    self.worker.wake()
         except (InvalidPushConfigError, UnsupportedVersionError) as exc:
             self.report_refusal(exc, owner=owner, tenant=tenant, task_id=task_id, host=host)
             if advice := local_advice(exc):  # a note is in tracebacks, not in answers to clients
@@ -458,7 +458,7 @@ class PushSender(HasLifetime):
             raise
         change = SubscriptionChange.REGISTERED
         if before is not None:
-            self.worker.changed()
+            self.worker.changed([before.id])
             change = SubscriptionChange.REPLACED
             self._reports.report_replaced(before, subscription)
         report_changed(self.events, change, [subscription], self._clock())
@@ -608,7 +608,7 @@ class PushSender(HasLifetime):
         sent = await self._database.write_patiently(
             lambda: send_tests(self._database, self._vault, choice, snapshot)
         )
-        self.worker.changed()
+        self.worker.wake()
         return list(sent.deliveries)
 
     async def _change(
@@ -624,7 +624,7 @@ class PushSender(HasLifetime):
                 self._database, change, choice, resend=resend, disabled_by=disabled_by
             )
         )
-        self.worker.changed()
+        self.worker.changed([each.id for each in found.subscriptions])
         return report_changed(self.events, change, found.subscriptions, self._clock())
 
     async def _choice(self, tenant: str, task_id: str, owner: str, config_id: str | None) -> Choice:
@@ -673,7 +673,7 @@ class PushSender(HasLifetime):
             lambda: clients.recover(self._database, key, wanted, most_in_a_day=most)
         )
         if recovered is not None and recovered.seqs:
-            self.worker.changed()
+            self.worker.wake()
             if self.events.wants(OutboxChanged.usual_level):
                 many, change = len(recovered.seqs), OutboxChange.RESENT
                 self.events.emit(OutboxChanged(at=self._clock(), change=change, count=many))

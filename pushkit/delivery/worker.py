@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 from pushkit.delivery.answers import REFUSED
@@ -93,9 +93,9 @@ class Worker(QueueWorker[DeliveryJob]):
         if self._database.locks is not None:
             self._database.locks.release(self.name)
 
-    def changed(self) -> None:
-        """Look at all queues again: an operator, or a client, changed some in this process."""
-        self.runner.doubt()
+    def changed(self, ids: Collection[str] | None = None) -> None:
+        """Look at queues again, these or all: an operator, or a client, changed some here."""
+        self.runner.doubt(ids)
         self.runner.wake()
 
     async def run_once(self) -> int:

@@ -6,6 +6,7 @@ protocol runs this very code. Moments are seconds by a clock of the worker that 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
@@ -74,9 +75,9 @@ class HeldQueue(Generic[J]):
     """The jobs of one queue in its holder's memory, under one epoch."""
 
     __slots__ = (
-        "answered", "current", "epoch", "gap", "gives_way", "group", "id", "is_probe",
-        "is_settling", "most_unsettled", "must_settle", "seen_at", "served", "settling", "stops",
-        "tail", "until", "version", "waiting",
+        "answered", "current", "doubted_at", "epoch", "gap", "gives_way", "group", "id",
+        "is_probe", "is_settling", "most_unsettled", "must_settle", "seen_at", "served",
+        "settling", "stops", "tail", "until", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,7 @@ class HeldQueue(Generic[J]):
         self.most_unsettled = most_unsettled
         self.until = until  # when its lease ends, by the worker's clock: earlier than it does
         self.seen_at = seen_at  # before its row was read the last time
+        self.doubted_at = -math.inf  # when it was known to be changed
         self.waiting: list[J] = [*jobs]  # by `seq`
         self.current: J | None = None  # begun, and not answered
         self.answered: list[J] = []  # and not settled

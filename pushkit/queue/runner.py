@@ -168,7 +168,6 @@ class Runner(Generic[J]):
         self._tasks = set[asyncio.Task[Any]]()
         self._bytes = 0
         self._was_full = False  # whether a claim was left out for want of room
-        self._doubted_at = -math.inf
         self.is_open = False  # whether stored jobs may be handed over
         self.is_running = False  # whether `run` claims and renews
         self._is_closing = self._is_retired = False
@@ -241,11 +240,12 @@ class Runner(Generic[J]):
         held = 4 * self.memory.at_origin[origin] > 3 * self._most_held()
         return not held and self._fresh[origin] <= self._ahead // 2
 
-    def doubt(self) -> None:
-        """Look at each queue's row before its next job begins: some were changed."""
-        self._doubted_at = seconds()
-        for queue in self.memory.queues.values():
-            queue.seen_at = -math.inf
+    def doubt(self, ids: Collection[str] | None = None) -> None:
+        """Look at the rows of queues before their next jobs begin: these, or any, were changed."""
+        queues, now = self.memory.queues, seconds()
+        for name in queues if ids is None else queues.keys() & ids:
+            queues[name].doubted_at = now
+            queues[name].seen_at = -math.inf
 
     def wake_soon(self) -> None:
         """Look for due queues shortly: another process stored a job, and woke all workers."""
@@ -430,7 +430,7 @@ class Runner(Generic[J]):
                 row = seen.get(name)
                 if row is None or row.epoch > queue.epoch:
                     self._lose(queue)
-                elif row.epoch == queue.epoch and since > self._doubted_at:
+                elif row.epoch == queue.epoch and since > queue.doubted_at:
                     queue.seen_at = max(queue.seen_at, since)
                     queue.stops |= row.stops or row.version != queue.version
                     queue.stops |= row.on_probation and not queue.is_probe

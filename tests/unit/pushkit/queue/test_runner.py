@@ -412,6 +412,17 @@ async def test_a_settlement_that_fails_is_repeated_and_nothing_is_sent_twice(
     assert_at_rest(toy)
 
 
+async def test_jobs_begin_however_often_other_queues_are_changed(toy: Toy, leap: Leap) -> None:
+    async def change_another() -> None:
+        toy.runner.doubt([B])
+
+    toy.before.update(claim=leap, look=change_another)
+    toy.store(A, 2)
+    async with asyncio.timeout(10):
+        await toy.runner.run_once()
+    assert toy.sent == [(A, 1), (A, 2)]
+
+
 async def test_a_queue_that_is_stopped_between_two_jobs_begins_no_more(toy: Toy) -> None:
     async def stop(_: object) -> None:
         toy.stopped.add(A)
