@@ -330,19 +330,23 @@ class Runner(Generic[J]):
         if self._was_full:
             return self._longest_pause  # `_note_idle` wakes it
         try:
-            async with asyncio.timeout(self._longest_pause.total_seconds()):
-                due = await self._work.due()
             # Of several workers that were woken, those that come later find nothing due.
+            due = await self._due()
             if due.now and await self.fill():
                 return _MIN_PAUSE
-        except TimeoutError:  # other readers of the database come first
-            return _MIN_PAUSE
         except Exception as exc:  # noqa: BLE001  # the top of a worker loop
             self._log_fault(exc, "the database is out of reach; trying again")
             return _AFTER_FAULT
         if due.later is None:
             return self._longest_pause
         return min(max(due.later, _MIN_PAUSE), self._longest_pause)
+
+    async def _due(self) -> Due:
+        try:
+            async with asyncio.timeout(self._longest_pause.total_seconds()):
+                return await self._work.due()
+        except TimeoutError:  # other readers of the database come first: a claim finds it out
+            return Due(now=True)
 
     @contextlib.contextmanager
     def renewing(self) -> Iterator[None]:

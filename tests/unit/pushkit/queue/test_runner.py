@@ -464,6 +464,15 @@ async def test_a_queue_keeps_its_lease_while_it_is_being_settled(toy: Toy) -> No
     assert_at_rest(toy)
 
 
+async def test_what_is_due_is_claimed_though_no_look_for_it_is_answered_in_time() -> None:
+    toy = Toy(longest_pause=timedelta(milliseconds=20))
+    toy.before["due"] = asyncio.Event().wait
+    toy.store(A)
+    running = asyncio.create_task(toy.runner.run())
+    await eventually(lambda: toy.sent == [(A, 1)])
+    running.cancel()
+
+
 async def test_an_idle_runner_does_nothing(toy: Toy) -> None:
     running = asyncio.ensure_future(toy.runner.run())
     await eventually(lambda: toy.calls["due"])
