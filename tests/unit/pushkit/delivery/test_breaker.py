@@ -184,6 +184,7 @@ async def test_on_probation_what_is_being_stored_waits_for_the_probe_too(
     for number in range(1, 4):  # another owner's updates are sent meanwhile
         await sender.notify(status(task_id="other"))
         await webhook.until_received(number, "/other")
+    await webhook.until_received(4)
     assert len(webhook.at("/hook")) == 4
     is_answered.set()
     await webhook.until(lambda: len(webhook.at("/hook")) == len(tasks))
