@@ -12,6 +12,7 @@ import contextlib
 import functools
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
@@ -94,6 +95,7 @@ _OF_ITS_BODY: Final = frozenset(
         "repr-digest",
     }
 )
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab (RFC 9110 §5.5)
 
 
 class Asked(NamedTuple):
@@ -143,10 +145,19 @@ def not_compressed(fields: Fields) -> list[tuple[str, str]]:
     return [*without({"accept-encoding"}, fields), ("Accept-Encoding", "identity")]
 
 
+def _given(answer: aiohttp.ClientResponse) -> list[tuple[str, str]]:
+    """Return the fields of the agent's answer that go to the client."""
+    fields = end_to_end(answer.raw_headers)
+    for name, value in fields:
+        if _CONTROL.search(value):  # aiohttp reads it, and does not write it
+            raise UpstreamError(f"the agent's answer has a control character in the field {name}")
+    return fields
+
+
 def head_of(answer: aiohttp.ClientResponse) -> web.StreamResponse:
     """Return the head of the agent's answer, as it goes to the client."""
     response = web.StreamResponse(status=answer.status, reason=answer.reason)
-    response.headers.extend(end_to_end(answer.raw_headers))
+    response.headers.extend(_given(answer))
     return response
 
 
@@ -154,7 +165,7 @@ def whole(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
     """Return the agent's answer, which was read."""
     response = web.Response(status=answer.status, reason=answer.reason, body=body)
     response.headers.clear()
-    response.headers.extend(without({"content-length"}, end_to_end(answer.raw_headers)))
+    response.headers.extend(without({"content-length"}, _given(answer)))
     return response
 
 
@@ -164,7 +175,7 @@ def instead(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
     What else its head says is for the client, such as to which web pages a browser may show it.
     """
     response = web.json_response(body=body, status=answer.status)
-    response.headers.extend(without(_OF_ITS_BODY, end_to_end(answer.raw_headers)))
+    response.headers.extend(without(_OF_ITS_BODY, _given(answer)))
     return response
 
 
@@ -172,7 +183,7 @@ def for_browsers(answer: aiohttp.ClientResponse) -> list[tuple[str, str]]:
     """Return what the agent's answer says of the web pages to which a browser may show it."""
     return [
         (name, value)
-        for name, value in end_to_end(answer.raw_headers)
+        for name, value in _given(answer)
         if name.lower() == "vary" or name.lower().startswith("access-control-")
     ]
 

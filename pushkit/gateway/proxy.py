@@ -74,7 +74,7 @@ from pushkit.integrations.push_config_api.errors import (
 )
 from pushkit.integrations.push_config_api.http import ApiRequest, query_members
 from pushkit.keys.jwks import JWKS_PATH
-from pushkit.logs import RepeatedLog
+from pushkit.logs import RepeatedLog, printable
 from pushkit.net.connection import unexpected_status
 from pushkit.subscriptions.filters import GATHERED_EVERY
 from pushkit.subscriptions.model import Filter
@@ -168,6 +168,12 @@ class Gateway:
         except UpstreamError as exc:
             self._faults.log(str(exc), logging.WARNING, "%s", exc)
             return web.Response(status=exc.status, text=f"{exc}\n")
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as exc:  # a defect: aiohttp answers 500, or ends what has begun
+            path = printable(request.path)
+            self._faults.log(type(exc).__name__, logging.ERROR, "%s failed", path, exc_info=exc)
+            raise
 
     async def _answer(self, asked: Asked) -> web.StreamResponse:
         request = asked.request

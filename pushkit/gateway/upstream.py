@@ -191,6 +191,8 @@ class Upstream:
                 )
         except TimeoutError as exc:
             raise UpstreamError("the agent did not answer in time", 504) from exc
+        except aiohttp.ClientResponseError as exc:
+            raise UpstreamError("the agent's answer is not valid HTTP") from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise UpstreamError(f"the agent cannot be reached: {type(exc).__name__}") from exc
 

@@ -530,6 +530,19 @@ async def test_the_agents_error_is_the_clients(front: Front) -> None:
     assert answer["id"] == 7
 
 
+async def test_a_defect_is_logged(
+    front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(proxy.Gateway, "_pass_on", fail)
+    async with front.client.get(f"{front.origin}/x?secret") as got:
+        assert (got.status, "defect" in await got.text()) == (500, False)
+    logged = [each for each in caplog.records if each.name == "pushkit.gateway"]
+    assert [(each.getMessage(), each.levelname) for each in logged] == [("/x failed", "ERROR")]
+
+
 # --- hostile agents ----------------------------------------------------------------------------
 
 
@@ -561,6 +574,18 @@ async def test_an_agent_that_says_nothing_is_not_waited_for(start: Start) -> Non
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200", b"garbage\r\n\r\n"])
 async def test_an_agent_that_speaks_no_http_is_a_bad_gateway(start: Start, answer: bytes) -> None:
     assert await _refused(start, answer) == 502
+
+
+@pytest.mark.parametrize("control", [b"\x01", b"\x1b", b"\x7f"])
+async def test_an_answer_that_cannot_be_written_again_is_a_bad_gateway(
+    start: Start, control: bytes
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Other: a" + control + b"b\r\n\r\n"
+    async with bytes_agent(head + b"{}") as agent, start(before=agent) as front:
+        for url in ("/x", "/extendedAgentCard"):
+            async with front.client.get(front.origin + url) as got:
+                told = "the agent's answer has a control character in the field X-Other\n"
+                assert (got.status, await got.text()) == (502, told)
 
 
 async def test_an_answer_that_breaks_off_is_not_made_whole(start: Start) -> None:
