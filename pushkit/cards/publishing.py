@@ -35,7 +35,8 @@ _logger = logging.getLogger(__name__)
 
 class _Failure(NamedTuple):
     kid: str
-    since: datetime
+    since: datetime  # when the attempt began
+    lasted: int  # whole seconds
     error: SigningError
 
 
@@ -93,12 +94,14 @@ class CardPublisher:
             if (
                 failure is None
                 or failure.kid != kid
-                or not 0 <= (now - failure.since).total_seconds() < _PAUSE_SECONDS
+                or not 0 <= (now - failure.since).total_seconds() < failure.lasted + _PAUSE_SECONDS
             ):
+                loop = asyncio.get_running_loop()
+                began = loop.time()
                 try:
                     self._signed = await self._sign(ring, now)
                 except SigningError as exc:
-                    failure = self._failure = _Failure(kid, now, exc)
+                    failure = self._failure = _Failure(kid, now, int(loop.time() - began), exc)
                     _logger.warning("serving the card of the previous key, if any: %s", exc)
                 else:
                     return self._signed

@@ -7,6 +7,7 @@ gateway goes on where a dead one stopped. It is leased by the gateway that is it
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -136,13 +137,18 @@ class Watches:
             (sealed, tenant, task_id, self.holder),
         )
 
-    async def give_back(self, tenant: str, task_id: str) -> None:
-        """Let a gateway take a task that this one holds, after a lease's time."""
-        await self._write(
-            f"UPDATE pushkit_watches SET holder = NULL, due_at = {_LEASE_END}"
-            " WHERE tenant = $3 AND task_id = $4 AND holder = $2",
-            *(tenant, task_id),
-        )
+    async def give_back(self, keys: Iterable[tuple[str, str]]) -> None:
+        """Let a gateway take tasks that this one holds, after a lease's time."""
+        await self._database.write(self._give_back(keys))
+
+    def _give_back(self, keys: Iterable[tuple[str, str]]) -> Script[None]:
+        now = to_micros((yield from self._database.now()))
+        for tenant, task_id in keys:
+            yield Statement(
+                f"UPDATE pushkit_watches SET holder = NULL, due_at = {_LEASE_END}"
+                " WHERE tenant = $2 AND task_id = $3 AND holder = $4",
+                (now, tenant, task_id, self.holder),
+            )
 
     async def remove(self, tenant: str, task_id: str) -> None:
         """Forget a task that has ended, unless another gateway holds it."""

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -106,6 +106,7 @@ class Waiting(Generic[T]):
         self._size = 0
         self._items: deque[tuple[T, int]] = deque()
         self._news = asyncio.Event()
+        self.on_drop: Callable[[], object] | None = None
 
     def put(self, item: T, size: int) -> None:
         """Add an item, unless nobody reads any more, or too much waits."""
@@ -133,9 +134,13 @@ class Waiting(Generic[T]):
         self.lost = True
         self.skip()
         self.end()
+        if self.on_drop is not None:
+            self.on_drop()
 
-    async def items(self) -> AsyncIterator[T]:
-        """Yield the items, until the end."""
+    async def items(
+        self, quiet: Callable[[], Awaitable[None]] | None = None, after: float | None = None
+    ) -> AsyncIterator[T]:
+        """Yield the items, until the end; call `quiet` whenever none comes for some seconds."""
         while True:
             while self._items:
                 item, size = self._items.popleft()
@@ -144,7 +149,12 @@ class Waiting(Generic[T]):
             if self.has_ended:
                 return
             self._news.clear()
-            await self._news.wait()
+            try:
+                async with asyncio.timeout(after):
+                    await self._news.wait()
+            except TimeoutError:
+                if quiet is not None:
+                    await quiet()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -171,6 +181,7 @@ class EventStream:
     events: Waiting[StreamEvent] = field(init=False, default_factory=lambda: Waiting(_MOST_WAITING))
     # Whether the last event said that the task ended, or waits for its client.
     is_at_rest: bool = field(init=False, default=False)
+    heard_at: float = field(init=False)  # when its last event came, in the event loop's time
     _is_over: bool = field(init=False, default=False)
     _is_whole: bool = field(init=False, default=False)  # whether it was read to its end
     _unread: StreamEvent | None = field(init=False, default=None)
@@ -178,6 +189,7 @@ class EventStream:
     _reading: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
         self._reading = asyncio.create_task(self._read(), name="pushkit-gateway-stream")
         self._reading.add_done_callback(self._end)  # also of a task that is cancelled unbegun
 
@@ -223,6 +235,7 @@ class EventStream:
             self.settled.set_result(None)
 
     def _take(self, data: bytes) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
         update = None
         try:
             result = read_answer(data, self.place.binding).result

@@ -345,9 +345,12 @@ class Sending:
     ) -> web.StreamResponse:
         response, request = head_of(answer), self.asked.request
         await response.prepare(request)
+        if request.transport is not None:
+            unsent.on_drop = request.transport.abort  # a client that reads nothing is waited for
         with contextlib.suppress(ConnectionError):  # the client is gone; the stream is read on
             async for chunk in unsent.items():
                 await response.write(chunk)
+        unsent.on_drop = None
         return cut(request, response) if unsent.lost else response
 
 

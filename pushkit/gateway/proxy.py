@@ -281,6 +281,8 @@ class Gateway:
         # A stream is read on after its client has left, and a message with a config sent.
         under_way = max(self._requests.total(), self.upstream.streams, len(self._unfinished))
         if under_way >= self.options.max_requests:
+            full = "%d requests at once, as many as may be: others are refused (max_requests)"
+            self._faults.log("full", logging.WARNING, full, under_way)
             raise web.HTTPServiceUnavailable(text="too many requests at once\n")
         if self._requests[caller] >= self.options.max_requests_per_caller:
             raise web.HTTPTooManyRequests(text="too many requests of this caller at once\n")

@@ -46,7 +46,7 @@ from pushkit.errors import (
     StorageError,
 )
 from pushkit.gateway.calls import Binding, Place
-from pushkit.gateway.events import EventStream, TaskView, chain, with_chunk
+from pushkit.gateway.events import EventStream, StreamEvent, TaskView, chain, with_chunk
 from pushkit.gateway.options import GatewayOptions
 from pushkit.gateway.upstream import TaskRefusedError, Upstream, UpstreamError
 from pushkit.logs import RepeatedLog, printable
@@ -61,6 +61,8 @@ Key = TypeVar("Key")
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two looks at a task
 _PAUSE_OF_CLIENT: Final = 15.0  # while a task waits for its client
 _JOINED_WITHIN: Final = 10.0  # seconds; after them the task is looked at, too
+_SILENT: Final = 30.0  # seconds after the last event of a stream, which may be dead
+_QUIET: Final = 300.0  # seconds between two looks at a task whose stream says nothing
 _PER_EVENT: Final = 1.0  # at most one look in this time, where events only say that it changed
 _UNSEEN: Final = timedelta(minutes=10)  # how long a task may be missing
 _UNWANTED: Final = timedelta(minutes=1)  # how long a task is watched without a config
@@ -68,6 +70,7 @@ _RENEWED_EVERY: Final = LEASE.total_seconds() / 3
 _MARGIN: Final = 3.0  # seconds before the end of a lease in which nothing is stored any more
 _CLAIMED_EVERY: Final = 1.0
 _UNSENDABLE: Final = frozenset({PayloadTooLargeError.code, InvalidUpdateError.code})
+_SHOWN_WITHIN: Final = 30.0  # seconds for a whole task; then clients of 0.3 get its status alone
 _PAUSES_OF_SNAPSHOT: Final = (0.2, 1.0, 0.0)  # seconds between attempts to ask for a whole task
 
 
@@ -182,6 +185,8 @@ class Watcher:
         if self.store.seals or credentials in {"", "[]"}:
             return
         self._unstored[key] = credentials
+        if len(self._unstored) > 2 * self.options.max_watches:  # another gateway's have ended
+            del self._unstored[next(each for each in self._unstored if each not in self._tasks)]
         self.faults.log(
             "unsealed",
             logging.WARNING,
@@ -222,6 +227,9 @@ class Watcher:
                     renewed = loop.time()
                     await self._renew(renewed + LEASE.total_seconds())
                 room = self.options.max_watches - len(self._tasks)
+                if room <= 0:
+                    full = "%d tasks are watched, as many as may be: others wait (max_watches)"
+                    self.faults.log("full", logging.WARNING, full, len(self._tasks))
                 until = loop.time() + LEASE.total_seconds()
                 for row in await self.store.claim(min(room, 100)) if room > 0 else ():
                     if self.get(row.tenant, row.task_id) is None:
@@ -249,8 +257,6 @@ class Watcher:
     async def _renew(self, until: float) -> None:
         before, adding = dict(self._tasks), set(self._adding)
         held = await self.store.renew()
-        for key in held.difference(before, self._tasks, adding, self._adding):
-            await self.store.give_back(*key)  # its watching failed here
         for key, watched in before.items():
             if key in held:
                 watched.leased_until = until
@@ -258,6 +264,9 @@ class Watcher:
                 _log.warning("task %s is watched by another gateway", printable(key[1]))
                 watched.is_lost = True
                 await cancelled(watched.running)
+        # Those whose watching failed here.
+        if failed := held.difference(before, self._tasks, adding, self._adding):
+            await self.store.give_back(failed)
 
 
 @contextlib.contextmanager
@@ -309,6 +318,8 @@ class WatchedTask:
         self._context_id: str | None = None
         self._unseen_since: float | None = None
         self._looked_at = 0.0
+        self._asking: asyncio.Task[Task] | None = None
+        self._quiet_until = 0.0
         self._tell_again: Callable[[], Awaitable[None]] | None = None
         self._tell_end: Callable[[], Awaitable[None]] | None = None
         self._is_unwanted = False
@@ -331,10 +342,13 @@ class WatchedTask:
         if stream is None or self.is_over or self._next is not None:
             return False
         if self._stream is not None:
-            if not self._stream.is_at_rest:
+            silence = asyncio.get_running_loop().time() - self._stream.heard_at
+            if not self._stream.is_at_rest and silence < _SILENT:
                 return False
             self._stream.events.end()  # it is read on, or the agent might stop
         self._next = stream
+        if self._asking is not None:
+            self._asking.cancel()  # the stream tells more, and the answer may never come
         return True
 
     async def _run(self) -> None:
@@ -445,12 +459,15 @@ class WatchedTask:
         is_live, is_first = not resumed, True
         in_wholes = self._place.version is WireVersion.V0_3
         await asyncio.wait([stream.first], timeout=_PER_EVENT)
-        if not stream.first.done():  # it does not begin with the task
-            await self._look_until_shown(stream)
+        if not stream.first.done():  # it does not begin with the task, or does so late
+            stream.first.add_done_callback(self._give_way)
+            await self._look_until_shown(stream, or_begun=True)
         if self.is_over:
             await stream.close()
             return
-        async for event in stream.events.items():
+        self._quiet_until = loop.time() + _QUIET
+        quiet = functools.partial(self._while_quiet, stream)
+        async for event in stream.events.items(quiet, _LONGEST_PAUSE):
             update = event.update
             is_others = update is not None and update.task_id not in (None, self._row.task_id)
             # What nobody can read may be ahead of the first one that says something.
@@ -468,31 +485,74 @@ class WatchedTask:
                     await self._store(update)
             else:
                 if not is_live or isinstance(update, ArtifactUpdate):
-                    pause = self._looked_at + _PER_EVENT - loop.time()
-                    await asyncio.wait([stream.settled], timeout=max(pause, 0))
+                    await self._until_next_look(stream)
                 stream.events.skip()  # the task holds what came until now
                 await self._look_until_shown(stream)
             is_first = False
             if self.is_over:
                 return
 
-    async def _look_until_shown(self, stream: EventStream) -> None:
+    async def _until_next_look(self, stream: EventStream) -> None:
+        pause = max(self._looked_at + _PER_EVENT - asyncio.get_running_loop().time(), 0)
+        if not stream.settled.done():
+            await asyncio.wait([stream.settled], timeout=pause)
+        elif not (stream.is_at_rest or stream.events.has_ended):
+            await asyncio.sleep(pause)  # it went on after it had waited for its client
+
+    async def _while_quiet(self, stream: EventStream) -> None:
+        """Tell what there was no room for; see whether the task rests, which no event said.
+
+        An agent of several processes may have joined a stream to one that does not run the task.
+        What it says of a task that goes on may be ahead of the stream, or behind it: no matter.
+        """
+        if self._tell_again is not None:
+            await self._patiently(self._tell_again)
+        if (now := asyncio.get_running_loop().time()) < self._quiet_until:
+            return
+        self._quiet_until = now + _QUIET
+        try:
+            task = await self._asked_unless_told()
+        except (TaskRefusedError, UpstreamError):
+            return  # the stream is there
+        if task is None or self.is_over:
+            return
+        state = task.status.state
+        waits = state.interrupted and TaskView.of(task).digest() != self._row.view
+        if state.terminal or (waits and not stream.is_at_rest):
+            stream.events.drop()
+            await self._compare(task)
+
+    async def _look_until_shown(self, stream: EventStream, *, or_begun: bool = False) -> None:
         """Ask for the task until the agent shows it: a stream may be quiet for long."""
         pause = _FIRST_PAUSE
         while not (await self._look() or self.is_over or stream.events.has_ended):
+            if or_begun and _is_task(stream.first):
+                return
             pause = await self._wait(pause)
+
+    def _give_way(self, first: asyncio.Future[StreamEvent | None]) -> None:
+        """Look no longer at a task with which its stream begins."""
+        if _is_task(first):
+            self._news.set()
+            if self._asking is not None:
+                self._asking.cancel()
 
     async def _look(self) -> bool:
         """Ask for the task, store it if its webhooks do not know it; return if it was shown."""
         loop = asyncio.get_running_loop()
         self._looked_at = loop.time()
         try:
-            task = await self._asked()
+            task = await self._asked_unless_told()
+            if task is None:
+                return False
         except TaskRefusedError as exc:
             if await self._asks_as_later_caller():
                 return False
-            self._unseen_since = self._unseen_since or loop.time()
-            if exc.status == 404 and loop.time() - self._unseen_since > _UNSEEN.total_seconds():
+            if exc.status != 404:
+                self._unseen_since = None
+            elif self._unseen_since is None:
+                self._unseen_since = loop.time()
+            elif loop.time() - self._unseen_since > _UNSEEN.total_seconds():
                 _log.warning(
                     "task %s: the agent knows it no longer: its webhooks do not learn its end",
                     printable(self._row.task_id),
@@ -523,6 +583,16 @@ class WatchedTask:
         self._news.set()
         return True
 
+    async def _asked_unless_told(self) -> Task | None:
+        """Ask for the task; None if a stream comes first. Raises as `_asked`."""
+        self._asking = asking = asyncio.create_task(self._asked(), name="pushkit-gateway-look")
+        try:
+            await asyncio.wait([asking])
+            return None if asking.cancelled() else asking.result()
+        finally:
+            self._asking = None
+            asking.cancel()
+
     async def _asked(self) -> Task:
         """Ask for the task. Raises TaskRefusedError, UpstreamError."""
         shown = await self._watcher.upstream.task(self._place, self._row.task_id, self._credentials)
@@ -541,6 +611,7 @@ class WatchedTask:
 
     async def _store(self, update: TaskUpdate) -> None:
         """Store an update for all who want it, and note that they were told."""
+        self._unseen_since = None  # the agent knows the task
         if not isinstance(update, TaskSnapshot | MessageUpdate) and update.context_id is None:
             # Some agents say it with the task alone; receivers expect it everywhere.
             update = replace(update, context_id=self._context_id)
@@ -617,7 +688,10 @@ class WatchedTask:
             if self._whole is not None:
                 break
             try:
-                task = await self._asked()
+                async with asyncio.timeout(_SHOWN_WITHIN):  # all webhooks of the task wait for it
+                    task = await self._asked()
+            except TimeoutError:
+                return None
             except TaskRefusedError:
                 if not await self._asks_as_later_caller():
                     return None
@@ -656,6 +730,11 @@ def _shorter(update: TaskUpdate) -> Iterator[TaskUpdate]:
             yield replace(update, task=task)
     elif isinstance(update, StatusUpdate):
         yield replace(update, status=replace(update.status, message=None))
+
+
+def _is_task(first: asyncio.Future[StreamEvent | None]) -> bool:
+    event = first.result() if first.done() else None
+    return event is not None and isinstance(event.update, TaskSnapshot)
 
 
 def _unwatch(joining: asyncio.Task[EventStream | None]) -> None:

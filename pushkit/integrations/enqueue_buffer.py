@@ -30,6 +30,8 @@ _log: Final = logging.getLogger("pushkit.integrations")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds
 
+_CLOSED_WITHIN: Final = 60.0  # seconds; the database itself gives up before
+
 _EARLIER: Final = "earlier updates of the task wait for the outbox"
 
 Enqueue = Callable[[bool], Awaitable[object]]
@@ -158,7 +160,7 @@ class EnqueueBuffer:
         What is dropped is logged, with one line per task.
         """
         self._closing.set()
-        await asyncio.gather(*(self._finish(*each) for each in list(self._queues.items())))
+        await asyncio.gather(*(self._finish_in_time(*each) for each in list(self._queues.items())))
         self._queues.clear()
 
     def _keep(self, task_id: str, queue: _Queue, update: _Kept, reason: PushkitError) -> None:
@@ -216,6 +218,23 @@ class EnqueueBuffer:
         self._waiting -= 1
         self._bytes -= queue.waiting[0].size
         queue.waiting = queue.waiting[1:]
+
+    async def _finish_in_time(self, task_id: str, queue: _Queue) -> None:
+        """Finish a queue, unless a call does not end: the agent's task store may not answer."""
+        try:
+            async with asyncio.timeout(_CLOSED_WITHIN):
+                await self._finish(task_id, queue)
+        except TimeoutError:
+            if queue.emptying is not None:
+                queue.emptying.cancel()
+            _log.error(
+                "task %r: an update is still being stored, and %d wait: the close goes on without",
+                task_id,
+                len(queue.waiting),
+            )
+            self.refused += len(queue.waiting)
+            while queue.waiting:
+                self._drop_first(queue)
 
     async def _finish(self, task_id: str, queue: _Queue) -> None:
         if queue.emptying is not None:

@@ -229,3 +229,18 @@ async def test_a_service_that_fails_is_asked_once_in_ten_seconds(has_previous: b
     new.fails = False
     signed = await publisher.signed(handover + timedelta(seconds=10))
     assert signed.kids == (new.key.kid,)
+
+
+async def test_a_service_that_hangs_is_not_asked_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pushkit.cards.publishing._SIGNING_SECONDS", 1)
+    monkeypatch.setattr("pushkit.cards.publishing._PAUSE_SECONDS", 1)  # both are 10 s
+    kms = Kms()
+    publisher = CardPublisher(CARD, KeyRing.create(NOW, key=RemoteKey.of(kms)))
+    kms.hangs = True
+    with pytest.raises(SigningError):
+        await publisher.signed(NOW)  # ends a second later
+    with pytest.raises(SigningError):
+        await publisher.signed(NOW + timedelta(seconds=1.1))  # the next request
+    assert len(kms.asked) == 1

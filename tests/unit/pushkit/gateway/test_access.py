@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -584,3 +585,16 @@ async def test_an_identity_header_has_no_second_spelling(
         assert "X_User" not in headers
         assert "X-User" not in headers
         assert "X_Forwarded_For" not in headers
+
+
+async def test_credentials_of_tasks_that_another_gateway_watches_are_forgotten(
+    start: Start, agent: ScriptedAgent
+) -> None:
+    async with start(max_watches=1) as one, start() as other:
+        await one.send(bearer("a"))
+        for number in range(5):
+            task = await one.send(bearer(f"t{number}"))
+            await eventually(partial(other.service.watcher.get, "", task["id"]))
+            agent.status(task["id"], "TASK_STATE_COMPLETED")
+            await eventually(lambda: not len(other.service.watcher))
+        assert len(one.service.watcher._unstored) <= 2

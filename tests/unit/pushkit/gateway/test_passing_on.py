@@ -702,3 +702,27 @@ def test_events_that_never_end_are_bounded(line: bytes) -> None:
 
     with pytest.raises(MalformedJsonError, match="longer than 1000"):
         feed()
+
+
+async def test_a_client_that_reads_nothing_of_its_stream_is_cut_off(front: Front) -> None:
+    agent = front.agent
+    async with front.post("SendStreamingMessage", message()):  # and it reads no more than the head
+        await eventually(lambda: bool(agent.tasks))
+        [task_id] = agent.tasks
+        await eventually(lambda: agent.watchers(task_id) == 1)
+        for _ in range(100):  # more than the buffers of both sockets, and 4 MiB
+            agent._tell(task_id, {"odd": {"taskId": task_id, "text": "much " * 40_000}})
+            await asyncio.sleep(0.01)
+        agent.status(task_id, "TASK_STATE_COMPLETED")
+        await eventually(lambda: not len(front.service.watcher))
+        await eventually(lambda: not front.service.gateway._requests.total(), within=5)
+
+
+async def test_refusing_everybody_is_said(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        start(max_requests=1) as front,
+        front.post("SendStreamingMessage", message()),
+        front.client.get(f"{front.origin}/x") as got,
+    ):
+        assert got.status == 503
+        assert "requests at once" in caplog.text

@@ -709,3 +709,219 @@ async def test_a_whole_task_of_0_3_is_not_followed_by_an_older_one(front: Front)
     assert told[-1]["status"]["state"] == "completed"
     whole = ["artifacts" in task for task in told]
     assert whole == sorted(whole)  # what was there is not gone again
+
+
+# --- agents and databases that are slow, or silent ---
+
+
+async def test_a_task_that_a_stream_showed_meanwhile_is_not_missing_since_before(
+    front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watcher, "_UNSEEN", timedelta(seconds=1))
+    agent = front.agent
+    task = await front.send()
+    await front.told(task["id"], 1)
+    kept = agent.tasks.pop(task["id"])  # the agent starts again: it does not know the task yet
+    agent.break_streams(task["id"])
+    await eventually(lambda: len(agent.asked("GetTask")) > 1)
+    agent.tasks[task["id"]] = kept  # now it does
+    await eventually(lambda: agent.watchers(task["id"]) == 1)
+    agent.status(task["id"], "TASK_STATE_WORKING")
+    await front.told(task["id"], 2)
+    await asyncio.sleep(1.2)
+    kept = agent.tasks.pop(task["id"])  # and once more
+    looks = len(agent.asked("GetTask"))
+    agent.break_streams(task["id"])
+    await eventually(lambda: len(agent.asked("GetTask")) > looks)
+    await asyncio.sleep(0.1)
+    agent.tasks[task["id"]] = kept
+    agent.status(task["id"], COMPLETED)
+    assert "knows it no longer" not in caplog.text
+    assert states(await front.told(task["id"], 3))[-1] == "COMPLETED"
+
+
+async def test_a_refusal_is_no_sign_that_a_task_is_missing(
+    front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watcher, "_UNSEEN", timedelta(seconds=1))
+    agent = front.agent
+    task = await front.send()
+    await front.told(task["id"], 1)
+    agent.users = {"another": "one"}  # the token has expired
+    agent.break_streams(task["id"])
+    await asyncio.sleep(1.2)
+    kept = agent.tasks.pop(task["id"])
+    looks, agent.users = len(agent.asked("GetTask")), {}
+    await eventually(lambda: len(agent.asked("GetTask")) > looks)
+    await asyncio.sleep(0.1)
+    agent.tasks[task["id"]] = kept
+    agent.status(task["id"], COMPLETED)
+    assert "knows it no longer" not in caplog.text
+    assert states(await front.told(task["id"], 2))[-1] == "COMPLETED"
+
+
+async def test_an_agent_is_asked_at_a_bounded_rate_after_it_waited_for_its_client(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_PER_EVENT", 1.0)
+    agent = front.agent
+    over = "tests.unit.pushkit.gateway.agent._is_over"
+    monkeypatch.setattr(over, lambda update: COMPLETED in str(update))
+    task_id = await front.send_0_3()
+    await eventually(lambda: agent.watchers(task_id) == 1)
+    agent.status(task_id, "TASK_STATE_INPUT_REQUIRED", "log in")
+    await front.told(task_id, 2)
+    agent.status(task_id, "TASK_STATE_WORKING")
+    await front.told(task_id, 3)
+    before = len(agent.asked("tasks/get"))
+    for number in range(50):
+        agent.chunk(task_id, f"{number} ")
+        await asyncio.sleep(0.02)
+    assert len(agent.asked("tasks/get")) - before <= 4
+
+
+async def test_a_look_that_is_not_answered_does_not_hold_up_a_stream(
+    front: Front,
+) -> None:
+    agent = front.agent
+    task = await front.send()
+    agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
+    await front.told(task["id"], 2)
+    agent.hold = asyncio.Event()  # a connection that died, say: its answer never comes
+    await eventually(lambda: agent.held)
+    try:
+        await front.send(task_id=task["id"])
+        agent.status(task["id"], "TASK_STATE_WORKING", "on it")
+        async with asyncio.timeout(5):
+            told = states(await front.told(task["id"], 4))
+        assert told == ["SUBMITTED", "INPUT_REQUIRED", "WORKING", "WORKING"]
+    finally:
+        agent.hold.set()
+
+
+async def test_an_agent_that_answers_only_its_streams_is_followed(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that is joined begins with the task, but late."""
+    agent = front.agent
+    task = await front.send()
+    await front.told(task["id"], 1)
+
+    async def late(request: Any, number: Any, task_id: Any, **_: Any) -> Any:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await asyncio.sleep(0.3)  # > _PER_EVENT
+        said = {"jsonrpc": "2.0", "id": number, "result": {"task": agent.tasks[task_id]}}
+        await response.write(f"data: {json.dumps(said)}\n\n".encode())
+        await asyncio.sleep(60)
+        return response
+
+    def refuse(*_: Any, **__: Any) -> web.Response:
+        return web.Response(status=500)
+
+    monkeypatch.setattr(agent, "_stream", late)
+    monkeypatch.setattr(agent, "_answer", refuse)  # of GetTask
+    agent.status(task["id"], "TASK_STATE_WORKING", "on it")
+    await front.told(task["id"], 2)
+    agent.tasks[task["id"]]["status"] = {"state": COMPLETED}
+    agent.break_streams(task["id"])
+    async with asyncio.timeout(5):
+        assert states(await front.told(task["id"], 3))[-1] == "COMPLETED"
+
+
+async def test_a_state_for_which_there_was_no_room_is_told_though_its_stream_is_quiet(
+    agent: ScriptedAgent, location: str, ring: KeyRing
+) -> None:
+    agent.lingers = 60.0  # the stream stays open while the task waits for its client
+    sending = SenderOptions(max_backlog_per_subscription=1)
+    async with gateway(agent, location, ring, sending=sending) as front:
+        task = await front.send()
+        await front.told(task["id"], 1)
+        agent.status(task["id"], "TASK_STATE_INPUT_REQUIRED", "which?")
+        await eventually(lambda: front.sender.counts.refused)
+        [first] = await front.sender.deliveries(task["id"])
+        await front.sender.outbox.cancel([first.id])
+        async with asyncio.timeout(5):
+            assert states(await front.told(task["id"], 2)) == ["SUBMITTED", "INPUT_REQUIRED"]
+
+
+async def test_a_joined_stream_that_stays_quiet_does_not_hide_the_end(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_QUIET", 0.2)
+    agent = front.agent
+    task = await front.send()
+    await front.told(task["id"], 1)
+    agent.break_streams(task["id"])
+    await eventually(lambda: agent.watchers(task["id"]) == 1)
+    await asyncio.sleep(0.2)
+    agent.tasks[task["id"]]["status"] = {"state": COMPLETED}  # another process of the agent did it
+    async with asyncio.timeout(5):
+        assert states(await front.told(task["id"], 2))[-1] == "COMPLETED"
+
+
+async def test_a_task_that_the_agent_does_not_show_in_time_delays_no_other_client(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_SHOWN_WITHIN", 0.2)
+    agent = front.agent
+    task = await front.send()
+    await front.set_0_3(task["id"])  # its webhook gets whole tasks
+    await front.told(task["id"], 1)
+    agent.hold = asyncio.Event()  # no answer to GetTask, for ten minutes
+    agent.status(task["id"], "TASK_STATE_WORKING")
+    try:
+        async with asyncio.timeout(5):
+            told = states(await front.told(task["id"], 2, config_id="c1"))
+        assert told == ["SUBMITTED", "WORKING"]
+    finally:
+        agent.hold.set()
+
+
+async def test_a_stream_that_died_unnoticed_does_not_keep_the_next_one_from_being_read(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent's machine is gone, and no packet says so: another one goes on with the task."""
+    monkeypatch.setattr(watcher, "_SILENT", 0.2)
+    agent = front.agent
+    task = await front.send()
+    await front.told(task["id"], 1)
+    agent._streams[task["id"]].clear()  # nothing comes of the first stream any more
+    await asyncio.sleep(0.3)
+    await front.send(task_id=task["id"])
+    assert agent.watchers(task["id"]) == 1
+    agent.status(task["id"], COMPLETED)
+    async with asyncio.timeout(5):
+        assert states(await front.told(task["id"], 2))[-1] == "COMPLETED"
+
+
+async def test_a_task_for_which_there_is_no_room_is_said(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with start(max_watches=1) as front:
+        await front.send()
+        await front.send()
+        await eventually(lambda: "1 tasks are watched, as many as may be" in caplog.text)
+
+
+async def test_leases_are_renewed_before_rows_that_failed_here_are_given_back(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a gateway that lacks a secret key, of which many rows are sealed."""
+    watching = front.service.watcher
+    task = await front.send()
+    odd = WatchRow(
+        tenant="", task_id="odd", version="9.0", binding="JSONRPC", path="/",
+        credentials=None, told="", view="", created_at=0,
+    )  # fmt: skip
+    await watching.store.add(odd, hold=True)
+    watched, renewed = watching.get("", task["id"]), list[tuple[float, set[tuple[str, str]]]]()
+
+    async def give_back(keys: set[tuple[str, str]]) -> None:
+        assert watched is not None
+        renewed.append((watched.leased_until, keys))
+
+    monkeypatch.setattr(watching.store, "give_back", give_back)
+    until = asyncio.get_running_loop().time() + 1000
+    await watching._renew(until)
+    assert (until, {("", "odd")}) in renewed

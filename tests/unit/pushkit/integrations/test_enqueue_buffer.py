@@ -335,3 +335,44 @@ async def test_updates_that_are_refused_leave_nothing_behind(
         del storing
     gc.collect()
     assert [each() for each in refused] == [None] * 3
+
+
+async def test_a_call_that_never_ends_does_not_hold_up_a_close(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent's task store is asked for a client of 0.3, and does not answer."""
+    monkeypatch.setattr(enqueue_buffer, "_CLOSED_WITHIN", 0.2)
+    buffer, never = EnqueueBuffer(), asyncio.Event()
+
+    async def hang(_first: bool) -> None:
+        await never.wait()
+
+    calling = asyncio.create_task(buffer.run("t", hang, size=1))
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(2):
+            await buffer.close()
+        assert "still being stored" in caplog.text
+    finally:
+        never.set()
+        await calling
+
+
+async def test_a_kept_update_that_never_ends_does_not_hold_up_a_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(enqueue_buffer, "_CLOSED_WITHIN", 0.2)
+    monkeypatch.setattr(enqueue_buffer, "_FIRST_PAUSE", 0.0)
+    buffer, hangs = EnqueueBuffer(), asyncio.Event()
+
+    async def hang(first: bool) -> None:
+        if first:
+            raise StorageError("out of reach")
+        hangs.set()
+        await asyncio.Event().wait()
+
+    await buffer.run("t", hang, size=1)
+    await hangs.wait()
+    async with asyncio.timeout(2):
+        await buffer.close()
+    assert (len(buffer), buffer.refused) == (0, 1)
