@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -63,6 +63,8 @@ class Admin:
     Args:
         database: The outbox, open (see `open_outbox`).
         wake: Called when deliveries become due, to wake a worker in this process.
+        changed: Called with the ids of subscriptions that were changed: a worker in this process
+            looks at them again, and wakes.
         vault: Opens sealed bodies and answers, and seals test notifications.
         breaker: The workers' policy: when a destination gets one delivery at a time.
         events: Where changes are emitted.
@@ -74,6 +76,7 @@ class Admin:
         database: Database,
         *,
         wake: Callable[[], None] = lambda: None,
+        changed: Callable[[Collection[str]], None] = lambda _: None,
         vault: Vault | None = None,
         breaker: BreakerPolicy = _BREAKER,
         events: Listeners | None = None,
@@ -81,6 +84,7 @@ class Admin:
     ) -> None:
         self._database = database
         self._wake = wake
+        self._changed = changed
         self._vault = vault or Vault()
         self.breaker = breaker
         self.location: str = database.location  # of the outbox, as commands name it
@@ -238,6 +242,7 @@ class OutboxAdmin(Admin):
             async with aclosing(in_batches(self._database, chosen, cancel)) as batches:
                 async for _, done in batches:
                     count(len(done))
+                    self._wake()  # what was behind them may be due
                     cancelled += done
         return cancelled
 

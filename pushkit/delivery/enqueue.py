@@ -385,6 +385,7 @@ class _Transaction:
                 now=self._now,
             )
             if dropped:  # at least one leaves for the one that is added, however full it is
+                queue.hurry(to_micros(self._now))  # the first one may have waited to be retried
                 self._left[recipient.owner] += dropped
                 self._left[None] += dropped
                 return

@@ -27,6 +27,12 @@ class OpenQueue:
     ended: bool
     has_new: bool = False  # whether a delivery was added in this transaction
 
+    def hurry(self, now: int) -> None:
+        """Have a claim look at the queue now, if one is to look at it later."""
+        row = self.row
+        if row.lease_worker is None and row.due_at is not None and row.due_at > now:
+            self.row = row._replace(due_at=now)
+
     @property
     def length(self) -> int:
         """An upper bound of the number of deliveries: some may be finished."""

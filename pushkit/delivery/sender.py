@@ -281,14 +281,19 @@ class PushSender(HasLifetime):
         self._check_process()
         return SubscriptionAdmin(
             self._database,
-            wake=self._wake,
+            changed=self._changed,
             vault=self._vault,
             events=self.events,
             clock=self._clock,
         )
 
+    # Of the worker that is there now: each start may have its own.
+
     def _wake(self) -> None:
-        self._worker.changed()  # of the worker that is there now: each start may have its own
+        self._worker.wake()
+
+    def _changed(self, ids: Collection[str]) -> None:
+        self._worker.changed(ids)
 
     def watches(self) -> Watches:
         """Return the tasks that a gateway watches, as one more gateway sees them."""

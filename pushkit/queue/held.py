@@ -77,7 +77,7 @@ class HeldQueue(Generic[J]):
     __slots__ = (
         "answered", "current", "doubted_at", "epoch", "gap", "gives_way", "group", "id",
         "is_probe", "is_settling", "most_unsettled", "must_settle", "seen_at", "served",
-        "settling", "stops", "tail", "until", "version", "waiting",
+        "settling", "stops", "tail", "until", "version", "waiting", "was_probe",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +85,7 @@ class HeldQueue(Generic[J]):
     ) -> None:
         # It is a probe until its first job is answered.
         self.id, self.group, self.epoch, jobs, self.tail, self.version, self.is_probe = leased
+        self.was_probe = self.is_probe
         self.most_unsettled = most_unsettled
         self.until = until  # when its lease ends, by the worker's clock: earlier than it does
         self.seen_at = seen_at  # before its row was read the last time
@@ -188,7 +189,7 @@ class HeldQueue(Generic[J]):
         """Whether there is something to settle, or to ask."""
         if self.is_settling:
             return False
-        return bool(self.answered or self.gap or (self.current is None and self._rests))
+        return bool(self.answered or self.gap or (self.current is None and self.rests))
 
     @property
     def is_full(self) -> bool:
@@ -196,7 +197,8 @@ class HeldQueue(Generic[J]):
         return len(self.answered) + len(self.settling) >= self.most_unsettled
 
     @property
-    def _rests(self) -> bool:
+    def rests(self) -> bool:
+        """Whether nothing more begins under this epoch, as far as the memory knows."""
         return self.stops or not self.waiting
 
     @property

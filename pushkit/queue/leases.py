@@ -30,6 +30,7 @@ from pushkit.storage.script import Script
 LEFT_BEHIND: Final = ("worker_died", "lease_expired")
 """The codes of jobs whose worker ended, or was late."""
 _MOST_EXPIRED: Final = 256  # in one claim
+_FEW_GROUPS: Final = 8  # of which a claim reads more than the first queue
 _MOST_BYTES: Final = 2**20  # of the bodies that are read of one queue
 
 
@@ -117,6 +118,11 @@ class Claims:
             for each in locked.values()
             if each.lease_worker is None and each.due_at is not None and each.due_at <= now
         )
+        # All of the window may be of groups that have no room, or whose probe is under way.
+        others = {each.group for each in locked.values()} - {each.group for each in window}
+        for group in sorted(others) if len(others) <= _FEW_GROUPS else ():
+            more = yield from self.tables.due(now, self.window // len(others), group=group)
+            found.update((each.id, each) for each in more)
         return [*found.values()], True
 
     def _first_queues(self) -> Script[list[Queue]]:

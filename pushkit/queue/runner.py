@@ -24,7 +24,7 @@ from pushkit.errors import StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.queue.held import KNOWN_FOR, Ask, Consequence, HeldQueue, Job, Memory, Reply
 from pushkit.queue.leases import ClaimResult
-from pushkit.queue.rules import QUANTUM, Handed, Room
+from pushkit.queue.rules import QUANTUM, GroupKey, Handed, Room
 from pushkit.queue.scheduler import Scheduler, count_down
 
 J = TypeVar("J", bound=Job)
@@ -149,7 +149,11 @@ class Runner(Generic[J]):
         self._longest_pause = longest_pause
         self._take_turn = take_turn
         self.scheduler: Scheduler[HeldQueue[J]] = Scheduler(
-            permits, per_origin=per_origin, is_alone=is_alone, take_turn=take_turn
+            permits,
+            per_origin=per_origin,
+            is_alone=is_alone,
+            take_turn=take_turn,
+            needs_turn=lambda queue: not queue.rests,
         )
         self._insists = insists
         self._most_held = most_held
@@ -165,6 +169,7 @@ class Runner(Generic[J]):
         self._crowded: frozenset[str] = (
             frozenset()
         )  # origins with more due queues than were claimed
+        self._since_look = frozenset[str]()  # those of them of which the last look may not know
         self._tasks = set[asyncio.Task[Any]]()
         self._bytes = 0
         self._was_full = False  # whether a claim was left out for want of room
@@ -172,6 +177,7 @@ class Runner(Generic[J]):
         self.is_running = False  # whether `run` claims and renews
         self._is_closing = self._is_retired = False
         self._attempts = 0
+        self._look_took = 0.0  # seconds of the last look
         self._pump_is_due = False
         self._flush: asyncio.TimerHandle | None = None
         self._unsettled_since = 0.0
@@ -234,6 +240,7 @@ class Runner(Generic[J]):
             self.wake()
         else:
             self._crowded |= {origin}
+            self._since_look |= {origin}
 
     def _wants_more(self, origin: str) -> bool:
         """Whether there is room for several: a claim for each would cost too much."""
@@ -286,7 +293,7 @@ class Runner(Generic[J]):
         most = min(2 * self._permits + _LOOKED_AT, _MOST_QUEUES - len(self.memory.queues))
         under_way = {queue.group for queue, _ in self._turns.values()}
         room = Room(most, self._room_at, under_way, _MOST_BYTES - self._bytes)
-        since = seconds()
+        since, self._since_look = seconds(), frozenset()
         claiming = asyncio.create_task(self._work.claim(room, frozenset(self.memory.queues)))
         claiming.add_done_callback(lambda done: self._claimed(done, since))
         self.keep(claiming)
@@ -312,7 +319,7 @@ class Runner(Generic[J]):
         if claiming.cancelled() or claiming.exception() is not None:
             return
         result = claiming.result()
-        self._crowded = frozenset(origin for _, _, origin in result.waiting)
+        self._crowded = self._since_look.union(origin for _, _, origin in result.waiting)
         for leased in result.claimed:
             known = self.memory.queues.get(leased.id)
             queue = self.memory.claimed(leased, until=since + self._begins_within, seen_at=since)
@@ -331,7 +338,10 @@ class Runner(Generic[J]):
             return self._longest_pause  # `_note_idle` wakes it
         try:
             # Of several workers that were woken, those that come later find nothing due.
+            self._since_look = frozenset()
             due = await self._due()
+            if not due.now:  # others have claimed what there was
+                self._crowded = self._since_look
             if due.now and await self.fill():
                 return _MIN_PAUSE
         except Exception as exc:  # noqa: BLE001  # the top of a worker loop
@@ -378,6 +388,7 @@ class Runner(Generic[J]):
                 self._offer(queue)
             elif name not in renewed.held:
                 self._lose(queue)
+        self._note_idle()
 
     # --- turns -------------------------------------------------------------------------------
 
@@ -405,7 +416,7 @@ class Runner(Generic[J]):
         stale: list[HeldQueue[J]] = []
         now = seconds()
         while (queue := self.scheduler.next()) is not None:
-            if now - queue.seen_at > KNOWN_FOR:
+            if now - queue.seen_at > KNOWN_FOR and not queue.rests:
                 stale.append(queue)
             else:
                 self._begin_turn(queue)
@@ -425,11 +436,14 @@ class Runner(Generic[J]):
 
         However long that takes, one job of each of them may begin then.
         """
-        since, known = seconds(), set[HeldQueue[J]]()
-        looked = {queue.id: queue for queue in self.scheduler.waiting(_LOOKED_AT)}
+        since, known, tried = seconds(), set[HeldQueue[J]](), set[GroupKey]()
+        # Of those in line, what a slow look finds is outdated before their turns.
+        most = _LOOKED_AT if self._look_took <= KNOWN_FOR else 0
+        looked = {queue.id: queue for queue in self.scheduler.waiting(most)}
         looked |= {queue.id: queue for queue in queues}
         try:
             seen = await self._work.look(list(looked))
+            self._look_took = seconds() - since
             for name, queue in looked.items():
                 row = seen.get(name)
                 if row is None or row.epoch > queue.epoch:
@@ -437,14 +451,27 @@ class Runner(Generic[J]):
                 elif row.epoch == queue.epoch and since > queue.doubted_at:
                     queue.seen_at = max(queue.seen_at, since)
                     queue.stops |= row.stops or row.version != queue.version
-                    queue.stops |= row.on_probation and not queue.is_probe
+                    if row.on_probation and not queue.is_probe and row.version == queue.version:
+                        queue.stops = True
+                        tried.add(queue.group)
                     known.add(queue)
+            self._make_way(tried)
         except Exception as exc:  # noqa: BLE001  # they are looked at again
             self._log_fault(exc, "cannot look at queues; trying again")
             await asyncio.sleep(_MIN_PAUSE.total_seconds())
         finally:
             for queue in queues:
                 self._begin_turn(queue, is_known=queue in known)
+
+    def _make_way(self, groups: Collection[GroupKey]) -> None:
+        """Give the queues of groups on probation up: none is probed while one of them is leased.
+
+        At once, and not in their turns, for which they may wait long.
+        """
+        for queue in list(self.memory.queues.values()) if groups else ():
+            if queue.group in groups and not queue.is_probe and queue.current is None:
+                queue.stops = True
+                self._settle(queue)
 
     def _begin_turn(self, queue: HeldQueue[J], *, is_known: bool = False) -> None:
         if queue in self._unbegun:
@@ -509,11 +536,15 @@ class Runner(Generic[J]):
             self._offer(queue)
         else:  # another queue may have waited for the end of this attempt
             self.wake()
-        if others_wait and self._wants_more(queue.group[2]):
-            self.wake()
+        self._note_room(queue)
         if not self._pump_is_due:
             self._pump()
         self._note_idle()
+
+    def _note_room(self, queue: HeldQueue[J]) -> None:
+        """Look for due queues of a queue's origin, if there are more, and room for some now."""
+        if queue.group[2] in self._crowded and self._wants_more(queue.group[2]):
+            self.wake()
 
     # --- results -----------------------------------------------------------------------------
 
@@ -554,6 +585,7 @@ class Runner(Generic[J]):
         self._unsettled.pop(queue, None)
         if not queue.wants_settlement or not (queue.answered or self._is_held(queue)):
             self._retries.pop(queue, None)
+            self._note_idle()
             return
         since, must = seconds(), queue.must_settle
         ask = queue.ask()
@@ -574,7 +606,9 @@ class Runner(Generic[J]):
             self._offer(queue)
         else:
             self._lose(queue)
-        if reply.is_due:
+            self._note_room(queue)
+        # Others of a destination on probation waited for what became of the probe.
+        if reply.is_due or (queue.was_probe and not reply.kept):
             self.wake()
         if queue.answered:
             must = queue.must_settle or queue.is_full or queue.stops

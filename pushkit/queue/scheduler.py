@@ -61,6 +61,7 @@ class Scheduler(Generic[Q]):
         is_alone: Returns whether there is only one owner, which then may have all permits.
         take_turn: Takes an origin's next turn and returns 0, or returns how many seconds away
             it is.
+        needs_turn: Returns whether a queue may send something: what only ends takes no turn.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Scheduler(Generic[Q]):
         per_origin: int,
         is_alone: Callable[[], bool] = lambda: False,
         take_turn: Callable[[str], float] = lambda _: 0,
+        needs_turn: Callable[[Q], bool] = lambda _: True,
     ) -> None:
         self.permits = permits
         self.free = permits
@@ -77,6 +79,7 @@ class Scheduler(Generic[Q]):
         self._per_origin = per_origin
         self._is_alone = is_alone
         self._take_turn = take_turn
+        self._needs_turn = needs_turn
         self._use = RecentUse()
         self._held: Counter[Owner] = Counter()
         self._at_origin: Counter[str] = Counter()
@@ -120,7 +123,7 @@ class Scheduler(Generic[Q]):
             if not may and not self._is_alone():
                 return None  # the others hold as many, or more
             origin, line = next(iter(lines.items()))
-            if self._is_full(origin):
+            if self._is_full(origin, line[0]):
                 del lines[origin]
                 self._behind[owner, origin] = line
                 heapq.heappush(
@@ -182,10 +185,10 @@ class Scheduler(Generic[Q]):
             if most <= 0:
                 return
 
-    def _is_full(self, origin: str) -> bool:
+    def _is_full(self, origin: str, queue: Q) -> bool:
         if self._at_origin[origin] >= self._per_origin or origin in self.waits:
             return True
-        wait = self._take_turn(origin)
+        wait = self._take_turn(origin) if self._needs_turn(queue) else 0
         if wait > 0:
             self.waits[origin] = wait
         return wait > 0

@@ -12,12 +12,13 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
-from pushkit import DeliveryState, PushSender
+from pushkit import BreakerPolicy, DeliveryState, PushSender
+from pushkit.scheduling.retry import RetryPolicy, wait_schedule
 from pushkit.webhook import Headers
 from tests.clock import Clock
 from tests.eventually import eventually
 from tests.long_runs import LONG
-from tests.unit.pushkit.delivery.conftest import Received, Senders, enqueue, status
+from tests.unit.pushkit.delivery.conftest import Received, Senders, Webhook, enqueue, status
 
 pytestmark = pytest.mark.usefixtures("location")  # every test runs on SQLite and PostgreSQL
 SLOW_WEBHOOKS = 12
@@ -203,3 +204,29 @@ async def test_each_claim_looks_at_other_destinations_than_the_one_before(
         last = webhooks.quick.replace("127.0.0.1", "localhost")
         await sender.subscribe("last", {"url": last}, version="1.0")
         assert await is_begun_within_three_claims(sender, "last")
+
+
+async def test_a_destination_behind_many_blocked_queues_is_not_claimed_one_queue_at_a_time(
+    senders: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    at_once = RetryPolicy(wait=wait_schedule([0], jitter=0))
+    sender = await senders.open(
+        breaker=BreakerPolicy(failures=1), allow=("127.0.0.1:*", "localhost:*"), retry=at_once
+    )
+    sender.worker._claims.window = 4
+    for number in range(6):
+        await enqueue(sender, webhook.url("/blocked"), f"blocked-{number}", owner="x")
+    webhook.replies_with(*[500] * 9, path="/blocked")
+    await sender.worker.run_once()
+    clock.advance(60)
+    is_answered = webhook.replies_after(path="/blocked")
+    webhook.replies["/blocked"] = webhook.replies["/blocked"][-1:]
+    await sender.worker.runner.fill()  # the probe; five others wait for it
+    clock.advance(1)
+    free = webhook.url("/free").replace("127.0.0.1", "localhost")
+    for number in range(12):
+        await enqueue(sender, free, f"free-{number}", owner="y")
+    for _ in range(4):
+        await sender.worker.runner.fill()
+    await webhook.until(lambda: len(webhook.at("/free")) == 12)
+    is_answered.set()

@@ -665,3 +665,144 @@ def test_a_queue_that_moved_to_another_origin_counts_there_alone() -> None:
     assert moved is not None
     memory.forget(moved)
     assert not memory.at_origin
+
+
+async def test_a_claim_follows_once_what_was_held_is_settled() -> None:
+    """All turns of an origin end while the memory is full of it; then their leases end."""
+    toy = Toy(permits=4, per_origin=4, most_held=lambda: 4, is_alone=lambda: True)
+    gate = asyncio.Event()
+    toy.attempting = lambda _: gate.wait()
+    for number in range(6):
+        toy.store(f"a/x/{number}")
+    running = asyncio.create_task(toy.runner.run())
+    await eventually(lambda: len(toy.begun) == 4, within=3)
+    await asyncio.sleep(0.1)
+    gate.set()
+    try:
+        await eventually(lambda: len(toy.begun) == 6, within=3)
+    finally:
+        running.cancel()
+
+
+async def test_what_is_stored_during_a_claim_is_claimed_once_there_is_room() -> None:
+    toy = Toy(permits=1, per_origin=1, most_held=lambda: 1)
+    gate = asyncio.Event()
+    toy.attempting = lambda _: gate.wait()
+    toy.store("a/x/0")
+    claim = toy.claim
+
+    async def claiming(room: Room, held: Collection[str]) -> ClaimResult:
+        result = await claim(room, held)
+        if toy.calls["claim"] == 2:  # stored after the claim has read, and before its reply
+            toy.store("a/x/1")
+            toy.runner.wake_for("x")
+        return result
+
+    toy.claim = claiming  # type: ignore[method-assign]
+    running = asyncio.create_task(toy.runner.run())
+    await eventually(lambda: len(toy.begun) == 1)
+    toy.store("b/y/0")  # something else is due, so that a claim is made
+    toy.runner.wake()
+    await eventually(lambda: toy.calls["claim"] == 2)
+    await asyncio.sleep(0.1)
+    gate.set()
+    try:
+        await eventually(lambda: ("a/x/1", 1) in toy.sent, within=3)
+    finally:
+        running.cancel()
+
+
+async def test_no_look_follows_each_turn_once_others_have_claimed_the_rest() -> None:
+    toy = Toy(permits=4, per_origin=1)
+    gate = asyncio.Event()
+    toy.attempting = lambda _: gate.wait()
+    for number in range(6):
+        toy.store(f"a/x/{number}")
+    running = asyncio.create_task(toy.runner.run())
+    await eventually(lambda: toy.begun)
+    assert toy.runner._crowded == {"x"}
+    for name in list(toy.pending):  # another process claims and sends the rest
+        if name not in toy.leased:
+            toy.pending[name].clear()
+    gate.set()
+    await eventually(lambda: not toy.runner.memory.queues)
+    await asyncio.sleep(0.1)
+    before = toy.calls["due"]
+    toy.runner.is_open = True
+    for number in range(50):
+        toy.hand(f"a/x/new{number}")
+        await eventually(lambda: not toy.runner.memory.queues)
+        await asyncio.sleep(0.01)
+    running.cancel()
+    assert toy.calls["due"] - before <= 2
+
+
+async def test_the_end_does_not_wait_for_a_settlement_whose_lease_was_lost(
+    leap: Leap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_runner, "_FIRST_RETRY", 0.5)
+    toy = Toy(lease=timedelta(hours=2), longest=timedelta(hours=1))
+    toy.before["claim"] = leap  # so that the row is looked at
+    toy.on_probation.add(A)  # then its lease is given up, which the database refuses once
+    toy.faults["settle"] = [FAULT] * 10
+    toy.store(A)
+    await toy.runner.fill()
+    await eventually(lambda: toy.runner._retries, within=3)
+    finishing = asyncio.create_task(toy.runner.finish(timedelta(seconds=30)))
+    await asyncio.sleep(0.05)
+    toy.take_away(A)
+    assert toy.runner._retries
+    toy.faults.clear()
+    await toy.runner.renew()  # the heartbeat finds that the lease is over
+    async with asyncio.timeout(3):
+        await finishing
+
+
+async def test_what_is_not_sent_uses_no_turn_of_its_origin(leap: Leap) -> None:
+    """Queues of a destination on probation give their leases up without its rate."""
+    taken = 0
+
+    def take(_: str) -> float:
+        nonlocal taken
+        taken += 1
+        return 0
+
+    toy = Toy(permits=4, per_origin=2, take_turn=take)
+    toy.runner.is_open = True
+    for each in range(200):
+        toy.hand(f"a/x/{each}")
+    toy.on_probation.update(toy.pending)
+    await leap()
+    toy.runner._pump()
+    await toy.runner.drain()
+    assert not toy.begun
+    assert not toy.leased
+    assert taken < 5
+
+
+async def test_a_slow_database_is_not_asked_for_more_the_slower_it_is(leap: Leap) -> None:
+    """Each look takes so long that what it found of queues in line is outdated by then."""
+    toy = Toy(
+        permits=16,
+        per_origin=16,
+        is_alone=lambda: True,
+        lease=timedelta(days=2),
+        longest=timedelta(days=1),
+    )
+    rows = 0
+    look = toy.look
+
+    async def looking(ids: Sequence[str]) -> Mapping[str, Seen]:
+        nonlocal rows
+        rows += len(ids)
+        await leap()
+        return await look(ids)
+
+    toy.look = looking  # type: ignore[method-assign]
+    toy.runner.is_open = True
+    for number in range(400):
+        toy.hand(f"a/x/{number}")
+    await leap()
+    await toy.runner.drain()
+    assert len(toy.begun) == 400
+    assert rows < 3 * 400
