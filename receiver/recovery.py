@@ -91,7 +91,8 @@ class Recovery:
             result = await self._call({**params, "fromSeq": next_seq})
             seqs, rest = result.get("seqs"), result.get("nextSeq")
             number += len(seqs) if isinstance(seqs, list) else 0
-            if not isinstance(rest, int) or rest <= next_seq:  # which a hostile agent may repeat
+            # A hostile agent may repeat a number, or count on beyond the range.
+            if not isinstance(rest, int) or not next_seq < rest <= (to_seq or rest):
                 return number
             next_seq = rest
 

@@ -24,14 +24,13 @@ Steps 7 to 9 are one transaction, `Acceptance.store` in `receiver.accepting`; st
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from pushkit.errors import ConfigError, InboundError
 from pushkit.logs import printable
 from pushkit.options import check_list, check_type
-from pushkit.scheduling.event_loop import LoopLock
+from pushkit.scheduling.event_loop import LoopLock, in_own_thread
 from pushkit.webhook import Headers, WebhookRequest, hash_token
 from receiver.notification import Accepted, Verified, VerifiedNotification, read_notification
 from receiver.refusals import REFUSALS
@@ -132,7 +131,7 @@ class Verification:
         if len(body) <= _HASHED_AT_ONCE:
             return prove_body(claims, body, trail)
         async with self._decoding.here:  # one at a time: strangers may send many
-            return await asyncio.to_thread(prove_body, claims, body, trail)
+            return await in_own_thread(prove_body, claims, body, trail)
 
 
 def verify_notification(

@@ -184,6 +184,16 @@ class HeldQueue(Generic[J]):
         self.answered = [*self.settling, *self.answered]
         self.settling, self.is_settling, self.gap = (), False, True
 
+    def forget_waiting(self) -> None:
+        """Forget the jobs that have not begun: a settlement fetches them again.
+
+        Not while one is under way, which has said that they are in memory.
+        """
+        assert self.current is not None  # noqa: S101
+        if self.waiting and not self.is_settling:
+            self.waiting.clear()
+            self.tail, self.gap = self.current.seq, True
+
     @property
     def wants_settlement(self) -> bool:
         """Whether there is something to settle, or to ask."""

@@ -497,7 +497,8 @@ class Runner(Generic[J]):
             try:
                 answer = await self._work.attempt(job)
             finally:
-                self._bytes -= job.size
+                if self._has_permit(asyncio.current_task()):  # else it counts no more
+                    self._bytes -= job.size
             queue.answer(answer)
             self._active_at = seconds()
             self._settle_soon(queue, at_once=queue.must_settle or queue.is_full)
@@ -509,10 +510,16 @@ class Runner(Generic[J]):
         return turn is None or turn[1] is not None  # None: an eager task, in its first step
 
     def give_permit_up(self, task: asyncio.Task[None]) -> None:
-        """Give up the permit of a turn whose job hangs: it goes on, and nothing waits for it."""
+        """Give up the permit of a turn whose job hangs: it goes on, and nothing waits for it.
+
+        Nor does it take room from others: what is behind it is fetched again once it ends.
+        """
         queue, began = self._turns.get(task, (None, None))
         if queue is not None and began is not None:
             self._turns[task] = (queue, None)
+            self._bytes -= queue.bytes
+            queue.forget_waiting()
+            self._bytes += sum(job.size for job in queue.waiting)
             now = seconds()
             self.scheduler.done(queue, now - began, now)
             self._pump()

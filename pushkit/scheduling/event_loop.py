@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -17,6 +18,7 @@ _TICK: Final = 0.05  # seconds
 HOUSEKEEPING_INTERVAL: Final = timedelta(minutes=10)
 
 Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 class Expires(Protocol):
@@ -130,6 +132,15 @@ class LoopLock:
     def here(self) -> asyncio.Lock:
         """The lock of the running event loop."""
         return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+
+async def in_own_thread(function: Callable[..., T], *args: Any) -> T:
+    """Run a function in a new thread: asyncio's may all hang in calls of the application."""
+    threads = ThreadPoolExecutor(1)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, function, *args)
+    finally:
+        threads.shutdown(wait=False)
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:

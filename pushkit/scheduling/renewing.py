@@ -69,6 +69,7 @@ class Renewing(Generic[T]):
         self._early_at: datetime | None = None
         self._flight: asyncio.Task[CachedValue[T] | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
 
     @property
@@ -91,7 +92,8 @@ class Renewing(Generic[T]):
         self._is_closed = False
         if self.usable() is None and not self.backs_off():
             self.begin()
-        else:
+        elif self._timer is None or self._timer_loop is not asyncio.get_running_loop():
+            # Not anew: frequent starts would put the renewal off for ever.
             self._renew_after(self._held.fresh_until - self._clock() if self._held else timedelta())
 
     async def get(self) -> T | None:
@@ -141,6 +143,7 @@ class Renewing(Generic[T]):
             await cancelled(flight)
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     async def _run_fetch(self) -> CachedValue[T] | None:
         try:
@@ -164,7 +167,12 @@ class Renewing(Generic[T]):
             self._timer.cancel()
         if self._unasked and not self._is_closed:
             seconds = max(pause, _LEAST_PAUSE).total_seconds()
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.begin)
+            self._timer_loop = asyncio.get_running_loop()
+            self._timer = self._timer_loop.call_later(seconds, self._renew_unasked)
+
+    def _renew_unasked(self) -> None:
+        self._timer = None
+        self.begin()
 
 
 def anew(failure: _E) -> _E:

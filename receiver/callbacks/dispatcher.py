@@ -155,7 +155,9 @@ class Dispatcher(QueueWorker[NotificationJob]):
         free = self.runner.scheduler.free
         took = self._took if free else max(self._took, seconds() - self._ended_at)
         ahead = min(_AHEAD_SECONDS / max(took, _LEAST_TOOK), _MOST_AHEAD)
-        return self._concurrency + math.ceil(self._concurrency * ahead)
+        # Those whose calls hang without a permit are in memory beside them.
+        hanging = len(self.caller.without_permit)
+        return hanging + self._concurrency + math.ceil(self._concurrency * ahead)
 
     def usage(self) -> tuple[int, int]:
         """Return how many notifications are being called back, and how many may be."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import TypeAlias
 from pushkit.a2a import TaskState, UpdateKind, decode_update
 from pushkit.errors import InboundError, StorageError
 from pushkit.events import Listeners, NotificationDead
+from pushkit.scheduling.event_loop import in_own_thread
 from pushkit.storage.database import Database
 from pushkit.storage.location import with_database
 from pushkit.webhook import trace_id_of
@@ -102,7 +102,7 @@ class UnmatchedLog:
             with contextlib.suppress(StorageError):
                 script = last_wanted(_READ_BACK, max_bytes=LARGE_BODY)
                 bodies = await self._database.read(script)
-                self._wanted |= await asyncio.to_thread(_kinds_of, bodies)
+                self._wanted |= await in_own_thread(_kinds_of, bodies)
         kind = notification.kind, notification.state
         is_lost = kind in self._wanted
         cause = kind if is_lost else None

@@ -145,7 +145,8 @@ class MailboxQueues:
     ) -> Script[list[bool | Deferred]]:
         """Keep notifications; return for each whether it is kept: it is not in a full mailbox.
 
-        One that was kept before is kept once, whatever has become of it.
+        One that was kept before is kept once, whatever has become of it. One that the inbox does
+        not have any more was kept by another process, while this one was suspended.
         """
         ours, now = yield from self._database.hold(
             deposits, lambda each: [f"mailbox {each.queue_id}"], wait=wait
@@ -154,9 +155,16 @@ class MailboxQueues:
         there, moment = set(queues), to_micros(now)
         ours = [each for each in ours if each.queue_id not in locked]
         kept: dict[tuple[str, str], bool] = dict.fromkeys((yield from _kept(ours)), True)
+        found = yield from run_for_ids(
+            "SELECT id FROM pushkit_inbox WHERE id IN ($ids)",
+            [each.notification_id for each in ours],
+        )
+        in_inbox = {row["id"] for row in found}
         rows: list[tuple[str | int, ...]] = []
         for each in ours:
             key = (str(each.notification_id), each.mailbox)
+            if each.notification_id not in in_inbox:
+                kept[key] = True
             if kept.get(key):
                 continue
             kept[key] = (yield from each.quota.left(each.mailbox, now)) > 0
@@ -239,8 +247,14 @@ class MailboxQueues:
 
     def still_held(self, receipts: dict[str, int]) -> Script[dict[str, int]]:
         """Return those leases, by queue and epoch, that have not ended."""
+        now = to_micros((yield from self._database.now()))
         queues = yield from MAILBOXES.read(list(receipts))
-        return {name: each.epoch for name, each in queues.items() if each.epoch == receipts[name]}
+        return {
+            name: each.epoch
+            for name, each in queues.items()
+            # One whose time is over leaves room for the next claim, which ends it.
+            if each.epoch == receipts[name] and (each.lease_until or 0) > now
+        }
 
     def _lose(
         self, dead: list[int], lost: Sequence[tuple[PendingJob, str, int]], now: int

@@ -35,8 +35,10 @@ _WAIT: Final = 30  # seconds of a poll
 _PATIENCE: Final = 15.0  # seconds for an answer, beyond the wait
 _LAST_WORDS: Final = 5.0  # seconds for the nack of a loop that was left by an error
 _PART_OF_LEASE: Final = 3  # after which it is renewed
+_PAUSES_IN_LEASE: Final = 12  # at least, before a settlement is repeated
 _LEAST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 30.0
+_LEAST_ROUND: Final = 1.0  # seconds between two polls if the first one's answer was empty
 _PASSING: Final = (408, 425, 429)  # besides 5xx: statuses that the next request may not have
 
 
@@ -152,7 +154,10 @@ class Mailbox:
         while True:
             asked_at = seconds()
             answer = await self._ask("GET", f"?wait={_WAIT}")
-            for message in answer.message.get("notifications", ()):
+            messages = answer.message.get("notifications", ())
+            if not messages:  # a service that stops says so at once
+                await asyncio.sleep(_LEAST_ROUND - (seconds() - asked_at))
+            for message in messages:
                 found = await self._read(message)
                 if found and await self._holds(found, asked_at):
                     return found
@@ -233,11 +238,20 @@ class Mailbox:
             await cancelled(renewing)
 
     async def _settle(self, verb: str, held: FetchedNotification) -> _Answer:
-        return await self._ask("POST", f"/{verb}", {"receipt": held.receipt})
+        # A longer pause might outlast both the outage and the lease.
+        longest = min(held.lease.total_seconds() / _PAUSES_IN_LEASE, _LONGEST_PAUSE)
+        return await self._ask("POST", f"/{verb}", {"receipt": held.receipt}, longest=longest)
 
     # --- HTTP --------------------------------------------------------------------------------
 
-    async def _ask(self, method: str, to: str, body: dict[str, str] | None = None) -> _Answer:
+    async def _ask(
+        self,
+        method: str,
+        to: str,
+        body: dict[str, str] | None = None,
+        *,
+        longest: float = _LONGEST_PAUSE,  # pause before it is repeated, in seconds
+    ) -> _Answer:
         """Return the answer to a request, repeated while the service is out of reach.
 
         Raises:
@@ -260,7 +274,7 @@ class Mailbox:
                 "out of reach", logging.WARNING, "%s: %s; trying again", self._url, problem
             )
             await asyncio.sleep(max(pause, wait) * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, longest)
 
     async def _ask_once(self, method: str, to: str, body: dict[str, str] | None) -> _Answer:
         if self._session is None:

@@ -15,7 +15,9 @@ import contextlib
 import hashlib
 import hmac
 import logging
+import math
 import re
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,6 +29,7 @@ from pushkit.errors import ConfigError, InboundError, MalformedRequestError, Sto
 from pushkit.events import Listeners
 from pushkit.logs import RepeatedLog
 from pushkit.options import Bounds, Count, check_options
+from pushkit.scheduling.event_loop import LoopLock
 from pushkit.scheduling.retry import RetryPolicy
 from pushkit.storage.database import Database
 from pushkit.storage.quota import Quota
@@ -69,6 +72,7 @@ _REST_SECONDS: Final = 0.02  # after a look that found nothing: the next one fin
 _COMMENT_SECONDS: Final = 15.0  # between comments in a stream: proxies close silent connections
 _STREAM_SECONDS: Final = 300.0  # of one stream; the client opens the next one
 _MOST_ASKED: Final = 4096  # bytes of a settlement
+_TRIED_AGAIN: Final = 200.0  # a second: notifications that had found their mailbox full
 
 
 class MailboxUnauthorizedError(InboundError, code="mailbox_unauthorized", status=401):
@@ -130,6 +134,16 @@ class _Mailbox:
         self.quota = Quota[str](options.max_backlog, count_pending)
         self.waiting = 0
         self.news = asyncio.Event()
+        self._line_ends = -math.inf  # when the last one of those that were put off is tried again
+        self.looking = LoopLock()  # held by the one that looks for all
+        # The last look, if it found nothing: the news that were awaited then, and when it began.
+        self.nothing: tuple[asyncio.Event, float] | None = None
+
+    def put_off(self) -> CrowdedError:
+        """Put one off that has no room, behind those before it; return the error to raise."""
+        now, least = time.monotonic(), CrowdedError().pause.total_seconds()
+        self._line_ends = max(self._line_ends + 1 / _TRIED_AGAIN, now + least)
+        return CrowdedError(timedelta(seconds=self._line_ends - now))
 
     def wake(self) -> None:
         """Let all that wait look again."""
@@ -221,7 +235,7 @@ class Mailboxes:
                 *(mailbox.name, mailbox.options.max_backlog),
                 extra={"code": "mailbox_full"},
             )
-            raise CrowdedError
+            raise mailbox.put_off()
         mailbox.wake()
 
     # --- requests ----------------------------------------------------------------------------
@@ -275,11 +289,14 @@ class Mailboxes:
             return Answer(status=200, headers=_STREAM, stream=events, close=True)
         wait = _number(query, "wait", 0, least=0, most=LONGEST_WAIT)
         loop = asyncio.get_running_loop()
-        until = loop.time() + wait
+        until, is_first = loop.time() + wait, True
         with self._waiting(mailbox):
             while True:
                 news = mailbox.news
-                found = [] if request.is_gone() else await self._claim(mailbox, most)
+                found = []
+                if not request.is_gone() and await self._is_due(mailbox, anew=is_first):
+                    found = await self._claim(mailbox, most)
+                is_first = False
                 left = until - loop.time()
                 if found or left <= 0 or self._is_ending or request.is_gone():
                     messages = [message_of(each, mailbox.options.lease) for each in found]
@@ -310,9 +327,24 @@ class Mailboxes:
         finally:
             mailbox.waiting -= 1
 
+    async def _is_due(self, mailbox: _Mailbox, *, anew: bool = False) -> bool:
+        """Return whether a claim may find something; one look a second is enough for all that wait.
+
+        Args:
+            mailbox: The mailbox.
+            anew: Whether to look though another look has just found nothing.
+        """
+        async with mailbox.looking.here:
+            if mailbox.nothing is not None and not anew:
+                news, looked_at = mailbox.nothing
+                if news is mailbox.news and time.monotonic() - looked_at < _LOOK_SECONDS:
+                    return False
+            news, looked_at = mailbox.news, time.monotonic()
+            is_due = await self._database.read(self._queues.is_due(mailbox.name))
+            mailbox.nothing = None if is_due else (news, looked_at)
+            return is_due
+
     async def _claim(self, mailbox: _Mailbox, most: int) -> list[HandedOutNotification]:
-        if not await self._database.read(self._queues.is_due(mailbox.name)):
-            return []
         claim = self._queues.claim(mailbox.name, most, mailbox.options.lease)
         handed_out, dead = await self._database.write(claim)
         for each in dead:
@@ -335,7 +367,8 @@ class Mailboxes:
                     if leased:
                         leased = await self._database.read(self._queues.still_held(leased))
                     room = most - len(leased)
-                    for each in await self._claim(mailbox, room) if room > 0 else ():
+                    is_due = room > 0 and await self._is_due(mailbox)
+                    for each in await self._claim(mailbox, room) if is_due else ():
                         leased[each.queue_id] = each.receipt.epoch
                         data = written(message_of(each, mailbox.options.lease))
                         yield b"event: notification\ndata: " + data + b"\n\n"
@@ -362,7 +395,8 @@ class Mailboxes:
         settled = await self._database.write_patiently(
             lambda: self._queues.settle(mailbox.name, receipt, verb, lease=lease, pause=pause)
         )
-        mailbox.wake()
+        if verb is not Verb.RENEW:
+            mailbox.wake()
         if settled.dead is not None:
             self._note_dead(mailbox.name, settled.dead, "nacked")
         message: dict[str, Any] = {"state": settled.state}

@@ -213,6 +213,25 @@ async def test_a_hostile_answer_ends(aiohttp_server: AiohttpServer, answer: str)
     await recovery.close()
 
 
+async def test_an_agent_that_always_has_a_rest_is_asked_no_further_than_wanted(
+    aiohttp_server: AiohttpServer,
+) -> None:
+    asked: list[int] = []
+
+    async def reply(request: web.Request) -> web.Response:
+        asked.append((await request.json())["params"]["fromSeq"])
+        result = {"seqs": [], "nextSeq": asked[-1] + 1}
+        return web.json_response({"jsonrpc": "2.0", "id": 1, "result": result})
+
+    server = await aiohttp_server(answering(reply))
+    recovery = Recovery(f"http://127.0.0.1:{server.port}/")
+    async with asyncio.timeout(DEADLINE):
+        await recovery.ask("task-1", None, from_seq=3, to_seq=5)
+    await recovery.close()
+
+    assert asked == [3, 4, 5]
+
+
 async def test_what_comes_after_a_config_was_removed_and_set_again_is_not_late(
     world: World,
 ) -> None:

@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import json
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -32,7 +34,7 @@ from receiver.admin import open_inbox
 from receiver.callbacks import dispatcher, waiting
 from receiver.testing import Draft
 from tests.clock import Clock
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 from tests.unit.receiver.drafts import SIGNERS
 
 BASE_URL = "https://client.example.com"
@@ -328,3 +330,15 @@ async def database(location: str) -> AsyncIterator[Database]:
     """An empty inbox, open, on each of the two databases."""
     async with opened(open_inbox(location), Access.UPGRADE) as database:
         yield database
+
+
+@pytest.fixture
+async def no_threads_of_asyncio() -> AsyncIterator[None]:
+    """The application's calls hang in all of asyncio's threads: they keep them when cancelled."""
+    release = threading.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    hanging = asyncio.create_task(asyncio.to_thread(release.wait, DEADLINE))
+    await asyncio.sleep(0)
+    hanging.cancel()
+    yield
+    release.set()

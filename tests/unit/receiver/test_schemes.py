@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import logging
@@ -114,6 +115,22 @@ async def test_a_large_body_is_hashed_beside_the_event_loop(
     request = replace(request, body=request.body + b" ")
     verdict = await world.receiver.receive(request, peer="192.0.2.1")
     assert verdict.code == "digest_mismatch"
+
+
+@pytest.mark.usefixtures("no_threads_of_asyncio")
+async def test_large_bodies_are_accepted_though_the_application_has_used_up_asyncios_threads(
+    world: World,
+) -> None:
+    await world.start()
+    drafts: list[Draft] = []
+    for spaces in (300_000, 20_000, 0):
+        draft = world.draft(task_id=f"task-{spaces}")
+        drafts.append(replace(draft, body=draft.body + b" " * spaces))
+
+    async with asyncio.timeout(DEADLINE):
+        found = await asyncio.gather(*(world.receive(draft) for draft in drafts))
+
+    assert [each.status for each in found] == [202, 202, 202]
 
 
 @pytest.mark.parametrize("schemes", COMBINATIONS)

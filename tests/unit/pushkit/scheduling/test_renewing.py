@@ -11,6 +11,7 @@ import pytest
 
 from pushkit.errors import OutboundError
 from pushkit.scheduling.renewing import CachedValue, Renewing
+from tests.eventually import DEADLINE, eventually
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -209,3 +210,41 @@ async def test_without_unasked_it_is_not_renewed_and_close_cancels_its_fetch(
     await value.close()
     assert await waiting is None
     assert not value.is_flying
+
+
+async def test_a_value_is_renewed_unasked_however_often_it_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As senders are reloaded: `receiver serve` on SIGHUP, or as files change."""
+    monkeypatch.setattr("pushkit.scheduling.renewing._LEAST_PAUSE", timedelta(seconds=0.1))
+
+    async def fetch(_held: CachedValue[int] | None) -> CachedValue[int]:
+        good_until = START + timedelta(hours=1)
+        return CachedValue(value=1, since=START, fresh_until=START, good_until=good_until)
+
+    value = Renewing(fetch, clock=lambda: START, unasked=True)
+    async with asyncio.timeout(DEADLINE):
+        while value.fetches < 3:
+            value.start()
+            await asyncio.sleep(0.02)
+    await value.close()
+
+
+def test_a_value_is_renewed_unasked_after_an_event_loop_that_ended_without_its_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pushkit.scheduling.renewing._LEAST_PAUSE", timedelta(seconds=0.02))
+
+    async def fetch(_held: CachedValue[int] | None) -> CachedValue[int]:
+        good_until = START + timedelta(hours=1)
+        return CachedValue(value=1, since=START, fresh_until=START, good_until=good_until)
+
+    value = Renewing(fetch, clock=lambda: START, unasked=True)
+
+    async def renewed_after_start() -> None:
+        value.start()
+        await eventually(lambda: value.fetches > 1)
+        await value.close()
+
+    asyncio.run(value.renew())
+    asyncio.run(renewed_after_start())

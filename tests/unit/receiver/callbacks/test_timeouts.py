@@ -18,9 +18,10 @@ import pytest
 from pushkit.errors import ConfigError
 from receiver import Notification
 from receiver.admin import InboxAdmin
+from receiver.callbacks.dispatcher import Dispatcher
 from receiver.inbox.inspection import InboxFilter
 from tests.eventually import DEADLINE, PATIENT, eventually
-from tests.unit.receiver.callbacks.conftest import House, running
+from tests.unit.receiver.callbacks.conftest import BODY, House, running
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World, WorldFactory
@@ -50,6 +51,17 @@ def hanging_in_threads(
         release.wait(DEADLINE)
 
     return inside
+
+
+def hanging_in_threads_of(house: House, release: threading.Event, tasks: Sequence[str]) -> None:
+    """Register a plain function that hangs for those tasks until its release."""
+
+    def plain(notification: Notification) -> None:
+        house.called.append(notification.delivery_id)
+        if notification.task_id in tasks:
+            release.wait(DEADLINE)
+
+    house.registry.add(plain, name="plain")
 
 
 async def after_the_end(world: World) -> dict[str | None, str]:
@@ -227,6 +239,50 @@ async def test_the_receiver_is_not_ready_once_too_many_threads_hang(
     await until_ready(world, {"status": "ready"})
 
     await eventually(lambda: len(called) == 6)
+
+
+async def test_calls_that_hang_leave_their_sender_all_permits(
+    house: House, release: threading.Event
+) -> None:
+    hanging = [f"hangs-{number}" for number in range(3)]
+    hanging_in_threads_of(house, release, hanging)
+    dispatcher = house.another_dispatcher(2, timeout=SOON)
+    async with running(dispatcher):
+        for task in hanging:
+            before = dispatcher.caller.count_hanging()
+            await call_back(house, dispatcher, task)
+            await eventually(lambda: dispatcher.caller.count_hanging() > before)  # noqa: B023
+        assert dispatcher.usage() == (1, 2)
+
+        await call_back(house, dispatcher, "task-1")
+
+
+async def call_back(house: House, dispatcher: Dispatcher, task: str) -> None:
+    """Have a notification of a task called back, as if calls had taken a minute each before."""
+    dispatcher._took = 60.0
+    await house.store(1, task)
+    dispatcher.wake()
+    await eventually(lambda: f"{task}#1" in house.called)
+
+
+async def test_what_waits_behind_a_call_that_hangs_keeps_no_room(
+    house: House, release: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pushkit.queue.runner._MOST_BYTES", 10_000)
+    hanging_in_threads_of(house, release, ["hangs"])
+    body = (BODY % "hangs" + " " * 4000).encode()
+    for number in range(1, 5):
+        await house.store(number, "hangs", body=body)
+    dispatcher = house.another_dispatcher(4, timeout=SOON)
+    async with running(dispatcher):
+        await eventually(lambda: dispatcher.caller.count_hanging() == 1)
+        await house.store(1, "task-1", sender="other")
+        dispatcher.wake()
+        await eventually(lambda: "task-1#1" in house.called)
+        release.set()
+        await house.until({"done": 5})
+
+    assert house.called == ["hangs#1", "task-1#1", "hangs#2", "hangs#3", "hangs#4"]
 
 
 async def until_ready(world: World, expected: dict[str, object]) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from receiver import InboxFilter, InboxStatus, Notification
+from tests.eventually import eventually
+from tests.unit.receiver.callbacks.conftest import House, running
 
 if TYPE_CHECKING:
     from tests.unit.receiver.conftest import World
@@ -76,3 +78,17 @@ async def test_a_kind_that_was_wanted_before_a_restart_is_logged_as_a_warning(
     await receive(world, "working", task_id="three")
 
     assert levels(caplog) == [WARNING, INFO]
+
+
+@pytest.mark.usefixtures("no_threads_of_asyncio")
+async def test_others_are_called_back_though_the_application_has_used_up_asyncios_threads(
+    house: House,
+) -> None:
+    async def wanted(notification: Notification) -> None:
+        house.called.append(notification.delivery_id)
+
+    house.registry.add(wanted, tasks=["task-2"])
+    for task in ("task-1", "task-2"):
+        await house.store(1, task)
+    async with running(house.another_dispatcher(1)):
+        await eventually(lambda: house.called == ["task-2#1"])

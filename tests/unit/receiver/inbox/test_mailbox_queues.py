@@ -93,11 +93,28 @@ async def test_one_is_kept_once_whatever_became_of_it(boxes: Boxes) -> None:
     assert await boxes.claim() == []
 
 
-async def test_a_full_mailbox_keeps_no_more(boxes: Boxes) -> None:
-    await boxes.keep(1)
+async def test_what_was_purged_before_a_process_woke_up_to_keep_it_blocks_nothing(
+    boxes: Boxes,
+) -> None:
+    """It was suspended within its call, and another process kept the notification meanwhile."""
+    number = await boxes.keep(1)
+    [only] = await boxes.claim()
+    await boxes.settle(only.receipt)
+    await boxes.database.write(rows_of("UPDATE pushkit_inbox SET state = 'done', finished_at = 1"))
+    assert await InboxAdmin(boxes.database).purge(older_than=timedelta(0)) == 1
 
-    assert not await boxes.keep_again(99, limit=1)
-    assert await boxes.keep_again(99, box="another", limit=1)
+    assert await boxes.keep_again(number)
+    await boxes.keep(2, task="another")
+
+    assert [each.notification.task_id for each in await boxes.claim()] == ["another"]
+
+
+async def test_a_full_mailbox_keeps_no_more(boxes: Boxes) -> None:
+    first, second = await boxes.keep(1), await boxes.keep(2)
+
+    assert await boxes.keep_again(first, box="small", limit=1)
+    assert not await boxes.keep_again(second, box="small", limit=1)
+    assert await boxes.keep_again(second, box="another", limit=1)
 
 
 async def test_claims_at_once_never_hand_out_a_task_twice(boxes: Boxes) -> None:

@@ -7,6 +7,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit.errors import ConfigError
 from receiver import Mailbox, MailboxRefusedError, Notification
+from receiver.mailbox.client import _Answer
 from tests.eventually import eventually
 from tests.served import answering
 from tests.unit.receiver.mailbox.conftest import MAILBOX_TOKEN
@@ -145,10 +148,10 @@ async def test_a_lease_is_renewed_while_the_body_runs(
     renewed = asyncio.Event()
     ask = Mailbox._ask
 
-    async def noting(self: Mailbox, method: str, to: str, *more: Any) -> Any:
+    async def noting(self: Mailbox, method: str, to: str, *more: Any, **options: Any) -> Any:
         if to == "/renew":
             renewed.set()
-        return await ask(self, method, to, *more)
+        return await ask(self, method, to, *more, **options)
 
     monkeypatch.setattr(Mailbox, "_ask", noting)
     monkeypatch.setattr("receiver.mailbox.client._PART_OF_LEASE", 6000)
@@ -158,6 +161,32 @@ async def test_a_lease_is_renewed_while_the_body_runs(
             break
 
     assert await left(laptop) == 0
+
+
+async def test_a_lease_is_renewed_in_time_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 27 s, within a lease of 60 s."""
+    now, renewed, sleep = 0.0, list[float](), asyncio.sleep
+
+    async def pass_time(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        await sleep(0)
+
+    async def ask_once(*_: Any) -> _Answer:
+        if now < 47:
+            raise OSError("away")
+        renewed.append(now)
+        return _Answer(409, {"code": "lease_lost"}, 0)  # ends the renewing
+
+    monkeypatch.setattr("receiver.mailbox.client.asyncio.sleep", pass_time)
+    monkeypatch.setattr("receiver.mailbox.client.random.uniform", lambda *_: 1.0)
+    monkeypatch.setattr(Mailbox, "_ask_once", ask_once)
+    held: Any = SimpleNamespace(
+        receipt="1.1", lease=timedelta(seconds=60), notification=SimpleNamespace(id=1)
+    )
+    await Mailbox("http://127.0.0.1:1/mailbox/laptop", MAILBOX_TOKEN)._renew(held)
+
+    assert renewed[0] < 60
 
 
 async def test_what_was_handled_after_its_lease_had_ended_is_said(
@@ -180,8 +209,8 @@ async def test_a_renewal_that_crosses_the_ack_warns_of_nothing(
     crossed = asyncio.Event()
     ask = Mailbox._ask
 
-    async def crossing(self: Mailbox, method: str, to: str, *more: Any) -> Any:
-        answer = await ask(self, method, to, *more)
+    async def crossing(self: Mailbox, method: str, to: str, *more: Any, **options: Any) -> Any:
+        answer = await ask(self, method, to, *more, **options)
         if to == "/ack":
             await crossed.wait()
         elif to == "/renew" and answer.status == 409:
@@ -299,6 +328,24 @@ async def test_the_loop_waits_while_the_service_is_out_of_reach(
         await eventually(lambda: had)
 
     assert had == [1]
+
+
+async def test_the_loop_does_not_spin_while_the_service_stops(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ask_once = 0, Mailbox._ask_once
+
+    async def counting(self: Mailbox, method: str, to: str, *more: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await ask_once(self, method, to, *more)
+
+    monkeypatch.setattr(Mailbox, "_ask_once", counting)
+    laptop.world.receiver.wind_down()
+    async with working(laptop, []):
+        await asyncio.sleep(1)
+
+    assert 0 < asked < 10
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ from pushkit.errors import ConfigError
 from pushkit.webui.access import DashboardAccess
 from receiver import Headers, MailboxOptions, Receiver, WebhookRequest
 from receiver.dashboard.app import inbox_dashboard
+from receiver.inbox.mailboxes import MailboxQueues
 from receiver.mailbox.messages import fetched
 from tests.clock import START
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 from tests.metrics_page import MetricsRead
 from tests.unit.receiver.conftest import BASE_URL, trusted_sender
 from tests.unit.receiver.mailbox.conftest import LEASE, MAILBOX_TOKEN, make_laptop
@@ -77,6 +78,38 @@ async def test_a_lease_that_ends_gives_the_notification_out_again(laptop: Laptop
         refused = await laptop.settle(verb, lost)
         assert (refused.status, refused.code) == (409, "lease_lost")
     assert (await laptop.settle("ack", again["receipt"])).status == 200
+
+
+@pytest.mark.parametrize("most", [1, 2])
+async def test_a_stream_hands_out_again_what_nobody_settled(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("receiver.mailbox.service._LOOK_SECONDS", 0.02)
+    headers = {"Authorization": f"Bearer {MAILBOX_TOKEN}", "Accept": "text/event-stream"}
+    for number in range(most):
+        await laptop.accept(1, task_id=f"task-{number}")
+
+    async with (
+        asyncio.timeout(DEADLINE),
+        laptop.client.get(f"/mailbox/laptop?max={most}", headers=headers) as stream,
+    ):
+
+        async def attempt() -> int:
+            while not (line := await stream.content.readline()).startswith(b"data: "):
+                pass
+            attempt: int = json.loads(line.removeprefix(b"data: "))["attempt"]
+            return attempt
+
+        assert [await attempt() for _ in range(most)] == [1] * most
+        laptop.world.clock.advance(60)
+        await eventually(lambda: has_ended(laptop))
+        laptop.world.clock.advance(10)
+        assert [await attempt() for _ in range(most)] == [2] * most
+
+
+async def has_ended(laptop: Laptop) -> bool:
+    """Whether no lease is left."""
+    return not (await laptop.state()).handed_out
 
 
 async def test_a_lease_that_is_renewed_does_not_end(laptop: Laptop) -> None:
@@ -308,6 +341,27 @@ async def test_a_full_mailbox_leaves_the_rest_in_the_inbox_without_an_attempt(
     assert kept.attempts == 1
 
 
+async def test_a_full_mailbox_is_tried_so_often_a_second_however_many_wait(
+    make_world: WorldFactory, aiohttp_client: AiohttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("receiver.mailbox.service._TRIED_AGAIN", 0.1)
+    laptop = await make_laptop(make_world(), aiohttp_client, max_backlog=1)
+    await laptop.accept(1)
+    inbox = laptop.world.receiver.inbox
+    for number in range(3):
+        draft = laptop.world.draft(1, task_id=f"waits-{number}")
+        await laptop.world.receiver.receive(draft.request(), peer="192.0.2.1")
+
+    async def are_put_off() -> bool:
+        return [each.last_error for each in await inbox.find()].count("put_off") == 3
+
+    await eventually(are_put_off)
+    now = laptop.world.clock.now
+    pauses = [(each.not_before - now).total_seconds() for each in await inbox.find()]
+
+    assert [round(pause) for pause in sorted(pauses)[1:]] == [30, 40, 50]
+
+
 async def test_another_process_on_the_same_database_hands_out_and_settles(
     laptop: Laptop, aiohttp_client: AiohttpClient
 ) -> None:
@@ -324,6 +378,35 @@ async def test_another_process_on_the_same_database_hands_out_and_settles(
     assert (await beside.settle("ack", receipt)).status == 200
 
     assert (await waiting).seqs == [("task-1", 2)]
+
+
+async def test_looks_do_not_grow_with_the_polls_that_wait(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("receiver.mailbox.service._LOOK_SECONDS", 0.1)
+    looks, is_due = 0, MailboxQueues.is_due
+
+    def counted(self: MailboxQueues, mailbox: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return is_due(self, mailbox)
+
+    monkeypatch.setattr(MailboxQueues, "is_due", counted)
+    waiting = [asyncio.create_task(laptop.poll("?wait=60")) for _ in range(16)]
+    await eventually(lambda: looks == 16)
+    looks = 0
+    await asyncio.sleep(2)
+    while_idle = looks
+    looks = 0
+    for _ in range(10):
+        laptop.world.receiver._look_again()  # another process stored something
+        await asyncio.sleep(0.05)
+    on_news = looks
+    laptop.world.receiver.wind_down()
+    await asyncio.gather(*waiting)
+
+    assert while_idle <= 30  # one poll looks 20 times
+    assert on_news <= 20
 
 
 async def test_polls_are_answered_when_the_service_stops(laptop: Laptop) -> None:
