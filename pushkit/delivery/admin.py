@@ -62,9 +62,8 @@ class Admin:
 
     Args:
         database: The outbox, open (see `open_outbox`).
-        wake: Called when deliveries become due, to wake a worker in this process.
-        changed: Called with the ids of subscriptions that were changed: a worker in this process
-            looks at them again, and wakes.
+        wake: Called when deliveries become due, to wake a worker in this process, with the ids of
+            the subscriptions that were changed: it looks at these again.
         vault: Opens sealed bodies and answers, and seals test notifications.
         breaker: The workers' policy: when a destination gets one delivery at a time.
         events: Where changes are emitted.
@@ -75,8 +74,7 @@ class Admin:
         self,
         database: Database,
         *,
-        wake: Callable[[], None] = lambda: None,
-        changed: Callable[[Collection[str]], None] = lambda _: None,
+        wake: Callable[[Collection[str]], None] = lambda _: None,
         vault: Vault | None = None,
         breaker: BreakerPolicy = _BREAKER,
         events: Listeners | None = None,
@@ -84,7 +82,6 @@ class Admin:
     ) -> None:
         self._database = database
         self._wake = wake
-        self._changed = changed
         self._vault = vault or Vault()
         self.breaker = breaker
         self.location: str = database.location  # of the outbox, as commands name it
@@ -228,7 +225,7 @@ class OutboxAdmin(Admin):
                 async for _, done in batches:
                     if not dry_run:
                         count(len(done.ids))
-                        self._wake()
+                        self._wake(())
                     result = added(result, done)
         return result
 
@@ -242,7 +239,7 @@ class OutboxAdmin(Admin):
             async with aclosing(in_batches(self._database, chosen, cancel)) as batches:
                 async for _, done in batches:
                     count(len(done))
-                    self._wake()  # what was behind them may be due
+                    self._wake(())  # what was behind them may be due
                     cancelled += done
         return cancelled
 

@@ -281,19 +281,14 @@ class PushSender(HasLifetime):
         self._check_process()
         return SubscriptionAdmin(
             self._database,
-            changed=self._changed,
+            wake=self._wake,
             vault=self._vault,
             events=self.events,
             clock=self._clock,
         )
 
-    # Of the worker that is there now: each start may have its own.
-
-    def _wake(self) -> None:
-        self._worker.wake()
-
-    def _changed(self, ids: Collection[str]) -> None:
-        self._worker.changed(ids)
+    def _wake(self, ids: Collection[str]) -> None:
+        self._worker.changed(ids)  # of the worker that is there now: each start may have its own
 
     def watches(self) -> Watches:
         """Return the tasks that a gateway watches, as one more gateway sees them."""

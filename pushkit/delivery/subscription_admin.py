@@ -141,7 +141,7 @@ class SubscriptionAdmin(Admin):
         chosen = chosen_ids(self._database, SUBSCRIPTIONS, wanted, size=size)
         async with aclosing(in_batches(self._database, chosen, script)) as batches:
             async for ids, found in batches:
-                self._changed(ids)
+                self._wake(ids)
                 changed = [each for each in found.subscriptions if is_changed(each)]
                 if change is not None:
                     report_changed(self._events, change, changed, self._clock())

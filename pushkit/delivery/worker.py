@@ -93,8 +93,8 @@ class Worker(QueueWorker[DeliveryJob]):
         if self._database.locks is not None:
             self._database.locks.release(self.name)
 
-    def changed(self, ids: Collection[str] | None = None) -> None:
-        """Look at queues again, these or all: an operator, or a client, changed some here."""
+    def changed(self, ids: Collection[str]) -> None:
+        """Look at queues again: an operator, or a client, changed them in this process."""
         self.runner.doubt(ids)
         self.runner.wake()
 

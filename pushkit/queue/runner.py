@@ -247,10 +247,10 @@ class Runner(Generic[J]):
         held = 4 * self.memory.at_origin[origin] > 3 * self._most_held()
         return not held and self._fresh[origin] <= self._ahead // 2
 
-    def doubt(self, ids: Collection[str] | None = None) -> None:
-        """Look at the rows of queues before their next jobs begin: these, or any, were changed."""
+    def doubt(self, ids: Collection[str]) -> None:
+        """Look at the rows of queues before their next jobs begin: they were changed."""
         queues, now = self.memory.queues, seconds()
-        for name in queues if ids is None else queues.keys() & ids:
+        for name in queues.keys() & ids:
             queues[name].doubted_at = now
             queues[name].seen_at = -math.inf
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -57,7 +57,7 @@ class Desk:
     def __post_init__(self) -> None:
         self.admin = OutboxAdmin(self.database, wake=self._wake)
 
-    def _wake(self) -> None:
+    def _wake(self, _: Collection[str]) -> None:
         self.woken += 1
 
     async def subscribe(self, task_id: str = "task-1", **columns: str) -> Subscription:

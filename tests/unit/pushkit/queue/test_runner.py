@@ -426,7 +426,7 @@ async def test_jobs_begin_however_often_other_queues_are_changed(toy: Toy, leap:
 async def test_a_queue_that_is_stopped_between_two_jobs_begins_no_more(toy: Toy) -> None:
     async def stop(_: object) -> None:
         toy.stopped.add(A)
-        toy.runner.doubt()
+        toy.runner.doubt([A])
 
     toy.attempting = stop
     toy.store(A, 3)
