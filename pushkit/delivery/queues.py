@@ -29,9 +29,8 @@ class OpenQueue:
 
     def hurry(self, now: int) -> None:
         """Have a claim look at the queue now, if one is to look at it later."""
-        row = self.row
-        if row.lease_worker is None and row.due_at is not None and row.due_at > now:
-            self.row = row._replace(due_at=now)
+        if self.row.is_due_later(now):
+            self.row = self.row._replace(due_at=now)
 
     @property
     def length(self) -> int:

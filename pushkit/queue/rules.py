@@ -58,6 +58,10 @@ class Queue(NamedTuple):
         """What it waits with."""
         return (self.tenant, self.owner, self.origin)
 
+    def is_due_later(self, now: int) -> bool:
+        """Return whether a claim is to look at it later, and nobody leases it now."""
+        return self.lease_worker is None and self.due_at is not None and self.due_at > now
+
     def may_probe(self, now: int) -> bool:
         """Return whether one of its jobs may be sent: not paused, and its group does not wait."""
         return not self.paused and self.waits_until <= now

@@ -497,12 +497,13 @@ class Runner(Generic[J]):
             try:
                 answer = await self._work.attempt(job)
             finally:
-                if self._has_permit(asyncio.current_task()):  # else it counts no more
+                has_permit = self._has_permit(asyncio.current_task())
+                if has_permit:  # else it counts no more
                     self._bytes -= job.size
             queue.answer(answer)
             self._active_at = seconds()
             self._settle_soon(queue, at_once=queue.must_settle or queue.is_full)
-            if not self._has_permit(asyncio.current_task()):
+            if not has_permit:
                 break
 
     def _has_permit(self, task: asyncio.Task[None] | None) -> bool:

@@ -276,11 +276,7 @@ CREATE INDEX {self.jobs}_pending
         Their rows are held.
         """
         yield from self.write(
-            [
-                queue._replace(due_at=now)
-                for queue in queues
-                if queue.lease_worker is None and queue.due_at is not None and queue.due_at > now
-            ]
+            [queue._replace(due_at=now) for queue in queues if queue.is_due_later(now)]
         )
 
     def moments(self, now: int) -> Script[list[int]]:

@@ -37,22 +37,34 @@ async def subscribed(sender: PushSender, webhook: Webhook, number: int) -> None:
         )
 
 
-async def test_the_queues_of_a_destination_go_on_once_what_was_tried_is_done(
-    senders: Senders, webhook: Webhook
-) -> None:
+async def probing(
+    senders: Senders, webhook: Webhook, *, tasks: int, answer: int = 200, **options: Any
+) -> tuple[PushSender, asyncio.Event]:
+    """Start a sender that probes a destination: once one has failed, all go to it.
+
+    Returns:
+        The sender, and what the probe's answer waits for.
+    """
     breaker = BreakerPolicy(failures=1, first_wait=timedelta(seconds=30))
-    sender = await senders.open(breaker=breaker, poll_interval=timedelta(minutes=10))
-    await subscribed(sender, webhook, 4)
+    sender = await senders.open(breaker=breaker, poll_interval=timedelta(minutes=10), **options)
+    await subscribed(sender, webhook, tasks)
     webhook.replies_with(503, path="/0")
     await sender.notify(status(task_id="task-0"))
     await deliver_due(sender)
-    for each in range(1, 4):
+    for each in range(1, tasks):
         await sender.notify(status(task_id=f"task-{each}"))
-    answer = webhook.replies_after()
-    for each in range(4):
+    is_answered = webhook.replies_after(answer)
+    for each in range(tasks):
         webhook.replies[f"/{each}"] = webhook.replies["/hook"]
     await sender.outbox.retry_now([each.id for each in await sender.outbox.find()])
     await sender.start()
+    return sender, is_answered
+
+
+async def test_the_queues_of_a_destination_go_on_once_what_was_tried_is_done(
+    senders: Senders, webhook: Webhook
+) -> None:
+    _, answer = await probing(senders, webhook, tasks=4)
     await webhook.until(lambda: len(webhook.received) == 2)
     answer.set()
     await eventually(lambda: len(webhook.received) == 5, within=SECONDS)
@@ -98,36 +110,20 @@ async def test_a_delivery_with_which_two_workers_died_goes_on_after_its_wait(
     await eventually(lambda: webhook.received, within=SECONDS)
 
 
-async def probing(senders: Senders, webhook: Webhook, **options: Any) -> PushSender:
-    """Start a sender that probes task-0 while two others of its destination wait."""
-    breaker = BreakerPolicy(failures=1, first_wait=timedelta(seconds=30))
-    sender = await senders.open(breaker=breaker, poll_interval=timedelta(minutes=10), **options)
-    await subscribed(sender, webhook, 3)
-    webhook.replies_with(503, path="/0")
-    await sender.notify(status(task_id="task-0"))
-    await deliver_due(sender)
-    for each in range(1, 3):
-        await sender.notify(status(task_id=f"task-{each}"))
-    await sender.outbox.retry_now([each.id for each in await sender.outbox.find()])
-    return sender
-
-
-def probe_of(webhook: Webhook) -> str:
-    [request] = webhook.received[1:]
-    return request.path
-
-
 @pytest.mark.parametrize("way", ["gone", "removed", "moved", "disabled", "erased", "ok"])
 async def test_others_go_on_after_the_probe(senders: Senders, webhook: Webhook, way: str) -> None:
-    sender = await probing(senders, webhook, allow=("127.0.0.1:*", "localhost:*"))
-    answer = webhook.replies_after(410 if way == "gone" else 200)
-    for each in range(3):
-        webhook.replies[f"/{each}"] = webhook.replies["/hook"]
-    await sender.start()
+    sender, answer = await probing(
+        senders,
+        webhook,
+        tasks=3,
+        answer=410 if way == "gone" else 200,
+        allow=("127.0.0.1:*", "localhost:*"),
+    )
     await webhook.until(lambda: len(webhook.received) == 2)
     for _ in range(3):
         await sender.worker.runner.fill()
-    task = f"task-{probe_of(webhook)[1:]}"
+    [_, probe] = webhook.received
+    task = f"task-{probe.path[1:]}"
     if way == "removed":
         await sender.unsubscribe(task)
     elif way == "disabled":

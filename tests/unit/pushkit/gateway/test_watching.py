@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -714,6 +716,16 @@ async def test_a_whole_task_of_0_3_is_not_followed_by_an_older_one(front: Front)
 # --- agents and databases that are slow, or silent ---
 
 
+@asynccontextmanager
+async def missing_at_a_look(agent: ScriptedAgent, task_id: str) -> AsyncIterator[None]:
+    """Have the agent not know a task, until it was asked for it since."""
+    kept, looks = agent.tasks.pop(task_id), len(agent.asked("GetTask"))
+    yield
+    await eventually(lambda: len(agent.asked("GetTask")) > looks)
+    await asyncio.sleep(0.1)
+    agent.tasks[task_id] = kept
+
+
 async def test_a_task_that_a_stream_showed_meanwhile_is_not_missing_since_before(
     front: Front, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -729,12 +741,8 @@ async def test_a_task_that_a_stream_showed_meanwhile_is_not_missing_since_before
     agent.status(task["id"], "TASK_STATE_WORKING")
     await front.told(task["id"], 2)
     await asyncio.sleep(1.2)
-    kept = agent.tasks.pop(task["id"])  # and once more
-    looks = len(agent.asked("GetTask"))
-    agent.break_streams(task["id"])
-    await eventually(lambda: len(agent.asked("GetTask")) > looks)
-    await asyncio.sleep(0.1)
-    agent.tasks[task["id"]] = kept
+    async with missing_at_a_look(agent, task["id"]):  # and once more
+        agent.break_streams(task["id"])
     agent.status(task["id"], COMPLETED)
     assert "knows it no longer" not in caplog.text
     assert states(await front.told(task["id"], 3))[-1] == "COMPLETED"
@@ -750,11 +758,8 @@ async def test_a_refusal_is_no_sign_that_a_task_is_missing(
     agent.users = {"another": "one"}  # the token has expired
     agent.break_streams(task["id"])
     await asyncio.sleep(1.2)
-    kept = agent.tasks.pop(task["id"])
-    looks, agent.users = len(agent.asked("GetTask")), {}
-    await eventually(lambda: len(agent.asked("GetTask")) > looks)
-    await asyncio.sleep(0.1)
-    agent.tasks[task["id"]] = kept
+    async with missing_at_a_look(agent, task["id"]):
+        agent.users = {}
     agent.status(task["id"], COMPLETED)
     assert "knows it no longer" not in caplog.text
     assert states(await front.told(task["id"], 2))[-1] == "COMPLETED"
